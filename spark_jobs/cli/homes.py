@@ -18,6 +18,7 @@ from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import check_directory
 
 
 def open_home(url: str) -> tuple[Files, PipelineDocument]:
@@ -30,6 +31,7 @@ def open_home(url: str) -> tuple[Files, PipelineDocument]:
     files = open_home_files(url)
     pipeline = Channel(files).pipeline()
     if pipeline is None:
+        check_directory(files)
         raise RejectedError(
             f"{files.url} is not the home of a pipeline: it has no pipeline.json.",
             safe="Nothing was changed.",

@@ -165,6 +165,27 @@ def test_what_is_refused_is_refused_before_anything_is_written(unused: UsedHome,
     assert unused.files.names("") == []
 
 
+@pytest.mark.parametrize("option", [[], ["--dry-run"]])
+def test_a_parameter_that_was_forgotten_is_named_with_its_option(unused: UsedHome, option: list[str]) -> None:
+    refused = run(unused, *option)
+    assert refused.exit_code == 2
+    assert "Refused: Pipeline 'flights' needs a value for warehouse." in refused.stderr
+    assert "Add --param warehouse=VALUE, or a --params-file." in refused.stderr
+    assert "needs a value for warehouse" in spark_jobs("validate", unused.entry, "--no-spark").stderr
+    another = run(unused, *option, "--param", "days=many").stderr
+    assert "warehouse: Field required" in another
+    assert "days: " in another
+
+
+@pytest.mark.parametrize("below", ["", "/home"])
+@pytest.mark.parametrize("option", [[], ["--dry-run"]])
+def test_a_home_that_is_a_file_is_refused_by_that(unused: UsedHome, below: str, option: list[str]) -> None:
+    refused = spark_jobs("run", unused.entry, "--home", f"{unused.entry}{below}", *unused.params, *option)
+    assert refused.exit_code == 2
+    what = unused.entry if below else "it"
+    assert f"Refused: {unused.entry}{below} can be no directory: {what} is a file." in refused.stderr
+
+
 def test_a_request_that_nobody_made_is_named(interrupted: UsedHome) -> None:
     failed = run(interrupted, "--request", "start-9", "--output", "json")
     assert document(failed)["error"]["error"] == "NotFoundError"
@@ -373,4 +394,4 @@ def test_a_copy_of_main_py_finds_the_modules_beside_it(tmp_path: Path) -> None:
     shutil.copy(small_pipeline.__file__, tmp_path / "sent_along.py")
     main = Path(shutil.copy(MAIN, tmp_path))
     done = submitted(main, "sent_along", "--home", str(tmp_path / "home"))
-    assert "bad parameters: events: Field required" in " ".join(done.stderr.split())
+    assert "needs a value for events, warehouse" in " ".join(done.stderr.split())
