@@ -54,7 +54,7 @@ class _Start:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE_S + _KILL_S)
         if self.processes:
-            SparkContext._gateway = SparkContext._jvm = None
+            SparkContext._gateway = None
 
     def _ask(self) -> None:
         for process in self.processes:
