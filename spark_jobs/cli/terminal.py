@@ -95,30 +95,11 @@ class Terminal:
 
     def answer(self, document: BaseModel, *text: RenderableType) -> None:
         """Gives the command's one answer: ``document`` to a program, ``text`` to people."""
-        with self._delivering():
+        with delivering(self.stdout):
             if self.output is Output.JSON:
                 self._write(document)
             else:
                 self.say(*text)
-
-    @contextmanager
-    def _delivering(self) -> Iterator[None]:
-        """Tells what keeps standard output from taking an answer; from then on nothing is written there."""
-        try:
-            yield
-        except BrokenPipeError as error:
-            _silence(self.stdout)
-            raise typer.Exit(CLOSED) from error
-        except OSError as error:
-            _silence(self.stdout)
-            kind = StorageFullError if is_full(error) else StorageError
-            raise kind(
-                f"Standard output does not take the answer: {error.strerror}.",
-                safe="What the command has done is done.",
-                remedy="Free space where it goes; spark-jobs status shows what there is.",
-                path="standard output",
-                errno=error.errno,
-            ) from error
 
     def say(self, *text: RenderableType) -> None:
         """Tells people something."""
@@ -191,6 +172,31 @@ def console(*, stderr: bool, file: TextIO | None = None) -> Console:
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = _PLAIN_WIDTH
     return made
+
+
+@contextmanager
+def delivering(stdout: TextIO) -> Iterator[None]:
+    """Tells what keeps standard output from taking what is written in it; from then on nothing is written there.
+
+    Raises:
+        StorageError: It is full, or cannot be written.
+        typer.Exit: Nobody reads it any more.
+    """
+    try:
+        yield
+    except BrokenPipeError as error:
+        _silence(stdout)
+        raise typer.Exit(CLOSED) from error
+    except OSError as error:
+        _silence(stdout)
+        kind = StorageFullError if is_full(error) else StorageError
+        raise kind(
+            f"Standard output does not take the answer: {error.strerror}.",
+            safe="What the command has done is done.",
+            remedy="Free space where it goes; spark-jobs status shows what there is.",
+            path="standard output",
+            errno=error.errno,
+        ) from error
 
 
 def prepare_streams() -> None:

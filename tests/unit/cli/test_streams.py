@@ -27,6 +27,13 @@ def test_a_full_standard_output_is_told(drained: UsedHome, output: str) -> None:
     assert "Exception ignored" not in told.stderr
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--output", "schema"]])
+def test_a_full_standard_output_is_told_where_no_command_begins(arguments: list[str]) -> None:
+    told = shell('"$@" >/dev/full', *arguments)
+    assert told.returncode == 3
+    assert told.stderr.startswith("Failed: Standard output does not take the answer: No space left on device.")
+
+
 def test_a_full_standard_error_does_not_hide_the_exit_code(drained: UsedHome) -> None:
     assert shell('"$@" 2>/dev/full', "inspect", "--home", f"{drained.url}/nothing").returncode == 2
 
