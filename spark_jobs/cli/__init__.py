@@ -16,7 +16,7 @@ def main() -> None:
     """Runs the command line. :data:`~spark_jobs.cli.commands.EXIT_CODES` says what it exits with."""
     prepare_streams()
     try:
-        with delivering(sys.stdout):  # help and schemas, which are written before a command begins
+        with delivering():  # help and schemas, which are written before a command begins
             app()
     except StorageError as error:
         Terminal(Output.TEXT, sys.stdout).fail(error)

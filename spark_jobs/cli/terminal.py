@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from io import TextIOWrapper, UnsupportedOperation
+from io import TextIOWrapper
 from types import FrameType
 from typing import Any, TextIO
 
@@ -95,7 +95,7 @@ class Terminal:
 
     def answer(self, document: BaseModel, *text: RenderableType) -> None:
         """Gives the command's one answer: ``document`` to a program, ``text`` to people."""
-        with delivering(self.stdout):
+        with delivering():
             if self.output is Output.JSON:
                 self._write(document)
             else:
@@ -129,14 +129,10 @@ class Terminal:
     def _fail(self, report: ErrorReport, headline: str) -> None:
         """Reports to a program and to people. What neither stream takes is left unsaid: the exit code says it."""
         if self.output is Output.JSON:
-            try:
+            with suppress(OSError):
                 self._write(Failure(error=report))
-            except OSError:
-                _silence(self.stdout)
-        try:
+        with suppress(OSError):
             self._explain(report, headline)
-        except OSError:
-            _silence(sys.stderr)
 
     def _explain(self, report: ErrorReport, headline: str) -> None:
         for line in report.evidence.get("lines", []):
@@ -175,8 +171,8 @@ def console(*, stderr: bool, file: TextIO | None = None) -> Console:
 
 
 @contextmanager
-def delivering(stdout: TextIO) -> Iterator[None]:
-    """Tells what keeps standard output from taking what is written in it; from then on nothing is written there.
+def delivering() -> Iterator[None]:
+    """Tells what keeps standard output from taking what is written inside.
 
     Raises:
         StorageError: It is full, or cannot be written.
@@ -185,10 +181,8 @@ def delivering(stdout: TextIO) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        _silence(stdout)
         raise typer.Exit(CLOSED) from error
     except OSError as error:
-        _silence(stdout)
         kind = StorageFullError if is_full(error) else StorageError
         raise kind(
             f"Standard output does not take the answer: {error.strerror}.",
@@ -218,12 +212,6 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _silence(stream: TextIO) -> None:
-    """Leads a stream to the null device. Python writes at its end what is still to be written, and would fail again."""
-    with suppress(UnsupportedOperation), open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), stream.fileno())
 
 
 class Interrupt:
