@@ -14,6 +14,7 @@ from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.protocol.spark_settings import is_shown, sounds_secret
 
+CONN_TYPE = "stream_pipeline"
 EXTRAS = (
     "home_root",
     "workspace_root",
@@ -102,12 +103,22 @@ def _is_secret(key: str, value: str) -> bool:
     return any(map(sounds_secret, (key, *properties))) or _SECRET_INSIDE.search(value) is not None
 
 
-def read_settings(extra: Mapping[str, Any], conn_id: str) -> Settings:
+def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None = CONN_TYPE) -> Settings:
     """Reads a connection's extras; empty fields of a form count as not given.
 
     Raises:
-        InvalidParameterError: An extra is not known, or has a value that is not allowed.
+        InvalidParameterError: The connection is of another type, or an extra is not known, or has a value that is not allowed.
     """
+    if conn_type and conn_type != CONN_TYPE:
+        raise InvalidParameterError(
+            f"Connection '{conn_id}' is of type '{conn_type}', and a pipeline needs one of type '{CONN_TYPE}'.",
+            safe="Nothing was read or written.",
+            remedy="Name another connection (conn_id), or change the type under Admin, Connections. A Spark connection is named by the "
+            "extra spark_conn_id.",
+            connection=conn_id,
+            expected=CONN_TYPE,
+            found=conn_type,
+        )
     given = {name: value for name, value in extra.items() if value not in (None, "", [], {})}
     if unknown := sorted(set(given) - set(EXTRAS)):
         raise InvalidParameterError(

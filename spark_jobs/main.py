@@ -12,7 +12,9 @@ def main() -> None:
     import typer
 
     from spark_jobs.cli.run import SUBMITTED, run
+    from spark_jobs.cli.terminal import prepare_streams
 
+    prepare_streams()
     app = typer.Typer(name="main.py", pretty_exceptions_enable=False, add_completion=False)
     app.command()(run)
     app(obj=SUBMITTED if "PYSPARK_GATEWAY_PORT" in os.environ else None)

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import logging
 import os
 import sys
 import tempfile
@@ -141,9 +142,18 @@ def pytest_testnodedown(node: Any) -> None:
     left_behind.extend(getattr(node, "workeroutput", {}).get(LEFT_BEHIND, []))
 
 
+def leave_closed_streams() -> None:
+    """Takes away the log handlers that tests have made. Their streams close with the tests, and loggers speak until Python ends."""
+    known = [each for each in logging.Logger.manager.loggerDict.values() if isinstance(each, logging.Logger)]
+    for logger in (logging.getLogger(), *known):
+        for handler in [each for each in logger.handlers if type(each) is logging.StreamHandler]:
+            logger.removeHandler(handler)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails the session if anything that a test started is still there; ends it all the same."""
+    leave_closed_streams()
     close_jvm()
     _, alive = psutil.wait_procs(started_by_us(), timeout=OUTLIVE_S)
     for process in alive:

@@ -18,7 +18,7 @@ from airflow_provider.drivers.local_driver import LocalDriver, start_local_drive
 from airflow_provider.hidden_values import hide
 from airflow_provider.homes import check_place, check_roots, home_options, open_home, open_savepoint
 from airflow_provider.orders import StartOrder, json_values
-from airflow_provider.settings import Settings, read_settings
+from airflow_provider.settings import CONN_TYPE, Settings, read_settings
 from airflow_provider.waits.looking import first_look, look_for_answer
 from airflow_provider.waits.waiting import FirstLook, Look
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -66,7 +66,7 @@ class StreamPipelineHook(BaseHook):
 
     conn_name_attr = "conn_id"
     default_conn_name = "stream_pipeline_default"
-    conn_type = "stream_pipeline"
+    conn_type = CONN_TYPE
     hook_name = "Stream pipeline"
 
     def __init__(self, conn_id: str = default_conn_name) -> None:
@@ -79,6 +79,7 @@ class StreamPipelineHook(BaseHook):
 
         Raises:
             MissingRequirementError: There is no such connection.
+            InvalidParameterError: It is of another type, or says something that is not allowed.
         """
         try:
             connection = self.get_connection(self.conn_id)
@@ -90,7 +91,7 @@ class StreamPipelineHook(BaseHook):
                 """ --conn-extra '{"home_root": "/the/directory/of/your/homes"}'""",
                 connection=self.conn_id,
             ) from error
-        return read_settings(connection.extra_dejson, self.conn_id)
+        return read_settings(connection.extra_dejson, self.conn_id, connection.conn_type)
 
     def files(self, home: str) -> Files:
         """The home's files, at their resolved place."""

@@ -161,7 +161,7 @@ def _not_shown(files: Files, checkpoint: CheckpointId) -> Look:
     return Look(
         files.url,
         problem=f"Checkpoint {checkpoint} belongs to a run that is of no DAG that you may see.",
-        remedy=f"Look at the home itself: spark-jobs inspect {checkpoint} --home {_typed(files)}",
+        remedy=f"Look at the home itself: spark-jobs inspect --home {_typed(files)} --checkpoint {checkpoint}",
     )
 
 

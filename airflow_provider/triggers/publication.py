@@ -91,7 +91,7 @@ class PublicationTrigger(BaseEventTrigger):
 
     async def _events(self) -> AsyncGenerator[TriggerEvent, None]:
         connection = await BaseHook.aget_connection(self.conn_id)
-        roots = read_settings(connection.extra_dejson, self.conn_id).roots
+        roots = read_settings(connection.extra_dejson, self.conn_id, connection.conn_type).roots
         files = await self._in_time(in_thread(self.home, open_home, self.home, roots))
         await self._keep(files, 0.0)  # what was sent before it was hindered
         search, pace = await self._search(files), pace_at(files.url, *self.intervals_s)

@@ -20,7 +20,7 @@ from spark_jobs.cli.validate import validate
 from spark_jobs.cli.verify import verify
 from spark_jobs.cli.warm_up import warm_up
 
-EXIT_CODES = "Exit codes: 0 done, 2 refused, 3 failed and can be resumed, 4 outcome unknown, 130 interrupted."
+EXIT_CODES = "Exit codes: 0 done, 2 refused, 3 failed and can be resumed, 4 outcome unknown, 130 interrupted, 141 no reader."
 
 app = typer.Typer(
     name="spark-jobs",

@@ -12,12 +12,13 @@ from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.status import read_status
 from spark_jobs.home.layout import manifest_path
 from spark_jobs.protocol.documents import Manifest, PipelineDocument, SinkCut, Status
-from spark_jobs.protocol.errors import NotFoundError, StreamPipelineError
+from spark_jobs.protocol.errors import NotFoundError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId, StageName
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import check_directory
 
 
 def open_home(url: str) -> tuple[Files, PipelineDocument]:
@@ -28,7 +29,11 @@ def open_home(url: str) -> tuple[Files, PipelineDocument]:
         RejectedError: No pipeline has run there.
     """
     files = open_home_files(url)
-    return files, Channel(files).claimed()
+    try:
+        return files, Channel(files).claimed()
+    except RejectedError:
+        check_directory(files)
+        raise
 
 
 def manifest_url(files: Files, manifest: Manifest) -> str:

@@ -2,12 +2,14 @@
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_overrides
 from spark_jobs.protocol.errors import InvalidParameterError
 
@@ -228,6 +230,29 @@ def parameters(texts: Sequence[str] | None, file: Path | None) -> dict[str, Any]
         InvalidParameterError: A text is malformed, or the file cannot be read.
     """
     return (_read(file) if file else {}) | pairs("--param", texts)
+
+
+@contextmanager
+def asking_for_parameters(pipeline: Pipeline, given: Mapping[str, Any]) -> Iterator[None]:
+    """Names the options that are missing where a pipeline's parameters are refused because some were not given.
+
+    Raises:
+        InvalidParameterError: The parameters are refused.
+    """
+    try:
+        yield
+    except InvalidParameterError as error:
+        model, public = pipeline.params, error.evidence.get("fields", ())
+        required = [name for name, field in model.model_fields.items() if field.is_required()] if model else []
+        missing = [name for name in required if name in public and name not in given]
+        if not missing or {str(problem).partition(":")[0] for problem in error.evidence["problems"]} != set(missing):
+            raise
+        raise InvalidParameterError(
+            f"Pipeline {pipeline.name!r} needs a value for {', '.join(missing)}.",
+            safe="Nothing was written.",
+            remedy=f"Add {' '.join(f'--param {name}=VALUE' for name in missing)}, or a --params-file.",
+            **error.evidence,
+        ) from error
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -96,7 +96,8 @@ class Progress:
 
         def write() -> None:
             for line in lines.tick(time.monotonic(), self._headline(), self._read()):
-                self._console.print(f"{line} ({self._elapsed()})")
+                with suppress(OSError):  # a standard error that is full or closed takes no line
+                    self._console.print(f"{line} ({self._elapsed()})")
 
         with every(_TICK_S, write, "progress", now=True):
             yield

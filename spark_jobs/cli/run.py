@@ -53,6 +53,7 @@ from spark_jobs.cli.options import (
     TolerableFailures,
     Unaligned,
     Workspace,
+    asking_for_parameters,
     checkpoint_overrides,
     pairs,
     parameters,
@@ -77,6 +78,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, new_run_id
 from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.open import check_directory
 
 if TYPE_CHECKING:
     from spark_jobs.runtime.launch import RunOptions
@@ -144,6 +146,7 @@ def run(
             _check_request(request, _asked(context))
         checkpoint = checkpoint_overrides(context.params)
         workspace_of(files := open_home(home, workspace))  # one that is missing is said before anything else is done
+        check_directory(files)
         with ExitStack() as stack:
             if request and not dry_run:
                 stack.enter_context(Channel(files).refusals_answered(RequestId(request), terminal.mask))
@@ -159,10 +162,11 @@ def run(
             options = _options(name := RunId(run_id) if run_id else new_run_id(), checkpoint, context.params)
             terminal.if_interrupted = _interrupted(context, name)
             order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
-            if dry_run:
-                order.show_plan()
-                return
-            response = order.carry_out()
+            with asking_for_parameters(pipeline, given):
+                if dry_run:
+                    order.show_plan()
+                    return
+                response = order.carry_out()
         if response is not None:
             order.report(response)
 
@@ -195,6 +199,8 @@ class _Order:
             self.spark.options.check_submitted()
         from spark_jobs.runtime.launch import launch, launch_requested
 
+        if self.request is None and Channel(self.home).pipeline() is None:
+            self.spark.check()
         progress = Progress(console(stderr=True, file=standing_stderr()), f"{self.pipeline.name}: looking at the home")
 
         start = self.spark.showing(progress, self.pipeline.name)

@@ -22,6 +22,7 @@ from spark_jobs.cli.terminal import MaskedStream, VisibleFormatter
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.spark_settings import conf_of_environment
+from spark_jobs.storage.os_errors import translated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,6 +140,17 @@ class SparkStart:
     neighbours: Neighbours | None = None
     session: "SparkSession | None" = field(default=None, init=False)
 
+    def check(self) -> None:
+        """Refuses a start that would not find Java, before a first start writes into its home.
+
+        Raises:
+            MissingRequirementError: There is none, or it is too old.
+        """
+        from spark_jobs.runtime.spark.session import check_java
+
+        if not self.submitted:
+            check_java()
+
     def __call__(self) -> "SparkSession":
         from spark_jobs.runtime.spark.session import ship_modules
 
@@ -238,15 +250,20 @@ def printing_to(log: Path, mask: Mask = unmasked) -> Iterator[None]:
     """While open, what is written to the descriptors 1 and 2 goes to ``log``; a process that is started then keeps it so.
 
     With a mask, a thread of this process takes the secrets out on the way, line by line, as long as one writes.
+
+    Raises:
+        StorageError: The file cannot be opened.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):
-        log.replace(log.with_name(f"{log.name}.1"))
+    with translated(str(log)):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            log.replace(log.with_name(f"{log.name}.1"))
+        file = log.open("ab")
     _flush()
     kept = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     writer, failed = None, False
     try:
-        with log.open("ab") as file:
+        with file:
             target = file.fileno()
             if mask is not unmasked:
                 reading, target = os.pipe()

@@ -8,9 +8,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from io import TextIOWrapper
 from types import FrameType
 from typing import Any, TextIO, cast
 
@@ -24,13 +25,16 @@ from rich.text import Text
 from spark_jobs.api.parameters import environment_mask
 from spark_jobs.cli.answers import Failure
 from spark_jobs.protocol.documents import ErrorReport
-from spark_jobs.protocol.errors import ExitCode, Retry, StreamPipelineError
+from spark_jobs.protocol.errors import ExitCode, Retry, StorageError, StorageFullError, StreamPipelineError
 from spark_jobs.protocol.masking import Mask, masked_error, unmasked
 from spark_jobs.protocol.reports import report_error
-from spark_jobs.protocol.visible import visible, visible_json
+from spark_jobs.protocol.visible import visible
+from spark_jobs.storage.os_errors import is_full, storage_error
 
 INTERRUPTED = 130
 """128 and the number of SIGINT, as shells count."""
+CLOSED = 141
+"""128 and the number of SIGPIPE: whoever has read the answer reads no more."""
 DEFECT = 1
 """An exception that no code of ours expects."""
 _PLAIN_WIDTH = 240
@@ -98,10 +102,11 @@ class Terminal:
 
     def answer(self, document: BaseModel, *text: RenderableType) -> None:
         """Gives the command's one answer: ``document`` to a program, ``text`` to people."""
-        if self.output is Output.JSON:
-            self._write(document)
-        else:
-            self.say(*text)
+        with delivering():
+            if self.output is Output.JSON:
+                self._write(document)
+            else:
+                self.say(*text)
 
     def say(self, *text: RenderableType) -> None:
         """Tells people something."""
@@ -118,7 +123,8 @@ class Terminal:
 
     def defect(self, error: Exception) -> None:
         """Reports an exception that is our own fault."""
-        self.aside.print(self.mask("".join(traceback.format_exception(error)).rstrip()))
+        with suppress(OSError):
+            self.aside.print(self.mask("".join(traceback.format_exception(error)).rstrip()))
         report = ErrorReport(
             error=type(error).__name__,
             retry=Retry.NEVER.value,
@@ -128,8 +134,14 @@ class Terminal:
         self._fail(report, "Defect")
 
     def _fail(self, report: ErrorReport, headline: str) -> None:
+        """Reports to a program and to people. What neither stream takes is left unsaid: the exit code says it."""
         if self.output is Output.JSON:
-            self._write(Failure(error=report))
+            with suppress(OSError):
+                self._write(Failure(error=report))
+        with suppress(OSError):
+            self._explain(report, headline)
+
+    def _explain(self, report: ErrorReport, headline: str) -> None:
         for line in report.evidence.get("lines", []):
             self.aside.print(Text(f"  {line}", style="dim"))
         mistakes = report.evidence.get("mistakes", [])
@@ -147,7 +159,7 @@ class Terminal:
             self.aside.print(parts)
 
     def _write(self, document: BaseModel) -> None:
-        self.stdout.write(visible_json(document.model_dump_json(indent=2)) + "\n")
+        self.stdout.write(json.dumps(document.model_dump(mode="json"), indent=2) + "\n")  # ASCII: for every encoding and terminal
         self.stdout.flush()
 
 
@@ -170,6 +182,10 @@ class _VisibleConsole(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
+    def on_broken_pipe(self) -> None:
+        """Raises the ``BrokenPipeError``, which is being handled; Rich would exit."""
+        raise
+
 
 def console(*, stderr: bool, file: TextIO | None = None) -> Console:
     """Returns a console that takes no text for markup, and shows what a terminal would obey."""
@@ -177,6 +193,50 @@ def console(*, stderr: bool, file: TextIO | None = None) -> Console:
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = _PLAIN_WIDTH
     return made
+
+
+@contextmanager
+def delivering() -> Iterator[None]:
+    """Tells what keeps standard output from taking what is written inside.
+
+    Raises:
+        StorageError: It is full, or cannot be written.
+        typer.Exit: Nobody reads it any more.
+    """
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise typer.Exit(CLOSED) from error
+    except OSError as error:
+        kind = StorageFullError if is_full(error) else StorageError
+        raise kind(
+            f"Standard output does not take the answer: {error.strerror}.",
+            safe="What the command has done is done.",
+            remedy="Free space where it goes; spark-jobs status shows what there is.",
+            path="standard output",
+            errno=error.errno,
+        ) from error
+
+
+def prepare_streams() -> None:
+    """Makes the standard streams fit for any text and for any shell, before a command begins.
+
+    One that is closed is the null device from then on: the next file that is opened would get its number. A character that an encoding
+    does not have is escaped.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+    sys.stdin, sys.stdout, sys.stderr = (
+        sys.stdin or os.fdopen(0),
+        sys.stdout or os.fdopen(1, "w"),
+        sys.stderr or os.fdopen(2, "w"),
+    )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 class Interrupt:
@@ -282,6 +342,8 @@ def _report(terminal: Terminal, error: Exception, interrupt: Interrupt) -> int:
     if interrupt.came:
         terminal.interrupted()
         return INTERRUPTED
+    if isinstance(error, OSError) and is_full(error):
+        error = storage_error(str(error.filename or "A file"), error)
     if isinstance(error, StreamPipelineError):
         terminal.fail(error)
         return int(error.exit_code)

@@ -42,6 +42,7 @@ from spark_jobs.cli.options import (
     Restore,
     StatePartitions,
     TakePending,
+    asking_for_parameters,
     parameters,
 )
 from spark_jobs.cli.outlook import fates_table, outlook, with_way_back
@@ -106,7 +107,9 @@ def validate(
         with mistakes.noted():
             graph = pipeline.graph(on_end=on_end)
         with mistakes.noted():
-            bound = pipeline.bind(parameters(param, params_file))
+            given = parameters(param, params_file)
+            with asking_for_parameters(pipeline, given):
+                bound = pipeline.bind(given)
         if graph is not None and bound is not None:
             with mistakes.noted():
                 tables = graph.tables(bound)

@@ -1,6 +1,5 @@
 """Makes text visible that is not ours: rows, errors, documents and names may hold what a terminal obeys, or what nobody sees."""
 
-import json
 import re
 
 _HIDDEN = re.compile(
@@ -13,11 +12,6 @@ _HIDDEN = re.compile(
 def visible(text: str) -> str:
     """Returns the text with a sign in place of each character that a terminal obeys or does not show; as long as it was."""
     return _HIDDEN.sub(_sign, text)
-
-
-def visible_json(text: str) -> str:
-    """Returns a JSON document that means the same, with an escape in place of each such character."""
-    return _HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def _sign(found: re.Match[str]) -> str:

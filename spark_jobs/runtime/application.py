@@ -95,6 +95,7 @@ from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
+from spark_jobs.storage.os_errors import is_full, storage_error
 
 _LOG = logging.getLogger(__name__)
 
@@ -143,11 +144,18 @@ class Application:
                 raise
             except Exception as error:
                 mask = masking(self.parameters.secrets)
-                known = masked_error(error if isinstance(error, StreamPipelineError) else _unexpected(error, mask), mask)
+                known = masked_error(self._known(error, mask), mask)
                 self._answer_failure(channel, request, known)
                 if known is error:
                     raise
                 raise known from error
+
+    def _known(self, error: Exception, mask: Mask) -> StreamPipelineError:
+        if isinstance(error, StreamPipelineError):
+            return error
+        if isinstance(error, OSError) and is_full(error):
+            return storage_error(str(error.filename or self.home.url), error)
+        return _unexpected(error, mask)
 
     def _answer_failure(self, channel: Channel, request: StartRequest, error: StreamPipelineError) -> None:
         """Tells the asker, if the storage lets us: what failed first is what the caller is told."""

@@ -21,6 +21,7 @@ from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, RequestId, RunId, new_run_id, start_request_id
 from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
+from spark_jobs.runtime.inputs.missing_paths import check_paths
 from spark_jobs.runtime.planned_pipeline import check_pipeline
 from spark_jobs.runtime.spark.session import session_for_run
 from spark_jobs.runtime.start.adoption import old_offsets
@@ -108,6 +109,7 @@ def launch(
     adopt = {InputName(source): open_files(directory).url for source, directory in options.adopt_offsets.items()}
     if not channel.attempts.numbers():  # else the home decides whether anything is adopted
         old_offsets(graph, adopt)
+        check_paths(graph, bound)
     _check_places(files, graph, bound, begins=False)
     if channel.pipeline() is None:
         check_around(files)
@@ -157,6 +159,8 @@ def plan(
     chosen = given or options
     graph = pipeline.graph(on_end=chosen.on_end, publish=chosen.publish, checkpoint=chosen.checkpoint)
     bound = _bound(pipeline, graph, given.parameters if given else parameters)
+    if not channel.attempts.numbers():
+        check_paths(graph, bound)
     document = channel.looked_at(graph.pipeline)
     _check_places(home, graph, bound, begins=channel.pipeline() is None)
     request = given or options.request(channel.next_attempt(), bound.public())
@@ -226,6 +230,8 @@ def launch_requested(
     with channel.refusals_answered(request_id, environment_mask()):
         graph = pipeline.graph(on_end=request.on_end, publish=request.publish, checkpoint=request.checkpoint)
         bound = _bound(pipeline, graph, request.parameters)
+        if not channel.attempts.numbers():
+            check_paths(graph, bound)
         _check_places(files, graph, bound, begins=False)
         document = channel.claim(graph.pipeline, claim_workspace(files, channel.pipeline(), workspace))
     return Application(graph, bound, files, document, start_spark, watch).answer(request)

@@ -1,5 +1,6 @@
 """From what a user writes down as a home to the storage port."""
 
+import os
 import re
 from os.path import expanduser
 from urllib.parse import unquote
@@ -100,15 +101,37 @@ def _not_installed(url: str, package: str, extra: str) -> MissingRequirementErro
     )
 
 
+def check_directory(files: Files) -> None:
+    """Refuses a place on this host that can be no directory: it is a file, or below one. Writes nothing.
+
+    Raises:
+        InvalidParameterError: It is.
+    """
+    root = files.local()
+    if root is None:
+        return
+    there = next((each for each in (root, *root.parents) if os.path.exists(each)), root)
+    if there.is_file():
+        raise InvalidParameterError(
+            f"{root} can be no directory: {'it' if there == root else there} is a file.",
+            safe="Nothing was written.",
+            remedy="Name a directory, or one that is not there yet.",
+            path=str(root),
+            found=str(there),
+        )
+
+
 def check_create_if_absent(files: Files) -> None:
     """Refuses a store that does not hold what every guarantee rests on: of two creates of one name, one is told.
 
     Leaves nothing behind. Meant for whoever makes a home; it writes, so not for readers.
 
     Raises:
+        InvalidParameterError: It is a file.
         MissingRequirementError: The store lets a second create pass, or does not list or remove what was created.
         StorageError: It cannot be written at all.
     """
+    check_directory(files)
     probe = f"probe-{uuid4().hex}"
     try:
         files.create(probe, b"first")

@@ -60,14 +60,24 @@ def translated(target: str, *, outcome_unknown: bool = False) -> Iterator[None]:
     except OSError as error:
         if outcome_unknown:
             raise unknown_outcome(target, error) from error
-        kind = _KINDS.get(error.errno or 0, StorageError)
-        raise kind(
-            f"{target}: {error.strerror or error}.",
-            safe="No file is half-written, and the call may be repeated.",
-            remedy=_REMEDIES[kind],
-            path=target,
-            errno=error.errno,
-        ) from error
+        raise storage_error(target, error) from error
+
+
+def storage_error(target: str, error: OSError) -> StreamPipelineError:
+    """Returns what the system has said about a file as an error of ours."""
+    kind = _KINDS.get(error.errno or 0, StorageError)
+    return kind(
+        f"{target}: {error.strerror or error}.",
+        safe="No file is half-written, and the call may be repeated.",
+        remedy=_REMEDIES[kind],
+        path=target,
+        errno=error.errno,
+    )
+
+
+def is_full(error: BaseException) -> bool:
+    """Returns whether the system has refused something because no space, or no quota, is left."""
+    return isinstance(error, OSError) and _KINDS.get(error.errno or 0) is StorageFullError
 
 
 def taken(target: str) -> AlreadyExistsError:

@@ -61,6 +61,18 @@ def test_a_wrong_extra_is_refused_by_name(extra: dict[str, object]) -> None:
         read_settings(extra, "c")
 
 
+def test_a_connection_of_another_type_is_refused_by_its_type() -> None:
+    with pytest.raises(InvalidParameterError, match="Connection 'c' is of type 'spark', and a pipeline needs one of type"):
+        read_settings({"deploy-mode": "cluster"}, "c", "spark")
+    assert read_settings({}, "c", None) == Settings()  # one that is made from a JSON text without a type
+
+
+def test_the_hook_looks_at_the_type_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": "yarn"}))
+    with pytest.raises(InvalidParameterError, match="is of type 'spark'"):
+        _ = StreamPipelineHook("spark").settings
+
+
 def test_an_extra_that_is_not_known_is_named_beside_those_that_are() -> None:
     """A misspelled one would be as if it were not given."""
     with pytest.raises(InvalidParameterError) as refused:

@@ -76,7 +76,10 @@ def copy(rows: DataFrame) -> DataFrame:
 @pytest.mark.parametrize(
     ("read", "says"),
     [
-        (lambda spark, path: spark.readStream.format("delta").load(f"{path}/nothing"), "DELTA_SCHEMA_NOT_SET"),
+        (
+            lambda spark, path: spark.readStream.format("delta").load(f"{path}/nothing"),
+            "/nothing, and there is nothing at that path",
+        ),
         (lambda spark, path: spark.readStream.table("nothing"), "TABLE_OR_VIEW_NOT_FOUND"),
         (lambda spark, path: spark.readStream.format("json").load(str(path)), "Schema must be specified"),
         (lambda spark, path: spark.readStream.format("unheard_of").load(str(path)), "DATA_SOURCE_NOT_FOUND"),

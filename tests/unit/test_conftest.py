@@ -42,6 +42,25 @@ def test_a_process_that_ended_is_no_matter(pytester: pytest.Pytester, processes:
     assert result.ret == pytest.ExitCode.OK
 
 
+LOGS_AT_THE_END = """
+import atexit, logging
+
+def test_that_makes_a_handler():
+    logger = logging.getLogger("spoken")
+    logger.addHandler(logging.StreamHandler())
+    atexit.register(logger.error, "too late")
+"""
+
+
+@pytest.mark.slow
+def test_what_is_logged_after_the_tests_is_no_logging_error(pytester: pytest.Pytester, processes: list[str]) -> None:
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(LOGS_AT_THE_END)
+    result = pytester.runpytest_subprocess("-p", "no:randomly", *processes)
+    assert result.ret == pytest.ExitCode.OK
+    assert "Logging error" not in f"{result.stdout}{result.stderr}"
+
+
 def test_temporary_files_of_tests_and_of_what_they_start_are_where_pytest_removes_them(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

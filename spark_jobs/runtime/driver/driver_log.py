@@ -4,7 +4,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from logging.handlers import RotatingFileHandler
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from spark_jobs.protocol.masking import Mask, masked_value
 from spark_jobs.storage.beside import every
+from spark_jobs.storage.os_errors import translated
 
 _SIZE_MAX_BYTES = 20_000_000
 _FILES = 3
@@ -37,6 +38,17 @@ class _JsonLines(logging.Formatter):
         return json.dumps(masked_value(json.loads(json.dumps(line, default=str)), self._mask))
 
 
+class _BoundedFile(RotatingFileHandler):
+    """A log file. A line that it cannot take, as on a full disk, is dropped: what has to be kept is in documents, whose errors count."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Drops the line."""
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 @contextmanager
 def driver_log(path: Path, mask: Mask) -> Iterator[None]:
     """Writes what ``spark_jobs`` logs to ``path`` while the context is open; what ends it with an error is logged too.
@@ -44,9 +56,13 @@ def driver_log(path: Path, mask: Mask) -> Iterator[None]:
     Args:
         path: The file.
         mask: Takes secrets out of what is written.
+
+    Raises:
+        StorageError: The file cannot be opened.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handler = RotatingFileHandler(path, maxBytes=_SIZE_MAX_BYTES, backupCount=_FILES, encoding="utf-8")
+    with translated(str(path)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = _BoundedFile(path, maxBytes=_SIZE_MAX_BYTES, backupCount=_FILES, encoding="utf-8")
     handler.setFormatter(_JsonLines(mask))
     logger = logging.getLogger("spark_jobs")
     level = logger.level

@@ -42,6 +42,11 @@ _FOR_EVER = f"{2**63 - 1}ms"
 _PATTERN = re.compile(r"(^|/)[^/]*[*?\[{\\].*", re.DOTALL)
 
 
+def is_pattern(path: str) -> bool:
+    """Returns whether Spark reads a path as a pattern for names."""
+    return _PATTERN.search(path) is not None
+
+
 class FileSource(SourceKind):
     """Streams over folders of files, in any of Spark's formats."""
 

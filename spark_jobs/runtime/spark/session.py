@@ -29,6 +29,7 @@ from spark_jobs.protocol.spark_settings import REDACTED, shown_settings
 from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.class_archive import archive_path, using
 from spark_jobs.runtime.spark.delta_jars import DeltaJars
+from spark_jobs.runtime.spark.starting import ended_unless_started
 
 JAVA_MIN = 17
 REQUIRED_SETTINGS: Mapping[str, str] = {
@@ -140,7 +141,7 @@ def start_session(
     for key, value in (settings | dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST).items():
         builder = builder.config(key, value)
     try:
-        with using(archive_path(java)):
+        with ended_unless_started(), using(archive_path(java)):
             if known is not None:
                 return _started(builder)
             session = _started(configure_spark_with_delta_pip(builder, extra_packages=list(packages)))

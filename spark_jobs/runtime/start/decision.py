@@ -159,6 +159,7 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     if final is not None:
         _check_adoption(latest, request, {})
     if final is not None and final.drained:
+        _check_tables(final, graph)
         _check_finished(latest, final, parameters)
         return Answer(final)
     if final is not None:
@@ -452,6 +453,34 @@ def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mappi
             expected=dict(allowed),
             found=request.adopt_offsets,
         )
+
+
+def _check_tables(final: Manifest, graph: Mapping[str, Any]) -> None:
+    """Refuses code with other tables than those that a drained pipeline has filled: nothing would be written into them."""
+    before, now = _sinks(final.graph), _sinks(graph)
+    changed = sorted(stage for stage in before.keys() | now.keys() if before.get(stage) != now.get(stage))
+    if changed:
+        told = "; ".join(_told_apart(stage, before.get(stage), now.get(stage)) for stage in changed)
+        raise RejectedError(
+            f"The pipeline is finished, and its code has other tables than run {final.run} has filled: {told}.",
+            exists=f"Checkpoint {final.checkpoint} has what that run computed.",
+            safe="Nothing was changed.",
+            remedy=f"Give the new code a home of its own, take the change back, or {BEGIN_ANEW}.",
+            round=final.round,
+            expected={stage: before.get(stage) for stage in changed},
+            found={stage: now.get(stage) for stage in changed},
+        )
+
+
+def _sinks(graph: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: stage["sink"] for name, stage in graph.get("stages", {}).items() if stage.get("sink")}
+
+
+def _told_apart(stage: str, before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str:
+    if before is None or now is None:
+        return f"stage {stage} has {'no table any more' if now is None else 'a table now'}"
+    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    return f"stage {stage} has " + ", ".join(f"{name} {now.get(name)!r} (before {before.get(name)!r})" for name in names)
 
 
 def _check_finished(latest: RoundDocument, final: Manifest, parameters: Mapping[str, Any]) -> None:

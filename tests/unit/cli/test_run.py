@@ -111,6 +111,14 @@ def test_a_drained_pipeline_has_nothing_left_to_do_and_shows_the_evidence(draine
     assert drained.staged.commits(next(iter(drained.staged.tables))) == [1]
 
 
+def test_a_drained_pipeline_whose_code_has_another_table_is_refused_with_what_differs(drained: UsedHome) -> None:
+    entry = Path(drained.entry)
+    entry.write_text(entry.read_text().replace("{warehouse}/daily", "{warehouse}/days"))
+    refused = run(drained, *drained.params)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "stage daily has path '{warehouse}/days' (before '{warehouse}/daily')" in refused.stderr
+
+
 def test_a_program_reads_that_nothing_ran(drained: UsedHome) -> None:
     answer = document(run(drained, *drained.params, "--run-id", "tuesday", "--output", "json"))
     assert (answer["ran"], answer["checkpoint"], answer["drained"], answer["run"]) == (False, 1, True, "tuesday")
@@ -200,6 +208,27 @@ def test_what_is_refused_is_refused_before_anything_is_written(unused: UsedHome,
     assert refused.exit_code == 2
     assert reason in refused.stderr
     assert unused.files.names("") == []
+
+
+@pytest.mark.parametrize("option", [[], ["--dry-run"]])
+def test_a_parameter_that_was_forgotten_is_named_with_its_option(unused: UsedHome, option: list[str]) -> None:
+    refused = run(unused, *option)
+    assert refused.exit_code == 2
+    assert "Refused: Pipeline 'flights' needs a value for warehouse." in refused.stderr
+    assert "Add --param warehouse=VALUE, or a --params-file." in refused.stderr
+    assert "needs a value for warehouse" in spark_jobs("validate", unused.entry, "--no-spark").stderr
+    another = run(unused, *option, "--param", "days=many").stderr
+    assert "warehouse: Field required" in another
+    assert "days: " in another
+
+
+@pytest.mark.parametrize("below", ["", "/home"])
+@pytest.mark.parametrize("option", [[], ["--dry-run"]])
+def test_a_home_that_is_a_file_is_refused_by_that(unused: UsedHome, below: str, option: list[str]) -> None:
+    refused = spark_jobs("run", unused.entry, "--home", f"{unused.entry}{below}", *unused.params, *option)
+    assert refused.exit_code == 2
+    what = unused.entry if below else "it"
+    assert f"Refused: {unused.entry}{below} can be no directory: {what} is a file." in refused.stderr
 
 
 def test_a_request_that_nobody_made_is_named(interrupted: UsedHome) -> None:
@@ -375,6 +404,18 @@ def test_without_pyspark_it_says_what_to_install(unused: UsedHome, monkeypatch: 
     assert "pip install 'airflow-provider-spark-jobs[spark]'" in refused.stderr
 
 
+def test_without_java_a_first_start_leaves_nothing(unused: UsedHome) -> None:
+    refused = spark_jobs("run", unused.entry, "--home", unused.url, *unused.params, JAVA_HOME="/nowhere")
+    assert refused.exit_code == 2
+    assert "JAVA_HOME is /nowhere, but there is no bin/java in it" in refused.stderr
+    assert not (unused.directory / "home").exists()
+
+
+def test_without_java_a_drained_pipeline_has_nothing_left_to_do(drained: UsedHome) -> None:
+    again = spark_jobs("run", drained.entry, "--home", drained.url, *drained.params, JAVA_HOME="/nowhere")
+    assert again.exit_code == 0
+
+
 def test_spark_submit_is_told_which_options_came_too_late(unused: UsedHome) -> None:
     arguments = ["run", unused.entry, "--home", unused.url, *unused.params, "--driver-memory", "1g"]
     refused = CliRunner().invoke(app, arguments, obj=SUBMITTED)
@@ -417,4 +458,4 @@ def test_a_copy_of_main_py_finds_the_modules_beside_it(tmp_path: Path) -> None:
     shutil.copy(small_pipeline.__file__, tmp_path / "sent_along.py")
     main = Path(shutil.copy(MAIN, tmp_path))
     done = submitted(main, "sent_along", "--home", str(tmp_path / "home"))
-    assert "bad parameters: events: Field required" in " ".join(done.stderr.split())
+    assert "needs a value for events, warehouse" in " ".join(done.stderr.split())

@@ -1,5 +1,6 @@
 """Spark's noise stays out of the way, and is there when it is needed. No JVM is started."""
 
+import errno
 import logging
 import os
 import signal
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.cli.spark import SparkOptions, SparkStart, printing_to, quiet_logging, standing_stderr
-from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
+from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, StorageFullError
 from spark_jobs.protocol.masking import masking
 from tests.support.secret_shapes import CORE, SHAPES
 
@@ -146,3 +147,13 @@ def test_progress_is_seen_while_the_descriptors_are_redirected(tmp_path: Path, c
             screen.write("starting Spark")
     assert capfd.readouterr().err == "starting Spark"
     assert (tmp_path / "spark.log").read_text() == ""
+
+
+def test_a_full_disk_is_told_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(StorageFullError) as told, printing_to(tmp_path / "work" / "spark.log"):
+        pass
+    assert told.value.evidence["path"] == str(tmp_path / "work" / "spark.log")

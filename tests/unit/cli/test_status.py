@@ -148,3 +148,9 @@ def beat(home: UsedHome, stage: StageStatus | dict[StageName, StageStatus], stop
         attempt=AttemptNumber(1), run=RunId("monday"), state=RunState.RUNNING, updated_at=NOW, stages=stages, stop=stop
     )
     write_status(home.files, status)
+
+
+def test_a_home_that_is_a_file_is_refused_by_that(unused: UsedHome) -> None:
+    refused = spark_jobs("status", "--home", unused.entry)
+    assert refused.exit_code == 2
+    assert "can be no directory: it is a file" in refused.stderr

@@ -1,5 +1,6 @@
 """Every error reaches people in clear lines, programs as one document, and the shell as an exit code."""
 
+import errno
 import json
 import logging
 import os
@@ -94,6 +95,16 @@ def test_what_an_interrupt_has_broken_is_an_interrupt_too(broken: Exception, cap
     assert ended.value.exit_code == 130
     assert json.loads(capsys.readouterr().out)["error"]["error"] == "Interrupted"
     assert signal.getsignal(signal.SIGINT) is standing
+
+
+def test_a_disk_that_fills_up_anywhere_is_told_with_the_path(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, command(Output.JSON):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/home/work/spark.log")
+    shown = capsys.readouterr()
+    assert ended.value.exit_code == 3
+    assert "Traceback" not in shown.err
+    error = json.loads(shown.out)["error"]
+    assert (error["error"], error["evidence"]["path"]) == ("StorageFullError", "/home/work/spark.log")
 
 
 def test_a_defect_of_ours_shows_its_traceback_and_exits_otherwise(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.runtime.spark.spark_errors import KNOWN
 from tests.support.known_errors import PROGRAMS, WITHOUT_PROGRAM
 from tests.support.pages import ROOT, anchors, table_rows
-from tests.unit.docs.test_commands import COMMANDS, options
+from tests.unit.docs.test_commands import COMMANDS, options, refusal
 
 REFERENCE = ROOT / "docs/reference/errors.md"
 TROUBLESHOOTING = ROOT / "docs/troubleshooting.md"
@@ -114,6 +114,38 @@ def test_every_option_that_a_remedy_names_exists() -> None:
         if option not in known
     }
     assert unknown == set()
+
+
+def commands_said() -> Iterator[tuple[str, list[str]]]:
+    """Every command of ours that the product tells a person to type: in a text up to its last option, and as a list of words."""
+    for path in SOURCES:
+        tree = ast.parse(path.read_text())
+        pieces = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        pieces |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        for node in ast.walk(tree):
+            if node in pieces:
+                continue
+            where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Call | ast.List):
+                values = node.args if isinstance(node, ast.Call) else node.elts
+                words = [
+                    each.value if isinstance(each, ast.Constant) else "1" for each in values if not isinstance(each, ast.Starred)
+                ]
+                if words[:1] == ["spark-jobs"] and len(words) > 1:
+                    yield where, [str(word) for word in words[1:]]
+            elif isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in parts)
+                for said in re.findall(r"spark-jobs ((?:[a-z-]+)(?: (?:--[a-z-]+|[^a-z\s]\S*))*)", text):
+                    sentence = re.split(r"[.,;:)'](?:\s|$)", said)[0]
+                    yield where, sentence.split()
+
+
+def test_every_command_that_the_product_tells_to_type_is_one_that_the_command_line_takes() -> None:
+    said = list(commands_said())
+    refused = {where: (words, against) for where, words in said if (against := refusal(words))}
+    assert refused == {}
+    assert len(said) > 35
 
 
 def test_no_remedy_offers_a_fresh_start_that_is_refused_where_rows_are_public() -> None:

@@ -1,5 +1,7 @@
 """Whether an attempt begins at all: decided before Spark starts, and once more after it has. No JVM is started."""
 
+import errno
+import os
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -34,6 +36,7 @@ from spark_jobs.protocol.errors import (
     NotFoundError,
     RejectedError,
     RunCancelledError,
+    StorageFullError,
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import IncarnationId, PipelineName, RequestId, RoundNumber, RunId, WorkDirectoryId
@@ -62,7 +65,8 @@ class Home:
         self.files = LocalFiles(directory / "home")
         self.channel = Channel(self.files)
         self.channel.claim(PipelineName("small"))
-        parameters = {"events": "/e", "warehouse": "/w"}
+        (directory / "events").mkdir()
+        parameters = {"events": str(directory / "events"), "warehouse": "/w"}
         self.request: StartRequest = self.channel.request_start(RunId("a task"), parameters=parameters)
 
     def begun(self, host: str, heard: datetime, incarnation: str = "i") -> None:
@@ -115,6 +119,21 @@ def test_a_refused_first_start_leaves_nothing_behind(tmp_path: Path, home: str) 
     with pytest.raises(RejectedError, match="the table of sink 'hourly'"):
         plan(small_pipeline.pipeline, LocalFiles(tmp_path / home), parameters, RunOptions(), no_spark)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_is_answered_with_the_path(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+
+    def full() -> SparkSession:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/work/modules.zip")
+
+    with pytest.raises(StorageFullError) as told:
+        home.launch(full)
+    assert told.value.evidence["path"] == "/work/modules.zip"
+    answer = home.channel.response(home.request.request)
+    assert answer is not None
+    assert answer.error is not None
+    assert answer.error.error == "StorageFullError"
 
 
 def test_a_driver_that_is_wanted_starts_spark(home: Home) -> None:

@@ -241,3 +241,11 @@ def test_credentials_in_a_url_are_not_shown(open_: Callable[[str], Files], url: 
     with pytest.raises(InvalidParameterError) as refused:
         open_(url)
     assert "hid" not in f"{refused.value} {refused.value.evidence}"
+
+
+def test_a_file_can_be_no_home(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in ("file", "file/home"):
+        with pytest.raises(InvalidParameterError, match="is a file"):
+            check_create_if_absent(LocalFiles(tmp_path / path))
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]

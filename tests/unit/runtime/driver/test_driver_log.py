@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 
+from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.masking import masking, unmasked
 from spark_jobs.runtime.driver.driver_log import bound, bounded_outputs, driver_log
 
@@ -71,3 +72,16 @@ def test_outputs_are_looked_at_while_the_context_is_open(tmp_path: Path) -> None
         while not emptied.exists() and time.monotonic() < end_s:
             Event().wait(0.01)
     assert emptied.read_bytes() == b"x" * 11
+
+
+def test_a_full_disk_takes_no_line_and_prints_no_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "1.log").symlink_to("/dev/full")
+    with driver_log(tmp_path / "1.log", unmasked):
+        LOG.info("attempt %d begins", 1)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_log_that_cannot_be_opened_is_an_error_of_the_storage(tmp_path: Path) -> None:
+    (tmp_path / "1.log").mkdir()
+    with pytest.raises(StorageError, match=r"1\.log"):
+        fail(tmp_path / "1.log", "secret")

@@ -278,6 +278,30 @@ def test_a_drained_pipeline_has_nothing_left_to_do() -> None:
     assert decide(request("b"), home, PARAMETERS | {"newer": 1}, GRAPH) == Answer(final)
 
 
+def with_sinks(**sinks: dict[str, Any] | None) -> dict[str, Any]:
+    return {"stages": {name: {"inputs": {}, "sink": sink} for name, sink in sinks.items()}}
+
+
+HOURLY = {"name": "hourly", "path": "/w/hourly", "mode": "append"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (with_sinks(hourly=HOURLY | {"path": "/w/other"}), r"stage hourly has path '/w/other' \(before '/w/hourly'\)\."),
+        (with_sinks(hourly=HOURLY | {"mode": "complete"}), r"stage hourly has mode 'complete' \(before 'append'\)\."),
+        (with_sinks(hourly=None), r"stage hourly has no table any more\."),
+        (with_sinks(hourly=HOURLY, daily=HOURLY | {"name": "daily"}), r"stage daily has a table now\."),
+    ],
+)
+def test_a_drained_pipeline_does_not_say_that_it_has_filled_other_tables(changed: dict[str, Any], told: str) -> None:
+    final = manifest(1, 1, drained=True).model_copy(update={"graph": with_sinks(hourly=HOURLY)})
+    home = facts([attempt(1, "a", 1)], round_document(1, "a", graph=final.graph), final)
+    assert decide(request("b"), home, PARAMETERS, with_sinks(hourly=HOURLY)) == Answer(final)
+    with pytest.raises(RejectedError, match=told):
+        decide(request("b"), home, PARAMETERS, changed)
+
+
 def test_a_drained_pipeline_does_not_say_that_it_has_done_what_other_parameters_ask_for() -> None:
     final = manifest(1, 1, drained=True)
     home = facts([attempt(1, "a", 1)], round_document(1, "a", on_end=OnEnd.DRAIN), final)

@@ -1,0 +1,59 @@
+"""Whatever standard output and standard error are, a command does its work, and what goes wrong is told and is no defect."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.command_line import UsedHome
+
+pytestmark = pytest.mark.slow
+
+
+def shell(line: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a line of a shell in which ``$@`` is ``spark-jobs`` with arguments."""
+    command = ["bash", "-c", f"set -o pipefail; {line}", "bash", sys.executable, "-m", "spark_jobs", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_full_standard_output_is_told(drained: UsedHome, output: str) -> None:
+    told = shell('"$@" >/dev/full', "inspect", "--home", drained.url, "--output", output)
+    assert told.returncode == 3
+    assert told.stderr.startswith("Failed: Standard output does not take the answer: No space left on device.")
+    assert "Traceback" not in told.stderr
+    assert "Exception ignored" not in told.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--output", "schema"]])
+def test_a_full_standard_output_is_told_where_no_command_begins(arguments: list[str]) -> None:
+    told = shell('"$@" >/dev/full', *arguments)
+    assert told.returncode == 3
+    assert told.stderr.startswith("Failed: Standard output does not take the answer: No space left on device.")
+
+
+def test_a_full_standard_error_does_not_hide_the_exit_code(drained: UsedHome) -> None:
+    assert shell('"$@" 2>/dev/full', "inspect", "--home", f"{drained.url}/nothing").returncode == 2
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_reader_that_has_gone_is_no_failure(drained: UsedHome, output: str) -> None:
+    told = shell('{ "$@"; echo $? >&2; } | true', "inspect", "--home", drained.url, "--output", output)
+    assert told.stderr == "141\n"
+
+
+def test_closed_streams_take_nothing_and_hurt_nothing(drained: UsedHome) -> None:
+    for output in ("text", "json"):
+        told = shell('"$@" <&- >&- 2>&-', "run", drained.entry, "--home", drained.url, *drained.params, "--output", output)
+        assert told.returncode == 0
+
+
+def test_an_ascii_terminal_gets_every_character_that_it_has(drained: UsedHome) -> None:
+    ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    shown = shell('"$@"', "validate", drained.entry, "--no-spark", *drained.params[:1], "warehouse=/tablés", **ascii_only)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "/tabl\\xe9s" in shown.stdout
+    answer = shell('"$@"', "status", "--home", "/nowhere/é", "--output", "json", **ascii_only)
+    assert "/nowhere/é" in json.loads(answer.stdout)["error"]["failed"]
