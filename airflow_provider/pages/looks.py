@@ -30,7 +30,7 @@ from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName
 from spark_jobs.storage.files import Files, is_here, local_path
 
 HOMES_MAX = 100
-_UNREADABLE = "Whoever may read the home can say why: spark-jobs checkpoints --home there names what is damaged."
+_UNREADABLE = "Whoever may read the home sees what is damaged: spark-jobs checkpoints --home HOME"
 
 
 @dataclass(frozen=True)

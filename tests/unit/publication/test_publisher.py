@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -8,7 +9,6 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.checkpoint import store as store_module
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import CheckpointKind, Publish
@@ -31,6 +31,7 @@ from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.publication.table_log import TableLog
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.storage.files import Digesting
 from tests.support.memory_files import MemoryFiles
 from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, path_of
 
@@ -326,7 +327,7 @@ def test_without_the_hash_of_the_actions_altered_ones_would_become_public(
     manifest = pipeline.checkpoint({DAILY: [(2, "b")]})
     (foreign,) = pipeline.stage(DAILY, [(666, "foreign")])
     pipeline.files.replace(manifest.sinks[DAILY].actions.path, canonical(foreign))
-    monkeypatch.setattr(store_module, "sha256", lambda _: manifest.sinks[DAILY].actions.sha256)
+    monkeypatch.setattr(Digesting, "digest", SimpleNamespace(sha256=manifest.sinks[DAILY].actions.sha256))
     publish(pipeline.files)
     assert pipeline.rows(DAILY) == [(666, "foreign")]
 

@@ -104,7 +104,7 @@ def home(tmp_path: Path) -> Home:
 @pytest.mark.parametrize("warehouse", ["warehouse", "home", "home/work"])
 def test_a_table_inside_the_home_is_refused_at_every_start(home: Home, warehouse: str) -> None:
     directory = local_path(home.files).parent / warehouse
-    parameters = {"events": "/e", "warehouse": str(directory)}
+    parameters = home.request.parameters | {"warehouse": str(directory)}
     request = home.channel.request_start(RunId("b task"), parameters=parameters)
     expected = "SparkStartedError" if warehouse == "warehouse" else r"table of sink '\w+', \S+ is inside the home"
     with pytest.raises(StreamPipelineError, match=expected):
@@ -113,12 +113,13 @@ def test_a_table_inside_the_home_is_refused_at_every_start(home: Home, warehouse
 
 @pytest.mark.parametrize("home", ["warehouse/hourly", "warehouse/hourly/home", "warehouse"])
 def test_a_refused_first_start_leaves_nothing_behind(tmp_path: Path, home: str) -> None:
-    parameters = {"events": "/e", "warehouse": str(tmp_path / "warehouse")}
+    (tmp_path / "events").mkdir()
+    parameters = {"events": str(tmp_path / "events"), "warehouse": str(tmp_path / "warehouse")}
     with pytest.raises(RejectedError, match=r"The home \S+ is (also|inside|around) the table of sink 'hourly'"):
         launch(small_pipeline.pipeline, str(tmp_path / home), parameters, RunOptions(), no_spark)
     with pytest.raises(RejectedError, match="the table of sink 'hourly'"):
         plan(small_pipeline.pipeline, LocalFiles(tmp_path / home), parameters, RunOptions(), no_spark)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "events"]
 
 
 def test_a_disk_that_is_full_is_answered_with_the_path(tmp_path: Path) -> None:
