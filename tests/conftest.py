@@ -1,6 +1,5 @@
 """What holds for every test: Python and address of Spark, how hypothesis searches, and that no process outlives the tests."""
 
-import ctypes
 import gc
 import logging
 import os
@@ -29,11 +28,6 @@ MARK = "SPARK_JOBS_TESTS"
 
 JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
 """An environment variable with options for every JVM that Spark's launcher starts."""
-
-_DROP_FOR_CHILDREN = 24
-"""``PR_CAPBSET_DROP``: takes a capability from all processes that this one will start."""
-_IGNORES_PERMISSIONS = (1, 2)
-"""The capabilities of root to write and to read every file."""
 
 AIRFLOW_TESTS = "tests/airflow/"
 RUNNING_AIRFLOW_TESTS = "tests/running_airflow/"
@@ -64,14 +58,6 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv(JVM_OPTIONS, options.strip())
         patch.setattr(tempfile, "tempdir", directory)
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def permissions_hold() -> None:
-    """Lets every process that the tests start obey the permissions of files, as a user's does, also where root runs the tests."""
-    if sys.platform == "linux":
-        for capability in _IGNORES_PERMISSIONS:
-            ctypes.CDLL(None).prctl(_DROP_FOR_CHILDREN, capability, 0, 0, 0)
 
 
 @pytest.fixture

@@ -364,7 +364,7 @@ def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:
     late += [Text(lost, style="yellow") for lost in words.losses(answer.losses)]
     if not answer.ran and answer.drained:
         late.append(words.facts(("anew", _ANEW)))
-    shown = [] if manifest is None else [words.facts(("manifest", answer.manifest or "")), *next_steps(answer, manifest)]
+    shown = [] if manifest is None else [words.facts(("manifest", answer.manifest or "")), *_next_steps(answer, manifest)]
     return [headline, sinks, *late, *shown]
 
 
@@ -377,7 +377,7 @@ def _end(manifest: Manifest) -> str:
     return "the pipeline is drained" if manifest.drained else "the round has ended, the next run takes up what arrives"
 
 
-def next_steps(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:
+def _next_steps(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:
     """Returns what to do next.
 
     Args:

@@ -15,6 +15,7 @@ from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.support.kafka_broker import SOURCE_JARS, KafkaBroker, jars, kafka_broker
+from tests.support.permissions import obey_permissions
 from tests.support.short_jvm import COMPILED, FEW_ROWS, SHARED_BY_MANY
 
 HIDDEN_SETTING = {"spark.executorEnv.SHOP_LOGIN": "open-sesame"}
@@ -40,6 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         | FEW_ROWS
         | SHARED_BY_MANY
     )
+    obey_permissions()
     session = start_session("tests", conf, jars=jars(SOURCE_JARS))
     yield session
     session.stop()

@@ -396,6 +396,16 @@ def batches(site: Site) -> list[str]:
     return sorted(str(path) for path in site.home.glob("work/*/stages/*/checkpoint/offsets/[0-9]*"))
 
 
+def followed(cell: Cell, source: Any) -> dict[str, Any]:
+    """Follows a cell's remedy; returns the options of the next start."""
+    if cell.event is Event.MOVED_COLUMNS:
+        source.write_anew()
+    elif cell.remedy is Remedy.BACK or (cell.remedy is Remedy.NEW and cell.event is Event.MISSING):
+        source.put_back()
+    options = {Remedy.ACCEPT: "accept_data_loss", Remedy.NEW: "new_sources"}
+    return {options[cell.remedy]: ("rows",)} if cell.remedy in options else {}
+
+
 def copying(site: Site, source: Any, *, bounded: bool = True) -> Pipeline:
     live = {"checkpoint": CheckpointSettings(interval="1 second"), "restart": RestartStrategy.none()}
     settings: dict[str, Any] = {"on_end": "suspend"} if bounded else live
@@ -443,17 +453,7 @@ def test_what_happens_to_a_source_while_its_round_is_interrupted(site: Site, req
     assert (public_count(site.tables / "copy") or 0) == was_public
     if cell.outcome is Outcome.REFUSED:
         assert batches(site) == before
-    options: dict[str, Any] = {}
-    if cell.remedy is Remedy.ACCEPT:
-        options = {"accept_data_loss": ["rows"]}
-    elif cell.remedy is Remedy.NEW:
-        if cell.event is Event.MISSING:
-            source.put_back()
-        options = {"new_sources": ["rows"]}
-    elif cell.remedy is Remedy.WRITTEN:
-        source.write_anew()
-    else:
-        source.put_back()
+    options = followed(cell, source)
     for option in options:
         if cell.event is not Event.MISSING:
             assert option in error.value.remedy or f"--{option.replace('_', '-')}" in error.value.remedy
@@ -497,16 +497,7 @@ def test_what_happens_to_a_live_source_while_its_pipeline_is_away(site: Site, re
         assert cell.outcome is Outcome.FAILS or batches(site) == before
         found = copied(site)
         assert found == sorted({*rows_of((0, 1)), *found} & set(was_there)), "some of the rows, each once"
-        if cell.event is Event.MOVED_COLUMNS:
-            source.write_anew()
-        if cell.remedy is Remedy.ACCEPT:
-            options = {"accept_data_loss": ("rows",)}
-        elif cell.remedy is Remedy.NEW:
-            if cell.event is Event.MISSING:
-                source.put_back()
-            options = {"new_sources": ("rows",)}
-        else:
-            source.put_back()
+        options = followed(cell, source)
     now = batch_rows(site, source)
     if cell.remedy is Remedy.NEW:
         expected = sorted([*rows_of((0, 1)), *now])

@@ -24,6 +24,7 @@ from spark_jobs.storage.open import open_place
 from spark_jobs.storage.system import System
 from tests.support import delta_logs, small_pipeline
 from tests.support.kafka_broker import SOURCE_JARS, jars
+from tests.support.permissions import obey_permissions
 from tests.support.short_jvm import FEW_ROWS
 from tests.support.small_pipeline import SINKS, answer
 
@@ -39,6 +40,7 @@ SMALL = {
 
 def small_session() -> SparkSession:
     """A session for small runs; other tests of this process have their own."""
+    obey_permissions()
     session = start_session("tests", APPLICATION, jars=jars(SOURCE_JARS)).newSession()
     for key, value in SMALL.items():
         session.conf.set(key, value)
