@@ -44,7 +44,7 @@ from tests.support import small_pipeline
 
 __all__ = ["task_log"]
 SILENCE_S = 0.3
-PARAMETERS = {"events": "/data/events", "warehouse": "/data/warehouse"}
+PARAMETERS = {"events": str(Path(__file__).parent), "warehouse": "/data/warehouse"}  # events from a directory that is there
 SUBMIT = """#!/bin/sh
 case "$1" in --version) echo "version 4.2.0" >&2; exit 0 ;; esac
 n=$(ls {queue} | wc -l)

@@ -17,7 +17,7 @@ from airflow_provider.orders import StartOrder
 from airflow_provider.settings import Settings, read_settings
 from airflow_provider.tasks.charge import Charge
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
-from spark_jobs.protocol.errors import InvalidParameterError, StorageError
+from spark_jobs.protocol.errors import InvalidParameterError, RejectedError, StorageError
 from spark_jobs.protocol.ids import AttemptNumber, RunId
 from spark_jobs.protocol.spark_settings import conf_of_environment
 from tests.airflow.conftest import Homes, connection
@@ -343,7 +343,7 @@ def test_a_home_inside_another_home_is_refused(homes: Homes) -> None:
     hook = StreamPipelineHook()
     hook.files("team/flights").create("pipeline.json", b"{}")
     for home in ("team/flights/responses/start-7.json", "team/flights/attempts"):
-        with pytest.raises(InvalidParameterError, match="is inside the home .*team/flights"):
+        with pytest.raises(RejectedError, match="is inside the home .*team/flights"):
             hook.submit(home, StartOrder(entry="/pipelines/answers.py", run=RunId("x")))
     assert sorted(path.name for path in homes.path("team/flights").iterdir()) == ["pipeline.json"]
 
@@ -386,7 +386,7 @@ def test_secrets_of_all_shapes_reach_the_drivers_environment_and_nothing_that_ot
     assert {name: start["environment"][f"SPARK_JOBS_PARAM_{name.upper()}"] for name in secrets} == secrets
     assert core not in json.dumps(start["argv"])
     documents = [
-        path for path in homes.path().rglob("*") if path.is_file() and not path.match("started-*.json")
+        path for path in homes.path().rglob("*") if path.is_file() and not path.match(".started-*.json")
     ]  # the fake's own
     assert [path for path in documents if core in path.read_text()] == []
     assert redact({"task log": f"no login as ada with {core}"}) == {"task log": "no login as ada with ***"}

@@ -65,14 +65,14 @@ def test_a_run_chooses_no_code_and_no_connection(homes: Homes) -> None:
         "secrets": {"x": "y"},
     }
     assert run(chosen) == "success"
-    assert command(homes)[3] == "/pipelines/answers.py"
+    assert command(homes)[4] == "/pipelines/answers.py"
     assert not [part for part in command(homes) if "mine" in part or "/tmp/python" in part]
     assert homes.starts()[0]["environment"].get("SPARK_JOBS_PARAM_X") is None
 
 
 def test_a_template_in_the_entry_stays_a_text(homes: Homes) -> None:
     assert run({"entry": "/tmp/mine"}, entry="{{ dag_run.conf['entry'] }}/answers.py") == "success"
-    assert command(homes)[3] == "{{ dag_run.conf['entry'] }}/answers.py"
+    assert command(homes)[4] == "{{ dag_run.conf['entry'] }}/answers.py"
 
 
 @pytest.mark.parametrize(

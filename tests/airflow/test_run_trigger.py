@@ -217,7 +217,7 @@ def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
         until(lambda: log.text.count("The home cannot be read") >= 25)
         aside.rename(homes.path())
         threading.Event().wait(0.5)  # it is looked at, and nobody is there yet
-        for what in ("begin", "go"):
+        for what in (".begin", ".go"):
             (homes.path() / what).touch()
 
     assert event_of(trigger(homes), comes_back) == answered(homes)

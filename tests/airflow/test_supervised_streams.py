@@ -274,7 +274,7 @@ def test_a_task_ends_once_a_driver_was_started(homes: Homes) -> None:
     assert carry_out(operator("live_slow", wait_for="submitted"), context())["attempt"] == 1
     until(homes.starts)
     assert channel().attempts.numbers() == []
-    for name in ("begin", "go"):
+    for name in (".begin", ".go"):
         (homes.path() / name).touch()
     until(lambda: channel().response(start_request_id(AttemptNumber(1))))
 
