@@ -43,11 +43,11 @@ def test_a_driver_that_takes_long_to_start_is_waited_for_where_its_process_can_b
     monkeypatch.setattr("airflow_provider.operators.stream_pipeline._UNTIL_SEEN_S", 0.1)
 
     def begins() -> None:
+        threading.Event().wait(3.0)  # many times as long as silence is taken for
         for name in (".begin", ".go"):
             (homes.path() / name).touch()
 
-    begin = threading.Timer(3.0, begins)
-    begin.start()
+    begin = once(homes.starts, begins)
     assert carry_out(operator("slow", deferrable=True), context())["attempt"] == 1
     begin.join()
     assert len(homes.starts()) == 1

@@ -175,6 +175,10 @@ def _half_built(site: Site, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attempt, "heal_in_place", lambda *_, **__: None)  # and so does this
 
 
+def _nothing_is_healed(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attempt, "heal_in_place", lambda *_, **__: None)
+
+
 def _nothing_is_closed(site: Site, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(application, "close_abandoned", lambda *_: None)
 
@@ -232,6 +236,7 @@ GUARDS = [
     Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=581),
     Guard("in place only on the host that has not gone down", _any_host, hint=50),
     Guard("nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=9),
+    Guard("nothing is continued in a work directory that is damaged", _nothing_is_healed, Plan(damaged=True), _quiet, hint=8),
     Guard("a rewind closes what it abandons", _nothing_is_closed, replace(_REWINDS, external=True), _AT_COMMIT, hint=13),
     Guard("what is complete is public before anything runs", _head_stays_private, hint=10),
     Guard("a fenced attempt stops [fencehead]", _fenced_goes_on, hint=3),

@@ -1,10 +1,13 @@
 """One schedule: drivers, publishers and askers on a pipeline, whatever befalls them, and the last attempt that comes to the end."""
 
+import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
+from pathlib import PurePath
 from random import Random
 from typing import Any
 
@@ -22,6 +25,7 @@ from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import RequestId, RunId
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.launch import RunOptions, launch
+from spark_jobs.runtime.spark.spark_log import checkpoint_directory
 from tests.simulation.delta_tables import Tables
 from tests.simulation.promises import HOME, Promises
 from tests.simulation.seams import simulated
@@ -66,6 +70,7 @@ class Plan:
         published_late: Somebody else publishes once the rest is over.
         rows: So many rows come in.
         windows: Every stage holds rows back, until the watermark has passed them.
+        damaged: There is one driver at a time, and after each a digit of what the newest checkpoint was cut from changes.
         stops: What is asked for, by several askers at once.
     """
 
@@ -79,6 +84,7 @@ class Plan:
     windows: bool = False
     every_checkpoint: bool = False
     early: bool = False
+    damaged: bool = False
     stops: tuple[Ask, ...] = ()
 
     @staticmethod
@@ -93,6 +99,7 @@ class Plan:
             rewinds,
             every_checkpoint=public == "every checkpoint",
             early=public == "early",
+            damaged=random.random() < 0.3,
         )
 
 
@@ -190,7 +197,9 @@ class Schedule:
     def _act(self) -> None:
         test = Process("test", Host("elsewhere"), mortal=False)
         self.world.spawn(test, "input", self._deliver)
-        supervisors = [self.world.spawn(test, f"supervisor-{n}", self._supervise) for n in (1, 2)]
+        supervisors = [
+            self.world.spawn(test, f"supervisor-{n}", self._supervise) for n in ((1,) if self.plan.damaged else (1, 2))
+        ]
         askers = self._askers(test)
         if self.plan.external and not self.plan.published_late:
             askers += [self.world.spawn(test, f"publisher-{n}", self._publish_now_and_then) for n in (1, 2)]
@@ -212,6 +221,9 @@ class Schedule:
         for _ in range(3):
             actor = self._start(self.world.random.choice(self.hosts))
             self.world.until(lambda actor=actor: actor.done, self.world.random.uniform(2.0, 30.0))  # type: ignore[misc]
+            if self.plan.damaged:
+                self.world.kill(actor.process)
+                damage(self.site, self.world.random)
             self.world.sleep(self.world.random.uniform(0.0, 2.0))
 
     def _start(self, host: Host) -> Actor:
@@ -337,6 +349,29 @@ class Schedule:
             rows = sorted(self.promises.rows(self.site.tables.by_path[f"{WAREHOUSE}/{sink}"]))
             if rows != list(range(self.plan.rows)):
                 raise Violation(f"table {sink} has {rows} of {self.plan.rows} rows")
+
+
+def damage(site: Site, random: Random) -> None:
+    """Gives a digit of an offset another value, in a work directory's copy of a file that the newest checkpoint names, too."""
+    manifests = [path for path in site.disk.below(f"{HOME}/manifests") if path.endswith(".json")]
+    if not manifests:
+        return
+    newest = json.loads(site.disk.get(max(manifests, key=lambda path: int(PurePath(path).stem))) or b"")["body"]
+    kept = {
+        f"/{checkpoint_directory(stage)}/{file['path']}": site.disk.get(f"{HOME}/{file['stored']}")
+        for stage, cut in newest["stages"].items()
+        for file in cut["files"]
+        if file["path"].startswith("offsets/")
+    }
+    work = site.disk.below(f"{HOME}/work")
+    copies = [path for path in work for named, data in kept.items() if path.endswith(named) and site.disk.get(path) == data]
+    if copies:
+        path = random.choice(copies)
+        data = bytearray(site.disk.get(path) or b"")
+        *_, last = re.finditer(rb"reservoirVersion\D*\d+", data)
+        data[last.end() - 1] ^= 1
+        site.disk.put(path, bytes(data))
+        site.world.trace.append(f"damaged: {path}")
 
 
 def repeatable(schedule: Schedule, arguments: str) -> Outcome:

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline, RejectedError
-from spark_jobs.protocol.errors import InvalidPipelineError, UnsupportedTableError
+from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.runtime.spark.session import table_location
 from tests.spark import inputs
 from tests.spark.conftest import Site
@@ -47,8 +47,10 @@ def test_rows_go_into_the_table_of_that_name(site: Site, schema: str, catalog: s
     assert response.sinks["copy"].table.startswith("file:///")  # type: ignore[index]
 
 
-@pytest.mark.parametrize("other", ["spark_catalog.named.events", "path", "inside"])
-def test_two_sinks_with_one_table_are_refused_however_they_name_it(site: Site, schema: str, other: str) -> None:
+@pytest.mark.parametrize(
+    ("other", "why"), [("spark_catalog.named.events", "sink 'copy'"), ("path", "sink 'copy'"), ("inside", "is inside the table")]
+)
+def test_two_sinks_with_one_table_are_refused_however_they_name_it(site: Site, schema: str, other: str, why: str) -> None:
     site.spark.sql(f"CREATE TABLE {schema}.events (key STRING, id LONG) USING delta")
     inputs.write_versions(site.home.parent / "events", inputs.events(10)[["id", "key"]], 1)
     path = table_location(site.spark, f"{schema}.events").removeprefix("file:")  # type: ignore[union-attr]
@@ -59,7 +61,7 @@ def test_two_sinks_with_one_table_are_refused_however_they_name_it(site: Site, s
     def again(events: DataFrame) -> DataFrame:
         return events
 
-    with pytest.raises(InvalidPipelineError, match="sink 'copy'"):
+    with pytest.raises(RejectedError, match=why):
         site.run(pipeline)
     assert not (site.home / "attempts").exists()
 
