@@ -40,10 +40,13 @@ def load_pipeline(text: str) -> Pipeline:
 
     Raises:
         InvalidPipelineError: There is no such module, it cannot be imported, starts a Spark session, or has not exactly one
-            such pipeline; or something beside it hides this package from Spark's Python processes.
+            such pipeline; or something beside it hides this package from Spark's Python processes. Or a declaration has a mistake: the
+            error names those of the graph, too.
     """
     mistakes = Mistakes()
     pipeline = load_sound_parts(text, mistakes)
+    if mistakes.found:
+        pipeline.sound_graph(mistakes)
     mistakes.check()
     return pipeline
 

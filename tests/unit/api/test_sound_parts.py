@@ -86,3 +86,10 @@ def test_a_file_that_cannot_be_imported_tells_the_mistakes_before_that_line_too(
     entry.write_text(changed((EVENTS, 'bounded="yes"'), (DAILY, "sink=DeltaSinc()")))
     with pytest.raises(InvalidPipelineError, match=r"2 mistakes were found.*neither True nor False.*DeltaSinc"):
         load(str(entry))
+
+
+def test_a_start_tells_the_mistakes_of_the_graph_with_those_of_the_declarations(tmp_path: Path) -> None:
+    entry = tmp_path / "flights.py"
+    entry.write_text(changed((EVENTS, 'bounded="yes"'), ("def daily(hourly)", "def daily(hourli)")))
+    with pytest.raises(InvalidPipelineError, match=r"2 mistakes were found.*neither True nor False.*'hourli'"):
+        load_pipeline(str(entry))
