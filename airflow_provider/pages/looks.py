@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from shlex import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,7 +31,6 @@ from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName
 from spark_jobs.storage.files import Files, is_here, local_path
 
 HOMES_MAX = 100
-_UNREADABLE = "Whoever may read the home sees what is damaged: spark-jobs checkpoints --home HOME"
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,8 @@ def look_at_homes(task: TaskKey, record: Record, may_see: Callable[[str], bool])
             CorruptDocumentError,
             UnsupportedFormatError,
         ) as error:  # what it says may be of a DAG that the viewer may not see
-            found = Look(home, problem=f"{error.evidence.get('path', home)} cannot be read.", remedy=_UNREADABLE)
+            remedy = f"Whoever may read the home sees what is damaged: spark-jobs checkpoints --home {quote(home)}"
+            found = Look(home, problem=f"{error.evidence.get('path', home)} cannot be read.", remedy=remedy)
         except StreamPipelineError as error:
             found = Look(home, problem=error.failed, remedy=error.remedy)
         if checkpoint is not None and not found.problem:

@@ -2,7 +2,7 @@
 
 import graphlib
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -41,6 +41,8 @@ class Graph:
     sources: Mapping[InputName, Source]
     statics: Mapping[InputName, Static]
     stages: Mapping[StageName, Stage]
+    mistaken: frozenset[str] = frozenset()
+    """Parts that are here without their options, because their declaration has a mistake: only their functions can be looked at."""
 
     @property
     def unbounded(self) -> bool:
@@ -119,13 +121,28 @@ def build_graph(
     publish: Publish | None,
     checkpointing: Checkpointing,
     restart: RestartSettings | None,
+    mistaken: Collection[str] | None = None,
 ) -> Graph:
-    """Checks the declarations against each other; see :meth:`spark_jobs.Pipeline.graph`."""
+    """Checks the declarations against each other; see :meth:`spark_jobs.Pipeline.graph`.
+
+    Args:
+        name: The pipeline's.
+        declarations: Its parts.
+        params: The model of its parameters.
+        on_end: What happens at the end of the inputs.
+        conf: Spark settings of the application.
+        publish: Instead of the sinks' policies.
+        checkpointing: When checkpoints are taken.
+        restart: How often a failed stage is started again.
+        mistaken: None: the declarations are the whole pipeline. Else mistakes are known, and these parts have some: a part that
+            nothing uses, or the lack of a sink, may be due to them.
+    """
     here = Place(name)
     declared = _of(declarations, DeclaredStage)
     if not declared:
         raise here.refused("it has no stage.", "Declare one with @pipeline.stage.")
-    if all(stage.sink is None for stage in declared.values()):
+    whole, known = mistaken is None, frozenset(mistaken or ())
+    if whole and all(stage.sink is None for stage in declared.values()):
         raise here.refused("no stage has a sink.", "Give the last stage one: @pipeline.stage(sink=DeltaSink(...)).")
     mistakes = Mistakes()
     for source in _of(declarations, Source).values():
@@ -135,7 +152,7 @@ def build_graph(
     for stage in declared.values():
         with mistakes.noted():
             _check_inputs(Place(name, "stage", stage.name), stage, declarations)
-    if not mistakes.found:  # an input that is misspelled is not used either
+    if whole and not mistakes.found:  # an input that is misspelled is not used either
         _check_all_used(name, declarations, declared, mistakes)
     _check_sinks(declared.values(), params, mistakes)
     if params is None:
@@ -146,10 +163,11 @@ def build_graph(
     order = _topological(here, declared)
     sources = _following(name, _of(declarations, Source))
     if on_end is OnEnd.SUSPEND:
-        _check_ends(name, sources.values(), mistakes)
-        _check_delays(name, sources.values(), mistakes)
+        unchecked = [source for source in sources.values() if source.name not in known]
+        _check_ends(name, unchecked, mistakes)
+        _check_delays(name, unchecked, mistakes)
     with mistakes.noted():
-        _check_stage_delays(name, declared, order, sources, every=on_end is OnEnd.SUSPEND)
+        _check_stage_delays(name, declared, order, sources, known, every=on_end is OnEnd.SUSPEND)
     mistakes.check()
     nodes: dict[str, Source | Static | Stage] = {**sources, **_of(declarations, Static)}
     endless = not all(source.bounded for source in sources.values())
@@ -171,6 +189,7 @@ def build_graph(
         sources=MappingProxyType({source.name: source for source in sources.values()}),
         statics=MappingProxyType({static.name: static for static in _of(declarations, Static).values()}),
         stages=MappingProxyType({node.name: node for node in placed}),
+        mistaken=known,
     )
 
 
@@ -312,7 +331,13 @@ def _check_delays(pipeline: str, sources: Iterable[Source], mistakes: Mistakes) 
 
 
 def _check_stage_delays(
-    pipeline: str, stages: Mapping[str, DeclaredStage], order: Iterable[str], sources: Mapping[str, Source], *, every: bool
+    pipeline: str,
+    stages: Mapping[str, DeclaredStage],
+    order: Iterable[str],
+    sources: Mapping[str, Source],
+    mistaken: Collection[str],
+    *,
+    every: bool,
 ) -> None:
     """A stage that begins an event time of its own says how far behind it is; one that goes on with another's inherits that.
 
@@ -321,15 +346,17 @@ def _check_stage_delays(
         stages: All of them.
         order: Their names, each after its inputs.
         sources: All of them.
+        mistaken: Parts that would have a delay if their declaration were right.
         every: Of all stages; else only of those that never end, for whose end the watermark cannot wait.
     """
-    delayed = {name for name, source in sources.items() if source.delay_ms is not None}
+    delayed = {name for name, source in sources.items() if source.delay_ms is not None} | set(mistaken)
     unbounded = {name for name, source in sources.items() if not source.bounded}
     for name in order:
         stage = stages[name]
         reads = set(stage.inputs.values())
         inherits, running = not reads.isdisjoint(delayed), not reads.isdisjoint(unbounded)
-        if stage.event_time is not None and stage.delay_ms is None and not inherits and (every or running):
+        missing = stage.event_time is not None and stage.delay_ms is None and not inherits and name not in mistaken
+        if missing and (every or running):
             why = (
                 "an unbounded input upstream needs a watermark_delay here: no end comes for which the watermark could wait."
                 if running

@@ -17,7 +17,7 @@ import spark_jobs
 from spark_jobs.api.location import PipelineLocation, locate_pipeline, refused_entry
 from spark_jobs.api.neighbours import neighbours_of
 from spark_jobs.api.pipeline import Pipeline
-from spark_jobs.api.refusals import declaring_all, suggestion
+from spark_jobs.api.refusals import Mistakes, declaring_all, suggestion
 from spark_jobs.protocol.errors import InvalidPipelineError, StreamPipelineError
 
 _SESSIONS = (
@@ -40,8 +40,36 @@ def load_pipeline(text: str) -> Pipeline:
 
     Raises:
         InvalidPipelineError: There is no such module, it cannot be imported, starts a Spark session, or has not exactly one
-            such pipeline; or something beside it hides this package from Spark's Python processes.
+            such pipeline; or something beside it hides this package from Spark's Python processes. Or a declaration has a mistake: the
+            error names those of the graph, too.
     """
+    mistakes = Mistakes()
+    pipeline = load_sound_parts(text, mistakes)
+    if mistakes.found:
+        pipeline.sound_graph(mistakes)
+    mistakes.check()
+    return pipeline
+
+
+def load_sound_parts(text: str, mistakes: Mistakes) -> Pipeline:
+    """Does what :func:`load_pipeline` does, and leaves mistakes of single declarations to the caller.
+
+    Args:
+        text: What a user names the pipeline by.
+        mistakes: Is given the mistakes of declarations. See :meth:`spark_jobs.Pipeline.sound_graph` for what becomes of their parts.
+
+    Raises:
+        InvalidPipelineError: There is no pipeline to look at. It names the other mistakes, too.
+    """
+    try:
+        return _load(text, mistakes)
+    except InvalidPipelineError as error:
+        mistakes.add(error)
+        mistakes.check()
+        raise
+
+
+def _load(text: str, mistakes: Mistakes) -> Pipeline:
     location = locate_pipeline(text)
     if location.file is not None and not location.file.is_file():
         neighbours = sorted(path.name for path in location.folder.glob("*.py"))
@@ -52,10 +80,9 @@ def load_pipeline(text: str) -> Pipeline:
     with (
         _importable(location.folder),
         spark_side.columns_without_session() if spark_side else nullcontext() as recorded,
-        declaring_all() as mistakes,
+        declaring_all(mistakes),
     ):
         module = _imported(location)
-    mistakes.check()
     _check_sessions(location, module, modules, sessions)
     if spark_side:
         spark_side.send_whole(neighbours_of(location).not_importable(recorded or set()))

@@ -3,7 +3,8 @@
 import dataclasses
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from pydantic import BaseModel
@@ -14,16 +15,18 @@ from spark_jobs.api.functions import Function, function_name, is_rerun
 from spark_jobs.api.graph import Graph, build_graph
 from spark_jobs.api.names import check_name
 from spark_jobs.api.parameters import BoundParameters, bind, schema
-from spark_jobs.api.refusals import Place, choice, declaration, suggestion
+from spark_jobs.api.refusals import Mistakes, Place, choice, declaration, suggestion
 from spark_jobs.api.restarts import RestartStrategy, declare_restart
 from spark_jobs.api.restore import checked_partitions, restore_from
 from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.shared import Declaration
 from spark_jobs.api.sink import DeltaSink
+from spark_jobs.api.sound_parts import sound_graph
 from spark_jobs.api.source import AfterPublication, Source, Static, declare_source, declare_static
-from spark_jobs.api.stage import DeclaredStage, OutputMode, declare_stage, rate_limits
+from spark_jobs.api.stage import DeclaredStage, OutputMode, RateLimits, declare_stage, rate_limits
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, overridden
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
+from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import PipelineName, RunId
 
 if TYPE_CHECKING:
@@ -79,6 +82,7 @@ class Pipeline:
         self.restart = restart
         self._restart = None if restart is None else declare_restart(place, restart)
         self._declarations: dict[str, Declaration] = {}
+        self._mistaken: set[str] = set()
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r})"
@@ -119,8 +123,21 @@ class Pipeline:
             name: The function's, unless given.
         """
 
+        def without_options(place: Place, function: Function) -> Declaration:
+            return declare_source(
+                place,
+                function,
+                bounded=bounded is not False,
+                event_time=None,
+                watermark_delay=None,
+                hold_watermark=None,
+                shared=False,
+                after=None,
+                event_time_zone=None,
+            )
+
         def declare(function: F) -> F:
-            with declaration():
+            with declaration(lambda: self._keep("source", function, name, without_options)):
                 place = self._place("source", function, name)
                 source = declare_source(
                     place,
@@ -160,8 +177,11 @@ class Pipeline:
             name: The function's, unless given.
         """
 
+        def without_options(place: Place, function: Function) -> Declaration:
+            return declare_static(place, function, refresh="round")
+
         def declare(function: F) -> F:
-            with declaration():
+            with declaration(lambda: self._keep("static", function, name, without_options)):
                 place = self._place("static", function, name)
                 self._add(place, declare_static(place, function, refresh=refresh))
             return function
@@ -231,8 +251,22 @@ class Pipeline:
             name: The function's, unless given.
         """
 
+        def without_options(place: Place, function: Function) -> Declaration:
+            return declare_stage(
+                place,
+                function,
+                inputs=inputs,
+                sink=None,
+                event_time=None,
+                watermark_delay=None,
+                output_mode=None,
+                limits=RateLimits(),
+                conf=NO_SETTINGS,
+                begin="earliest",
+            )
+
         def declare(function: F) -> F:
-            with declaration():
+            with declaration(lambda: self._keep("stage", function, name, without_options)):
                 place = self._place("stage", function, name)
                 stage = declare_stage(
                     place,
@@ -274,10 +308,34 @@ class Pipeline:
         Raises:
             InvalidPipelineError: An unknown input, a cycle, a part that nothing uses, an unknown parameter in a path, ...
         """
+        mistakes = Mistakes()
+        graph = self.sound_graph(mistakes, on_end=on_end, publish=publish, checkpoint=checkpoint)
+        mistakes.check()
+        assert graph is not None
+        return graph
+
+    def sound_graph(
+        self,
+        mistakes: Mistakes,
+        *,
+        on_end: OnEnd | Literal["drain", "suspend"] | None = None,
+        publish: Publish | Literal["final", "every_checkpoint", "external"] | None = None,
+        checkpoint: CheckpointOverrides | None = None,
+    ) -> Graph | None:
+        """The graph of what is right: see :func:`spark_jobs.api.sound_parts.sound_graph`. ``mistakes`` is given what is wrong.
+
+        Raises:
+            InvalidPipelineError: An argument is not allowed.
+        """
         chosen = self.on_end if on_end is None else choice(Place(self.name), "on_end", OnEnd, on_end)
         override = None if publish is None else choice(Place(self.name), "publish", Publish, publish)
         checkpointing = overridden(Refusing(Place(self.name), "checkpoint"), self._checkpointing, checkpoint)
-        return build_graph(self.name, self._declarations, self.params, chosen, self.conf, override, checkpointing, self._restart)
+
+        def build(parts: Mapping[str, Declaration], mistaken: Collection[str] | None) -> Graph:
+            settings = (self.params, chosen, self.conf, override, checkpointing, self._restart)
+            return build_graph(self.name, parts, *settings, mistaken=mistaken)
+
+        return sound_graph(build, self._declarations, self._mistaken, mistakes)
 
     def bind(self, params: Mapping[str, Any] | BaseModel, *, environment: Mapping[str, str] = os.environ) -> BoundParameters:
         """Validates parameters.
@@ -410,6 +468,15 @@ class Pipeline:
         place = Place(self.name, kind, str(chosen))
         check_name(place, chosen)
         return place
+
+    def _keep(
+        self, kind: str, function: Function, name: str | None, without_options: Callable[[Place, Function], Declaration]
+    ) -> None:
+        """Keeps a part whose declaration has a mistake without its options, if that is right; see :meth:`sound_graph`."""
+        self._mistaken.add(str(function_name(function, name)))
+        with suppress(InvalidPipelineError):
+            place = self._place(kind, function, name)
+            self._declarations.setdefault(place.name, without_options(place, function))
 
     def _add(self, place: Place, part: Declaration) -> None:
         """Takes a declaration in; the same function's again in its place."""

@@ -1,8 +1,8 @@
 """How a declaration is refused: every refusal names the pipeline, the part and the remedy."""
 
 import difflib
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,20 +88,30 @@ _LOADING: ContextVar[Mistakes | None] = ContextVar("loading", default=None)
 
 
 @contextmanager
-def declaring_all() -> Iterator[Mistakes]:
+def declaring_all(mistakes: Mistakes) -> Iterator[None]:
     """Keeps the mistakes of declarations while a file is loaded, so that those after the first one are found as well."""
-    mistakes = Mistakes()
     token = _LOADING.set(mistakes)
     try:
-        yield mistakes
+        yield
     finally:
         _LOADING.reset(token)
 
 
-def declaration() -> AbstractContextManager[None, bool | None]:
-    """Surrounds one declaration; see :func:`declaring_all`. Elsewhere, as in a notebook, its mistake is raised."""
-    mistakes = _LOADING.get()
-    return nullcontext() if mistakes is None else mistakes.noted()
+@contextmanager
+def declaration(keep: Callable[[], None]) -> Iterator[None]:
+    """Surrounds one declaration; see :func:`declaring_all`. Elsewhere, as in a notebook, its mistake is raised.
+
+    Args:
+        keep: Called if the mistake is not raised: keeps what is right of the declaration.
+    """
+    try:
+        yield
+    except RejectedError as error:
+        mistakes = _LOADING.get()
+        if mistakes is None:
+            raise
+        mistakes.add(error)
+        keep()
 
 
 def choice(place: Place, option: str, choices: type[E], value: object) -> E:

@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from spark_jobs.api.address import TableAddress
 from spark_jobs.api.graph import Graph
-from spark_jobs.api.load import load_pipeline
+from spark_jobs.api.load import load_sound_parts
 from spark_jobs.api.location import locate_pipeline
 from spark_jobs.api.neighbours import neighbours_of
 from spark_jobs.api.parameters import BoundParameters
@@ -53,7 +53,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import check_workspace, open_home
 from spark_jobs.home.places import check_places
 from spark_jobs.protocol.documents import OnEnd, OnRewind, PipelineDocument, RestoreFrom, SinkMode, StartRequest
-from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError
+from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, RunId, SinkName, StageName, new_run_id, start_request_id
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.pending import is_unfinished
@@ -101,11 +101,11 @@ def validate(
 ) -> None:
     """Check a pipeline and its parameters, let Spark check every stage, and tell what a start would do. Writes nothing."""
     with command(output) as terminal:
-        pipeline = load_pipeline(entry)
-        mistakes, graph, bound, tables, files, existing = Mistakes(), None, None, None, None, dict[SinkName, bool | None]()
+        mistakes, bound, tables, files, existing = Mistakes(), None, None, None, dict[SinkName, bool | None]()
         outlook_found, run = None, RunId(run_id) if run_id else new_run_id()
-        with mistakes.noted():
-            graph = pipeline.graph(on_end=on_end)
+        pipeline = load_sound_parts(entry, mistakes)
+        graph = pipeline.sound_graph(mistakes, on_end=on_end)
+        declared = not mistakes.found
         with mistakes.noted():
             given = parameters(param, params_file)
             with asking_for_parameters(pipeline, given):
@@ -130,13 +130,17 @@ def validate(
                     safe="Nothing was changed.",
                     remedy="Add --home URL.",
                 )
-        if files and graph is not None and bound is not None and tables is not None:
+        if files and declared and graph is not None and bound is not None and tables is not None:
             request = _request(run, bound.public(), savepoint, context.params)
             with mistakes.noted():
                 outlook_found = _outlook(files, graph, request, tables)
-        if graph is not None and bound is not None and tables is not None and not no_spark:
-            with mistakes.noted():
-                _check_with_spark(entry, pipeline, graph, bound, context.params)
+        if graph is not None and bound is not None and not no_spark:
+            try:
+                with mistakes.noted():
+                    _check_with_spark(entry, pipeline, graph, bound, context.params)
+            except StreamPipelineError:
+                mistakes.check()
+                raise
         mistakes.check()
         assert graph is not None
         assert bound is not None

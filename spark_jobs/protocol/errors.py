@@ -18,11 +18,19 @@ to do, and carries its evidence as fields, so that it can cross a process or be 
 """
 
 import re
+from collections.abc import Iterable
 from enum import Enum, IntEnum
 from typing import Any, ClassVar
 
 BEGIN_ANEW = "begin anew with --fresh and --on-rewind keep or replace"
 """The remedy where nothing else goes on. Without ``--on-rewind`` a fresh start is refused if rows are public."""
+
+
+def for_sources(option: str, names: Iterable[str]) -> str:
+    """Returns an option as a remedy says it, with each source that it may be for."""
+    return " or ".join(f"{option} {name}" for name in sorted(names)) or f"{option} SOURCE"
+
+
 _ENDED_TWICE = re.compile(r"""(?<=[\w)\]}'"`])\.\.(?!\S)|(?<=[?!])\.(?!\S)""")
 """A sentence that ends with what somebody else has said, which has had its own end; no ellipsis, and no directory ``..``."""
 

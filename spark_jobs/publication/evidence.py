@@ -1,8 +1,9 @@
 """What is public: read back from the tables' own logs, never remembered."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from shlex import quote
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
@@ -11,7 +12,7 @@ from spark_jobs.protocol.documents import Manifest, SinkCut
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.publication.delta_rs import OpenTable, open_table
-from spark_jobs.publication.pending import CLOSED, chosen_manifest, ordered_sinks
+from spark_jobs.publication.pending import CLOSED, chosen_manifest, is_unfinished, ordered_sinks
 from spark_jobs.storage.files import Files
 
 
@@ -109,8 +110,8 @@ def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = Non
     files = open_home(home) if isinstance(home, str) else home
     store = CheckpointStore(files)
     if checkpoint is None:
-        candidates = store.ids()[::-1]
-        found = (public for k in candidates if (public := versions_with(store.manifest(k))))
+        candidates = store.manifests()[::-1]
+        found = (public for manifest in candidates if (public := versions_with(manifest)))
         if newest := next(found, None):
             return newest
         raise _nothing_public(files, candidates)
@@ -118,26 +119,43 @@ def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = Non
     if public := versions_with(manifest):
         return public
     lacking = [sink for sink, cut in manifest.sinks.items() if _own_version(cut, checkpoint) is None]
+    staged = [sink for sink in lacking if _first_version(manifest.sinks[sink], checkpoint) is None]
+    if staged:
+        exists, remedy = f"Its rows are staged only in {', '.join(staged)}.", _publishing(files, [manifest])
+    else:
+        exists = "It became public together with a later one."
+        remedy = "Ask for the newest consistent versions: leave the checkpoint out."
     raise RejectedError(
         f"Checkpoint {checkpoint} has no Delta version of its own in {', '.join(lacking) or 'any sink'}.",
-        exists="It is staged only, or became public together with a later one.",
+        exists=exists,
         safe="Nothing was changed.",
-        remedy="Publish it, or ask for the newest consistent versions by leaving the checkpoint out.",
+        remedy=remedy,
         checkpoint=checkpoint,
         sinks=lacking,
     )
 
 
-def _nothing_public(home: Files, checkpoints: Sequence[CheckpointId]) -> RejectedError:
-    """Why there is no cut over all tables, and what makes one; ``checkpoints`` are the complete ones, newest first."""
+def _publishing(home: Files, newest_first: Iterable[Manifest]) -> str:
+    """Returns how the newest of these checkpoints becomes public that does not have to wait for the end of its round."""
+    publishable = (each for each in newest_first if not any(is_unfinished(each, sink) for sink in each.sinks))
+    if (found := next(publishable, None)) is not None:
+        return f"Publish it: spark-jobs publish --home {quote(home.url)} --checkpoint {found.checkpoint}"
+    return (
+        "Run the pipeline on: the rows become public once the round has ended, or is drained. See how far it is: "
+        f"spark-jobs status --home {quote(home.url)}"
+    )
+
+
+def _nothing_public(home: Files, manifests: Sequence[Manifest]) -> RejectedError:
+    """Says why there is no cut over all tables, and what makes one; ``manifests`` are the complete checkpoints, newest first."""
     url = home.url
-    if checkpoints:
-        exists = f"The newest complete checkpoint is {checkpoints[0]}; its rows, or some of them, are staged only."
-        remedy = f"Publish the newest: spark-jobs publish --home {url}"
+    if manifests:
+        exists = f"The newest complete checkpoint is {manifests[0].checkpoint}; its rows, or some of them, are staged only."
+        remedy = _publishing(home, [each for each in manifests if each.incarnation == manifests[0].incarnation])
     elif Channel(home).pipeline() is not None:
         exists, remedy = (
             "It has no complete checkpoint.",
-            f"Run the pipeline, and see how far it is: spark-jobs status --home {url}",
+            f"Run the pipeline, and see how far it is: spark-jobs status --home {quote(url)}",
         )
     else:
         exists, remedy = (
@@ -150,7 +168,7 @@ def _nothing_public(home: Files, checkpoints: Sequence[CheckpointId]) -> Rejecte
         safe="Nothing was changed.",
         remedy=remedy,
         home=url,
-        checkpoints=list(checkpoints),
+        checkpoints=[each.checkpoint for each in manifests],
     )
 
 

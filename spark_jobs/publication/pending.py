@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from shlex import quote
 from typing import Any
 
 from spark_jobs.checkpoint.savepoint_files import staged_in
@@ -82,7 +83,7 @@ def chosen_manifest(store: CheckpointStore, checkpoint: CheckpointId | None) -> 
         raise RejectedError(
             f"The home {store.home} has no complete checkpoint.",
             safe="Nothing was written.",
-            remedy="Run the pipeline to its end first; spark-jobs status shows whether it runs.",
+            remedy=f"Run the pipeline to its end first. See whether it runs: spark-jobs status --home {quote(store.home)}",
         )
     return manifest
 
@@ -96,7 +97,7 @@ def _not_there(store: CheckpointStore, checkpoint: CheckpointId | None) -> Rejec
         exists=f"It has {', '.join(map(str, kept)) or 'none'}."
         + (" Older ones are deleted once no table and no request needs them." if was_there else ""),
         safe="Nothing was written.",
-        remedy="Choose one that spark-jobs checkpoints lists, or leave the number out for the newest.",
+        remedy=f"Leave the number out for the newest, or choose one that is there: spark-jobs checkpoints --home {quote(store.home)}",
         checkpoint=checkpoint,
     )
 

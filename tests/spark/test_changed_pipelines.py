@@ -279,7 +279,7 @@ def test_rows_that_wait_for_somebody_else_are_published_before_the_change(shop: 
     shop.run(pipeline("orders", "hourly"))
     shop.deliver()
     error = shop.refused(pipeline("orders", "hourly", "refunds"))
-    assert "spark-jobs publish --checkpoint 1" in error.remedy
+    assert f"spark-jobs publish --home {shop.site.home.as_uri()} --checkpoint 1." in error.remedy
     assert spark_jobs("publish", "--home", shop.site.home, "--checkpoint", 1).exit_code == 0
     shop.run(pipeline("orders", "hourly", "refunds"))
     assert spark_jobs("publish", "--home", shop.site.home).exit_code == 0

@@ -172,7 +172,7 @@ def lost(events):
     return events.withColumn("at", F.col("at") + F.expr("INTERVAL 1 HOUR")).groupBy(F.window("at", "1 hour")).count()
 
 
-@pipeline.stage(sink=DeltaSink({tables!r} + "/known"))
+@pipeline.stage(sink=DeltaSink({tables!r} + "/known", mode="upsert"))
 def known(events):
     return events.where(F.lit(events.origin.unknown("EWR")))
 """
@@ -188,8 +188,8 @@ def test_validate_tells_every_mistake_of_every_stage_without_a_plan_and_a_stack(
     done = subprocess.run([*command, "--output", "json"], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 2, done.stderr
     mistakes = json.loads(done.stdout)["error"]["evidence"]["mistakes"]
-    assert [mistake["stage"] for mistake in mistakes] == ["named", "lost", "known"]
-    assert ["UNRESOLVED_COLUMN" in mistakes[0]["failed"], "watermark" in mistakes[1]["failed"]] == [True, True]
+    assert [mistake.get("stage", mistake.get("part")) for mistake in mistakes] == ["sink known", "named", "lost", "known"]
+    assert ["UNRESOLVED_COLUMN" in mistakes[1]["failed"], "watermark" in mistakes[2]["failed"]] == [True, True]
     assert [mistake["line"] for mistake in mistakes if "line" in mistake] == [16, 26]
     assert all(mistake["remedy"] for mistake in mistakes)
     told = done.stdout + done.stderr

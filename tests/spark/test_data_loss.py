@@ -293,7 +293,7 @@ def test_a_round_that_has_lost_some_input_ends_with_other_parameters(
     source.add(8)
     with pytest.raises(RejectedError, match=r"with other parameters \(day\)") as refused:
         site.run(pipeline, run_id="day 2", params={"day": 2})
-    assert "--accept-data-loss SOURCE" in refused.value.remedy
+    assert "--accept-data-loss rows" in refused.value.remedy
     site.run(pipeline, run_id="day 2", params={"day": 2}, **ACCEPTED)
     everything = {10 * number + n for number in range(len(earlier) // 2, 7) for n in range(2)}
     ended = [*earlier, *sorted(2000 + n for n in everything - Folder.lost)]

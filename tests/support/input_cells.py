@@ -101,7 +101,7 @@ _ALIKE: tuple[Cell, ...] = (
     Cell(Source.KAFKA, Event.EXPIRED, Outcome.REFUSED, Remedy.ACCEPT),
     Cell(Source.KAFKA, Event.TRUNCATED, Outcome.REFUSED, Remedy.ACCEPT),
     Cell(Source.KAFKA, Event.PERMISSION_LOST, Outcome.FAILS, Remedy.BACK),
-    Cell(Source.KAFKA, Event.MISSING, Outcome.REFUSED, Remedy.NEW),
+    Cell(Source.KAFKA, Event.MISSING, Outcome.FAILS, Remedy.NEW),
 )
 """What becomes of a source whether it ends or not."""
 CELLS: tuple[Cell, ...] = (

@@ -73,8 +73,7 @@ def pin_leaves(name: InputName, frame: DataFrame, leaves: list[Leaf]) -> tuple[P
     """Returns where each stream of a source would end now.
 
     Raises:
-        InvalidPipelineError: It reads topics that are not there.
-        StorageError: Kafka does not answer.
+        StorageError: Kafka does not answer, or no longer knows a topic.
     """
     return tuple(kind_of(leaf).pin(name, frame, leaf) for leaf in leaves)
 

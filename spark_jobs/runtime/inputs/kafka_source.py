@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, StorageError, StreamPipelineError
+from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, StorageError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownKafka, KnownSource
 from spark_jobs.protocol.losses import Loss, LostOffsets, OffsetRange
@@ -74,6 +74,10 @@ class KafkaSource(SourceKind):
         try:
             cluster, topics = kafka_topics(frame, leaf)
         except spark_failures() as error:
+            if _is_unknown_topic(error) and not were_read(leaf, before):
+                raise refused_input(
+                    name, "reads a Kafka topic that is not there", "Create the topic, or correct its name."
+                ) from error
             raise _unanswered(name, "what its topics are", error) from error
         return KnownKafka(cluster=cluster, topics=topics)
 
@@ -168,18 +172,28 @@ class KafkaSource(SourceKind):
         raise NotImplementedError("refused before")
 
 
-def _unanswered(name: InputName, what: str, error: Exception) -> StreamPipelineError:
-    if any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error)):
-        return refused_input(
-            name,
-            "reads a Kafka topic that is not there",
-            "Create the topic, or correct its name. If it is gone for good, leave it out of the "
-            f"source's options, and go on without it: --accept-data-loss {name} (accept_data_loss=['{name}']).",
-        )
+def were_read(leaf: Leaf, before: KnownSource | None) -> bool:
+    """Returns whether a stream was read before with every topic that its options name now."""
+    options = {key.lower(): value for key, value in leaf.options.items()}
+    named = json.loads(options["assign"]) if "assign" in options else options.get("subscribe", "").split(",")
+    return isinstance(before, KnownKafka) and {topic.strip() for topic in named} <= before.topics.keys()
+
+
+def _is_unknown_topic(error: Exception) -> bool:
+    return any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error))
+
+
+def _unanswered(name: InputName, what: str, error: Exception) -> StorageError:
+    """Returns the error for Kafka that does not answer, or does not know a topic which was there: a broker that starts may not yet."""
+    gone = (
+        f" If a topic is gone for good, leave it out of the source's options, and go on without it: --accept-data-loss {name} "
+        f"(accept_data_loss=['{name}'])."
+    )
     return StorageError(
         f"Input '{name}' reads Kafka, which does not tell {what}: {java_message(error)}.",
         safe="Nothing was written.",
-        remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again.",
+        remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again."
+        + (gone if _is_unknown_topic(error) else ""),
         input=name,
     )
 

@@ -14,7 +14,13 @@ from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkE
 from pyspark.errors.exceptions.base import PySparkAttributeError, PySparkTypeError, PySparkValueError
 
 import spark_jobs
-from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, PermanentFailureError, StreamPipelineError
+from spark_jobs.protocol.errors import (
+    InterruptedRunError,
+    InvalidPipelineError,
+    PermanentFailureError,
+    StreamPipelineError,
+    for_sources,
+)
 from spark_jobs.publication.delta_jvm import java_causes, java_class_names
 from spark_jobs.runtime.spark.session import is_wrong_call, jvm_has_ended
 
@@ -186,6 +192,7 @@ KNOWN: tuple[KnownError, ...] = (
 )
 """Every error that the documentation lists; see :func:`find`."""
 _BY_NAME = {known.name: known for known in KNOWN}
+_PLACEHOLDER = re.compile(r"(--[a-z-]+) SOURCE\b")
 
 
 def find(error: BaseException) -> KnownError | None:
@@ -337,7 +344,9 @@ def refusing(who: str, remedy: str, safe: str, also: str = "", *, calls: bool = 
         ) from error
 
 
-def failed_batch(failed: str, error: Exception, *, exists: str, safe: str, remedy: str, **evidence: Any) -> InterruptedRunError:
+def failed_batch(
+    failed: str, error: Exception, *, exists: str, safe: str, remedy: str, sources: Iterable[str], **evidence: Any
+) -> InterruptedRunError:
     """Returns the error for a batch that has failed: a permanent failure if it is known that no other try heals it.
 
     Args:
@@ -346,12 +355,15 @@ def failed_batch(failed: str, error: Exception, *, exists: str, safe: str, remed
         exists: What exists.
         safe: What is safe.
         remedy: For an error without a remedy of its own.
+        sources: What the batch may have read of.
         evidence: Ids.
     """
     known, kind = find(error), PermanentFailureError if heals(error) is False else InterruptedRunError
     if known is None:
         return kind(f"{failed}: {summary(error)}", exists=exists, safe=safe, remedy=remedy, **evidence)
-    again = f"{known.remedy} Then run it again: it goes on after the last staged batch."
+    names = list(sources)
+    own = _PLACEHOLDER.sub(lambda option: for_sources(option[1], names), known.remedy)
+    again = f"{own} Then run it again: it goes on after the last staged batch."
     return kind(f"{failed}: {summary(error).rstrip('.')}.", exists=exists, safe=safe, remedy=again, **evidence)
 
 

@@ -4,7 +4,8 @@ A stage is planned over frames that have the columns and the watermarks of its i
 found before the first one runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,24 +49,41 @@ def plan_stages(graph: Graph, spark: SparkSession, params: Any, mistakes: Mistak
 
     Returns:
         Every stage without a mistake. A stage behind one with a mistake is left out: its own mistakes could not be told from those of
-        what it reads.
+        what it reads. One whose declaration, or that of what it reads, has a mistake is not checked as a stream: its event time may be
+        unknown.
 
     Raises:
         StreamPipelineError: An input cannot be looked at now, and nothing is wrong; another try may succeed.
     """
     planned, away = dict[StageName, PlannedStage](), list[StreamPipelineError]()
     known: dict[str, DataFrame] = {}
+    mistaken, read = set(graph.mistaken), set[str]()
     for stage in graph.stages.values():
-        try:
-            with mistakes.noted():
-                frames = _inputs(stage, spark, params, planned, {} if stage.conf else known)
-                if frames is not None:
-                    planned[stage.name] = _plan(stage, params, planned, frames)
-        except StreamPipelineError as error:
-            away.append(error)
+        names = {node.name for node in stage.inputs.values()}
+        read |= names
+        if not mistaken.isdisjoint(names):
+            mistaken.add(stage.name)
+        with _collected(mistakes, away):
+            frames = _inputs(stage, spark, params, planned, {} if stage.conf else known)
+            if frames is not None:
+                planned[stage.name] = _plan(stage, params, planned, frames, as_stream=stage.name not in mistaken)
+    inputs: list[Source | Static] = [*graph.sources.values(), *graph.statics.values()]
+    for node in inputs:
+        if node.name not in read:  # the stage that reads it is left out of the graph
+            with _collected(mistakes, away):
+                _input(node, spark, params, planned, known)
     if away and not mistakes.found:
         raise away[0]
     return planned
+
+
+@contextmanager
+def _collected(mistakes: Mistakes, away: list[StreamPipelineError]) -> Iterator[None]:
+    try:
+        with mistakes.noted():
+            yield
+    except StreamPipelineError as error:
+        away.append(error)
 
 
 def _inputs(
@@ -93,7 +111,9 @@ def _inputs(
     return found if len(found) == len(stage.inputs) else None
 
 
-def _plan(stage: Stage, params: Any, planned: Mapping[StageName, PlannedStage], inputs: Mapping[str, DataFrame]) -> PlannedStage:
+def _plan(
+    stage: Stage, params: Any, planned: Mapping[StageName, PlannedStage], inputs: Mapping[str, DataFrame], *, as_stream: bool
+) -> PlannedStage:
     read = {
         argument: _with_watermark(node, inputs[argument], planned, position, stage)
         for position, (argument, node) in enumerate(stage.inputs.items())
@@ -101,13 +121,14 @@ def _plan(stage: Stage, params: Any, planned: Mapping[StageName, PlannedStage], 
     watermarks = {InputName(argument): each.watermark for argument, each in read.items() if each.watermark}
     frame = call_stage(stage, {argument: each.frame for argument, each in read.items()} | {PARAMS: params})
     check_plan(stage, frame, {mark.node for mark in watermarks.values()})
-    with refusing(
-        f"Spark cannot run stage '{stage.name}' as a stream",
-        "Change the stage; windows and joins need an event time (event_time= on the source).",
-        "Nothing was written.",
-        stage=stage.name,
-    ):
-        plan.check_streaming(frame, stage.output_mode.value)
+    if as_stream:
+        with refusing(
+            f"Spark cannot run stage '{stage.name}' as a stream",
+            "Change the stage; windows and joins need an event time (event_time= on the source).",
+            "Nothing was written.",
+            stage=stage.name,
+        ):
+            plan.check_streaming(frame, stage.output_mode.value)
     return PlannedStage(stage, inputs, frame, event_time_of(stage, frame, watermarks))
 
 

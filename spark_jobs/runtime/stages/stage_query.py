@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_jobs.api.source import Source
 from spark_jobs.protocol.errors import SourceChangedError, StreamPipelineError
 from spark_jobs.runtime.spark.session import QuietQueries
 from spark_jobs.runtime.spark.spark_errors import failed_batch, refusing, says
@@ -115,6 +116,7 @@ class StageQuery:
             exists=f"Its batches up to {log.last_commit()} are staged.",
             safe="Nothing of this round is public.",
             remedy="Mend the cause and run it again: it goes on after the last staged batch.",
+            sources=[node.name for node in self._stage.stage.inputs.values() if isinstance(node, Source)],
             stage=name,
             batch=log.last_offsets(),
         )

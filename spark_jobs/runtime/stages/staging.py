@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.stages.stage import StageRun
 
 _FILES_NAMED = 5
+_FOR_FILE_SYSTEMS = (
+    "Put the files back as they were, with their modification times (cp -p, touch -d), then run again: it goes on with them."
+)
+_FOR_STORES = (
+    "An object store gives a file that is put back another time: give it another name there, and the next round reads it."
+)
 _Ends = Sequence[tuple[Bound, str | None, str]]
 """Of a batch: as :meth:`StageRun.ends_of` returns them."""
 
@@ -157,13 +163,13 @@ class StageWriter:
             found = listed_files(self.query.result()) if found is None else found
             listed = next((files for files in found if files.first in expected), None)
             if changed := _changed_files(session, expected, listed):
+                in_store = any(file.is_in_store for file in expected.values())
                 named = "; ".join([*changed[:_FILES_NAMED], *(["…"] if len(changed) > _FILES_NAMED else [])])
                 raise InterruptedRunError(
                     f"Source '{argument}' of stage '{self._name}' has files that were changed or removed since they were found: {named}.",
                     exists=f"The batches before {batch} are staged.",
                     safe="Nothing of this batch is staged, and nothing of it is public.",
-                    remedy="Put the files back as they were, with their modification times (cp -p, touch -d), then run again: it goes on "
-                    f"with them. {without_it([run.stage.inputs[argument].name])}",
+                    remedy=f"{_FOR_STORES if in_store else _FOR_FILE_SYSTEMS} {without_it([run.stage.inputs[argument].name])}",
                     stage=self._name,
                     batch=batch,
                     files=len(changed),

@@ -17,7 +17,7 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
     StartRequest,
 )
-from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError
+from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, for_sources
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, InputName, RoundNumber, RunId, SinkName
 
 
@@ -518,13 +518,14 @@ def _changed_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) ->
 
 
 def _other_parameters(latest: RoundDocument, parameters: Mapping[str, Any], changed: Sequence[str]) -> RejectedError:
+    sources = latest.graph.get("sources", {})
     return RejectedError(
         f"Round {latest.round} was begun by run {latest.run} with other parameters ({', '.join(changed)}) and was interrupted.",
         exists="Its rows so far are staged.",
         safe="Nothing was changed.",
         remedy=f"Finish it first: start again with its parameters {latest.parameters}. If yours name another source, read that one from "
-        "its beginning: --new-source SOURCE. If what the round reads is gone for good, go on with what is left: --accept-data-loss "
-        f"SOURCE. Or {BEGIN_ANEW}.",
+        f"its beginning: {for_sources('--new-source', sources)}. If what the round reads is gone for good, go on with what is left: "
+        f"{for_sources('--accept-data-loss', sources)}. Or {BEGIN_ANEW}.",
         round=latest.round,
         expected=latest.parameters,
         found=dict(parameters),

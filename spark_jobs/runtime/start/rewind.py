@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from shlex import quote
 
 from spark_jobs.checkpoint.savepoint_files import STAGED, pending_rows
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -193,14 +194,19 @@ class SavepointTables:
                 rows=rows,
             )
         if rows:
+            if self.is_of_another_home:
+                publish = (
+                    f"Publish them in the home that the savepoint was taken in: spark-jobs publish --home HOME --checkpoint {number}. "
+                    "Where it is gone, add --take-pending, which publishes the copies, unless they are of a sink with keys."
+                )
+            else:
+                publish = f"Publish them: spark-jobs publish --home {quote(self._home.url)} --checkpoint {number}."
             raise RejectedError(
                 f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}; going on after them "
                 "would leave them out.",
                 exists=f"The savepoint has a copy of their files, below {STAGED}/{cut.stage}.",
                 safe="Nothing was changed.",
-                remedy=f"Publish them in the home that the savepoint was taken in: spark-jobs publish --checkpoint {number}. Where it "
-                "is gone, add --take-pending, which publishes the copies, unless they are of a sink with keys. Or give the sinks other "
-                "tables.",
+                remedy=f"{publish} Or give the sinks other tables.",
                 sink=sink,
                 table=cut.table,
                 checkpoint=number,

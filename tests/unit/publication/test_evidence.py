@@ -1,4 +1,5 @@
 import json
+import shlex
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from spark_jobs.publication.evidence import before_closing, consistent_versions,
 from spark_jobs.publication.pending import CLOSED, pending_lines
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.local import LocalFiles
+from tests.support.command_line import spark_jobs
 from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, path_of
 
 EXTERNAL = Publish.EXTERNAL
@@ -71,9 +73,46 @@ def test_where_nothing_is_public_there_is_no_cut(pipeline: StagedPipeline) -> No
     assert f"spark-jobs status --home {pipeline.files.url}" in refused().remedy
     pipeline.checkpoint({HOURLY: [(1, "a")]})
     assert refused().exists == "The newest complete checkpoint is 1; its rows, or some of them, are staged only."
-    assert refused().remedy == f"Publish the newest: spark-jobs publish --home {pipeline.files.url}"
     with pytest.raises(RejectedError, match="no complete checkpoint 5"):
         consistent_versions(pipeline.files, CheckpointId(5))
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> StagedPipeline:
+    """A pipeline whose home a command can open."""
+    pipeline = StagedPipeline(LocalFiles(str(tmp_path / "home")), tmp_path)
+    Channel(pipeline.files).claim(PipelineName("flights"))
+    pipeline.make_table(HOURLY)
+    return pipeline
+
+
+def follow(error: RejectedError) -> None:
+    """Types the command that a remedy ends with."""
+    shown = spark_jobs(*shlex.split(error.remedy.partition("spark-jobs ")[2]))
+    assert shown.exit_code == 0, shown.stderr
+
+
+@pytest.mark.parametrize("asked", [None, CheckpointId(1)])
+@pytest.mark.parametrize("policy", [Publish.FINAL, Publish.EXTERNAL])
+def test_the_command_that_a_refused_cut_names_makes_one(
+    local: StagedPipeline, asked: CheckpointId | None, policy: Publish
+) -> None:
+    local.checkpoint({HOURLY: [(1, "a")]}, publish=policy)
+    local.checkpoint({HOURLY: [(2, "b")]}, publish=policy, checkpoint_kind=CheckpointKind.PERIODIC)
+    with pytest.raises(RejectedError) as refused:
+        consistent_versions(local.files, asked)
+    command = f"spark-jobs publish --home {local.files.url} --checkpoint {2 if policy is EXTERNAL and asked is None else 1}"
+    assert refused.value.remedy == f"Publish it: {command}"
+    follow(refused.value)
+    assert consistent_versions(local.files, asked)[HOURLY][1] == (2 if policy is EXTERNAL and asked is None else 1)
+
+
+@pytest.mark.parametrize("asked", [None, CheckpointId(1)])
+def test_the_rows_of_a_round_that_goes_on_have_no_cut_before_its_end(local: StagedPipeline, asked: CheckpointId | None) -> None:
+    local.checkpoint({HOURLY: [(1, "a")]}, checkpoint_kind=CheckpointKind.PERIODIC)
+    with pytest.raises(RejectedError, match="Run the pipeline on: the rows become public once the round has ended") as refused:
+        consistent_versions(local.files, asked)
+    follow(refused.value)
 
 
 def test_a_corrupt_head_does_not_hide_the_cut_before_it(pipeline: StagedPipeline) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin
-from spark_jobs.runtime.inputs.bounds import NO_OFFSET
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET, ExpectedFile
 from spark_jobs.runtime.inputs.delta_source import DeltaBound, delta_offset
 from spark_jobs.runtime.inputs.file_source import EndlessFiles, FilesBound, FileSource, FileSourceLog
 from spark_jobs.runtime.inputs.source_kind import OwnLog
@@ -216,3 +216,25 @@ class TestFilesThatArePassedOver:
         assert bound.passed_over(log_line(0)) == log_line(1)
         assert log.between(-1, 1) == [json.loads(entry("a", 1, 7))]
         assert bound.unread(log_line(1)) is None
+
+
+@pytest.mark.parametrize("place", ["file:///in", "hdfs://node/in", "s3a://bucket/in", "gs://bucket/in"])
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        ((1_700_000_001_000, 10), None),
+        ((1_700_000_002_000, 10), "was changed at 2023-11-14T22:13:22.000+00:00, and before at 2023-11-14T22:13:21.000+00:00"),
+        ((1_700_000_001_000, 9), "has 9 bytes, and had 10"),
+        (None, "is gone"),
+    ],
+)
+def test_a_file_is_the_same_by_its_size_and_its_time_wherever_it_is(
+    place: str, status: tuple[int, int] | None, says: str | None
+) -> None:
+    assert ExpectedFile(f"{place}/a.json", 1_700_000_001_000, 10).difference(status) == says
+
+
+@pytest.mark.parametrize(("place", "same"), [("file:///in", False), ("s3a://bucket/in", True)])
+def test_the_time_of_a_file_in_a_store_is_compared_to_the_second(place: str, same: bool) -> None:
+    expected = ExpectedFile(f"{place}/a.json", 1_700_000_001_234)
+    assert (expected.difference((1_700_000_001_000, 10)) is None) is same

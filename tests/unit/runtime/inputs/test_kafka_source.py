@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.known_sources import KnownFiles, KnownKafka, KnownSource
 from spark_jobs.protocol.losses import LostOffsets, OffsetRange
 from spark_jobs.protocol.pins import KafkaPin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
@@ -22,6 +23,7 @@ from spark_jobs.runtime.inputs.kafka_source import (
     kafka_line,
     kafka_pin,
     partition_offsets,
+    were_read,
 )
 from spark_jobs.runtime.inputs.source_kind import OwnLog
 from spark_jobs.runtime.spark.plan import Leaf
@@ -143,3 +145,24 @@ def test_what_is_cut_back_is_within_the_end_and_never_goes_backwards(ends: Offse
 
 def test_a_pin_is_a_line_of_sparks() -> None:
     assert kafka_pin(line(5, 3)) == PIN
+
+
+CLICKS = KnownKafka(cluster="one", topics={"clicks": "id-1", "views": "id-2"})
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "read"),
+    [
+        ({"subscribe": "clicks"}, CLICKS, True),
+        ({"subscribe": "views, clicks"}, CLICKS, True),
+        ({"Assign": '{"clicks": [0]}'}, CLICKS, True),
+        ({"subscribe": "clicks"}, None, False),
+        ({"subscribe": "clicks"}, KnownFiles(path="file:///clicks"), False),
+        ({"subscribe": "clicks,cliks"}, CLICKS, False),
+        ({"assign": '{"cliks": [0]}'}, CLICKS, False),
+    ],
+)
+def test_only_topics_that_were_read_before_may_be_unknown_for_a_while(
+    options: dict[str, str], before: KnownSource | None, read: bool
+) -> None:
+    assert were_read(Leaf(0, "", "kafka", options, StructType()), before) is read

@@ -54,7 +54,9 @@ def test_an_exception_is_found_by_what_it_is_derived_from() -> None:
     assert found is not None
     assert found.name == "OSError"
     text = 'Traceback (most recent call last):\n  File "udf.py", line 1, in <module>\nBrokenPipeError: [Errno 32] Broken pipe'
-    assert isinstance(failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r"), InterruptedRunError)
+    assert isinstance(
+        failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r", sources=["flights"]), InterruptedRunError
+    )
 
 
 class JavaClass:
@@ -87,7 +89,7 @@ def _from_java(text: str) -> Exception:
 
 def test_a_division_by_zero_in_a_worker_is_not_tried_again() -> None:
     text = 'Traceback (most recent call last):\n  File "udf.py", line 1, in <module>\nZeroDivisionError: division by zero'
-    found = failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r")
+    found = failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r", sources=["flights"])
     assert isinstance(found, PermanentFailureError)
     assert found.failed == "It failed: ZeroDivisionError: division by zero."
 
@@ -115,7 +117,9 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "udf.py", line 1, in <mo
 )
 def test_a_batch_that_fails_by_its_rows_or_its_code_is_not_tried_again(text: str) -> None:
     assert heals(_from_java(text)) is False
-    assert isinstance(failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r"), PermanentFailureError)
+    assert isinstance(
+        failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r", sources=["flights"]), PermanentFailureError
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,8 +139,21 @@ def test_a_batch_that_fails_by_its_rows_or_its_code_is_not_tried_again(text: str
 )
 def test_a_batch_that_could_not_reach_something_is_tried_again(text: str) -> None:
     assert heals(_from_java(text)) is not False
-    found = failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r")
+    found = failed_batch("It failed", _from_java(text), exists="", safe="", remedy="r", sources=["flights"])
     assert not isinstance(found, PermanentFailureError)
+
+
+@pytest.mark.parametrize(
+    ("sources", "option"),
+    [
+        (["flights"], "--accept-data-loss flights (accept_data_loss=)."),
+        (["trains", "flights"], "--accept-data-loss flights or --accept-data-loss trains (accept_data_loss=)."),
+        ([], "--accept-data-loss SOURCE (accept_data_loss=)."),
+    ],
+)
+def test_the_remedy_of_a_failed_batch_names_the_sources_that_it_may_have_read(sources: list[str], option: str) -> None:
+    lost = _from_java("[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Partitions were deleted. SQLSTATE: 22000")
+    assert option in failed_batch("It failed", lost, exists="", safe="", remedy="r", sources=sources).remedy
 
 
 def test_a_message_is_told_without_javas_stack_and_sparks_plan() -> None:

@@ -53,6 +53,7 @@ from tests.support.staged_pipeline import CHECKPOINTING
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GRAPH: dict[str, Any] = {"stages": {"hourly": {"inputs": {"departures": "departures"}}}}
+READING = GRAPH | {"sources": {"departures": {"bounded": True}}}
 PARAMETERS = {"flights": "/data"}
 SINK = SinkName("hourly")
 
@@ -235,14 +236,14 @@ def test_a_round_that_is_replaced_goes_on_from_its_newest_checkpoint() -> None:
 @pytest.mark.parametrize(("option", "field"), [("--new-source", "new_sources"), ("--accept-data-loss", "accept_data_loss")])
 def test_every_way_that_the_refusal_of_other_parameters_names_is_open(option: str, field: str) -> None:
     options: Any = {field: (InputName("departures"),)}
-    home = facts([attempt(1, "a", 1)], round_document(1, "a"))
+    home = facts([attempt(1, "a", 1)], round_document(1, "a", graph=READING))
     with pytest.raises(RejectedError) as refused:
-        decide(request("b"), home, {"flights": "/other"}, GRAPH)
-    assert f"{option} SOURCE" in refused.value.remedy
-    assert not isinstance(decide(request("b", **options), home, {"flights": "/other"}, GRAPH), Answer)
+        decide(request("b"), home, {"flights": "/other"}, READING)
+    assert f"{option} departures" in refused.value.remedy
+    assert not isinstance(decide(request("b", **options), home, {"flights": "/other"}, READING), Answer)
     assert "--fresh" in refused.value.remedy
-    assert isinstance(decide(request("b", fresh=True), home, {"flights": "/other"}, GRAPH), BeginIncarnation)
-    assert decide(request("b"), home, refused.value.evidence["expected"], GRAPH) == Continue(
+    assert isinstance(decide(request("b", fresh=True), home, {"flights": "/other"}, READING), BeginIncarnation)
+    assert decide(request("b"), home, refused.value.evidence["expected"], READING) == Continue(
         cast(RoundDocument, home.latest_round)
     )
 

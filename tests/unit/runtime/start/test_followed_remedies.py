@@ -10,7 +10,7 @@ from spark_jobs.protocol.documents import CheckpointKind, OnEnd, OnRewind, Publi
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import InputName, RequestId
 from spark_jobs.runtime.start.decision import HomeFacts, decide
-from tests.unit.runtime.start.test_decision import GRAPH, PARAMETERS, attempt, facts, manifest, request, round_document
+from tests.unit.runtime.start.test_decision import GRAPH, PARAMETERS, READING, attempt, facts, manifest, request, round_document
 
 OTHERS = {"flights": "/other"}
 SOURCES = (InputName("departures"),)
@@ -19,8 +19,8 @@ OPTIONS: Mapping[str, Callable[[StartRequest], dict[str, Any]]] = {
     "--on-rewind keep": lambda asked: {"fresh": True, "on_rewind": OnRewind.KEEP},
     "--on-rewind keep or replace": lambda asked: {"fresh": True, "on_rewind": OnRewind.REPLACE},
     "--on-rewind replace": lambda asked: {"fresh": True, "on_rewind": OnRewind.REPLACE},
-    "--accept-data-loss SOURCE": lambda asked: {"accept_data_loss": SOURCES},
-    "--new-source SOURCE": lambda asked: {"new_sources": SOURCES},
+    "--accept-data-loss departures": lambda asked: {"accept_data_loss": SOURCES},
+    "--new-source departures": lambda asked: {"new_sources": SOURCES},
     "--allow-dropped": lambda asked: {"allow_dropped": True},
     "--allow-drained": lambda asked: {"restore": SAVEPOINT.model_copy(update={"allow_drained": True})},
     "Leave --adopt-offsets out": lambda asked: {"adopt_offsets": {}},
@@ -66,7 +66,9 @@ def with_savepoint(**changes: Any) -> HomeFacts:
 
 WEEKLY = {"stages": {"weekly": {"inputs": {"departures": "departures"}}, **GRAPH["stages"]}}
 CASES = {
-    "other parameters in an interrupted round": lambda: Refused(interrupted(), request("b"), OTHERS, ways=4),
+    "other parameters in an interrupted round": lambda: Refused(
+        facts([attempt(1, "a", 1)], round_document(1, "a", graph=READING)), request("b"), OTHERS, READING, ways=4
+    ),
     "another end of an interrupted round": lambda: Refused(interrupted(), request("b", on_end=OnEnd.DRAIN)),
     "another policy of an interrupted round": lambda: Refused(interrupted(), request("b", publish=Publish.EXTERNAL)),
     "other code in an interrupted round": lambda: Refused(interrupted(), request("b"), graph=WEEKLY, ways=2),
