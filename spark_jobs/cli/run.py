@@ -386,7 +386,7 @@ def _next_steps(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:
     """
     steps: list[RenderableType] = [Text("Next:", style="bold")]
     if manifest.checkpoint_kind is CheckpointKind.STOP and not manifest.drained:
-        steps.append(Text("  run it again: it goes on where it was stopped"))
+        steps.append(Text(f"  round {manifest.round} {words.INTERRUPTED}"))
     staged = [name for name, result in answer.sinks.items() if result.version is None]
     if any(manifest.ends_round or not manifest.is_published_by_round(name) for name in staged):
         steps.append(words.command_line("spark-jobs", "publish", "--home", answer.home))

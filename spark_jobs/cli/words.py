@@ -14,6 +14,8 @@ from spark_jobs.protocol.pins import DeltaPin, KafkaPin, Pin
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_OF_TIME_MS = 253_402_300_799_000
+INTERRUPTED = "is interrupted: the next run goes on with it"
+"""Said of a round that has not ended and that no driver is at work on."""
 STAGED = Text("staged", style="yellow")
 ABANDONED = Text("abandoned", style="dim")
 

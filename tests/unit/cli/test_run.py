@@ -145,7 +145,7 @@ def test_after_a_stop_in_the_middle_of_a_round_the_next_step_is_another_run(
     answered(unused, monkeypatch, **stop)
     shown = run(unused, *unused.params)
     assert shown.exit_code == 0
-    assert "run it again: it goes on where it was stopped" in shown.stdout
+    assert "round 1 is interrupted: the next run goes on with it" in shown.stdout
     assert "spark-jobs publish" not in shown.stdout
 
 
