@@ -353,12 +353,16 @@ def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:
         since = f"{_end(manifest)} since checkpoint {answer.checkpoint} of {words.moment(manifest.completed_at)}"
         found = f"Nothing was left to do: {since} (run {manifest.run})."
     headline = Text(found, style="bold green")
-    sinks = words.table("", "sink", "rows", "Delta version", "checkpoint", "table", right=("rows", "checkpoint"))
+    headings = ("sink", words.ROWS_OF_ROUND, "Delta version", "checkpoint", "table")
+    sinks = words.table("", *headings, right=(words.ROWS_OF_ROUND, "checkpoint"))
     for name, result in answer.sinks.items():
         row = (words.count(result.rows), words.version(result.version), str(result.checkpoint), Text(result.table))
         sinks.add_row(Text(name), *row)
     late: list[RenderableType] = [
-        Text(f"{words.count(rows)} rows came late in stage {name} and were dropped, as Spark counts them.", style="yellow")
+        Text(
+            f"{words.count(rows)} {words.ROWS_OF_CHECKPOINT} came late in stage {name} and were dropped, as Spark counts them.",
+            style="yellow",
+        )
         for name, rows in answer.late_rows.items()
     ]
     late += [Text(lost, style="yellow") for lost in words.losses(answer.losses)]

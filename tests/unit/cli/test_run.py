@@ -153,7 +153,8 @@ def test_what_a_run_left_is_shown_with_its_late_rows(unused: UsedHome, monkeypat
     answered(unused, monkeypatch)
     shown = run(unused, *unused.params)
     assert shown.exit_code == 0
-    assert "5 rows came late in stage hourly" in shown.stdout
+    assert "5 rows of the checkpoint came late in stage hourly" in shown.stdout
+    assert "rows of the round" in shown.stdout
     assert f"{unused.url}/manifests/1.json" in shown.stdout
 
 

@@ -40,7 +40,7 @@ def test_a_run_that_was_interrupted_says_how_to_go_on(interrupted: UsedHome) -> 
     shown = spark_jobs("status", "--home", interrupted.url)
     assert shown.exit_code == 0
     assert "the last attempt did not finish" in shown.stdout
-    assert "12,345 rows" in shown.stdout
+    assert "12,345 rows of the attempt" in shown.stdout
     assert "50%" in shown.stdout
     assert "7 late" in shown.stdout
     assert "none yet" in shown.stdout
