@@ -102,7 +102,7 @@ class StatusAnswer(Answer):
     """The newest heartbeat; a hint."""
     round: RoundNumber | None
     interrupted: bool
-    """Whether that round has not ended, and no driver is at work: the next run goes on with it."""
+    """True if that round has not ended and no driver is at work: the next run goes on with it."""
     checkpoint: CheckpointId | None
     """The newest complete checkpoint."""
     checkpoint_completed_at: datetime | None
