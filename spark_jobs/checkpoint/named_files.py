@@ -26,7 +26,7 @@ class NamedFile:
     path: str
     """Below ``source``."""
     size_bytes: int | None = None
-    """As the document says; None where it says nothing."""
+    """The size in the document; None where it has none."""
     sha256: str | None = None
 
     @property
@@ -75,11 +75,11 @@ class NamedFiles:
     """All files that some documents name."""
 
     checkpoints: list[CheckpointId]
-    """Those that the documents are of, ascending."""
+    """The documents' checkpoints, ascending."""
     files: list[NamedFile]
     """Each once."""
     damage: list[CorruptDocumentError] = field(default_factory=list)
-    """What is wrong with the documents: what a damaged one names is not in ``files``."""
+    """Damaged documents: the files that they name are not in ``files``."""
 
     @property
     def size_bytes(self) -> int:

@@ -67,9 +67,9 @@ class OwnTable:
 
     table: Files
     place: str
-    """Where a savepoint has the table."""
+    """The table's place in a savepoint."""
     directory: str = ""
-    """What is needed of it: all, which says which keys were deleted; or the log alone, which says what a stage's staged files are."""
+    """The part of it that is needed: all, for its deleted keys; or the log alone, which names a stage's staged files."""
     version: int = 0
     """The newest version at the cut, as far as it is recorded."""
 

@@ -45,9 +45,9 @@ from spark_jobs.storage.files import READ_MAX_BYTES, Digesting, Files, bounded, 
 
 _LOG = logging.getLogger(__name__)
 LINE_MAX_BYTES = 64 << 20
-"""What is said of one staged file, or of one batch, is not longer."""
+"""The limit of what is said of one staged file, or of one batch."""
 HISTORY_KEPT = 1_000
-"""So many tries are remembered, the newest ones."""
+"""The number of tries that are remembered."""
 
 
 class CheckpointStore:
@@ -63,7 +63,7 @@ class CheckpointStore:
     def __init__(self, files: Files) -> None:
         self._files = files
         self.home = files.url
-        """Where it is."""
+        """The URL."""
 
     def complete(self, manifest: Manifest) -> None:
         """Makes the checkpoint exist; durable on return. The same manifest again is a success.

@@ -101,6 +101,8 @@ class StatusAnswer(Answer):
     status: Status | None
     """The newest heartbeat; a hint."""
     round: RoundNumber | None
+    interrupted: bool
+    """True if that round has not ended and no driver is at work: the next run goes on with it."""
     checkpoint: CheckpointId | None
     """The newest complete checkpoint."""
     checkpoint_completed_at: datetime | None

@@ -22,9 +22,21 @@ _OF_THE_CUT = {
     *("aligned", "alignment_s", "in_flight_rows", "in_flight_bytes", "finished", "ended_inputs"),
     *("new_state_files", "new_state_bytes", "reused_state_files", "reused_state_bytes"),
 }
-_COLUMNS = ("checkpoint", "kind", "round", "began", "took", "of which", "cut", "rows", "size", "new state", "published")
-_NUMBERS = ("checkpoint", "round", "rows", "size", "took")
-_SOONEST_LEFT_OUT: tuple[str, ...] = ("of which", "new state", "cut", "round", "size", "rows")
+_COLUMNS = (
+    "checkpoint",
+    "kind",
+    "round",
+    "began",
+    "took",
+    "of which",
+    "cut",
+    words.ROWS_OF_CHECKPOINT,
+    "size",
+    "new state",
+    "published",
+)
+_NUMBERS = ("checkpoint", "round", words.ROWS_OF_CHECKPOINT, "size", "took")
+_SOONEST_LEFT_OUT: tuple[str, ...] = ("of which", "new state", "cut", "round", "size", words.ROWS_OF_CHECKPOINT)
 """Where a terminal is too narrow for all columns."""
 _SHOWN_MAX = 100
 """What people read of a pipeline that has run for weeks."""

@@ -123,9 +123,15 @@ def _text(answer: InspectAnswer) -> list[RenderableType]:
         ("manifest", answer.manifest),
         ("parameters", ", ".join(f"{name}={value}" for name, value in answer.parameters.items()) or "none"),
     )
-    stages = words.table(
-        "Stages", "stage", "batch", "watermark", "rows", "late rows", "drained", right=("batch", "rows", "late rows")
+    headings: tuple[str, ...] = (
+        "stage",
+        "batch",
+        "watermark",
+        words.ROWS_OF_CHECKPOINT,
+        f"late {words.ROWS_OF_CHECKPOINT}",
+        "drained",
     )
+    stages = words.table("Stages", *headings, right=("batch", words.ROWS_OF_CHECKPOINT, f"late {words.ROWS_OF_CHECKPOINT}"))
     for name, stage in answer.stages.items():
         batches = f", {stage.drain_batches} batches" if stage.drain_batches > 1 else ""
         kept = f", keeps the state of {', '.join(stage.undrained)}" if stage.undrained else ""
@@ -133,8 +139,8 @@ def _text(answer: InspectAnswer) -> list[RenderableType]:
         late = Text(words.count(stage.late_rows), style="yellow" if stage.late_rows else "")
         batch = str(stage.batch) if stage.batch >= 0 else "none"
         stages.add_row(Text(name), batch, words.watermark(stage.watermark_ms), words.count(stage.rows), late, drained)
-    headings = ("sink", "mode", "files", "rows", "size", "policy", "publisher", "public", "table")
-    sinks = words.table("Sinks", *headings, right=("files", "rows", "size"))
+    headings = ("sink", "mode", "files", words.ROWS_OF_CHECKPOINT, "size", "policy", "publisher", "public", "table")
+    sinks = words.table("Sinks", *headings, right=("files", words.ROWS_OF_CHECKPOINT, "size"))
     for sink_name, sink in answer.sinks.items():
         amounts = (words.count(sink.files), words.count(sink.rows), words.size(sink.size_bytes))
         if sink.published is None:

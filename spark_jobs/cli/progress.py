@@ -147,7 +147,7 @@ def stage_line(name: str, stage: StageStatus) -> str:
     parts = [f"stage {name}: {stage.state.value}"]
     if stage.batch is not None:
         parts.append(
-            f"batch {stage.batch}, {words.count(stage.rows_in)} rows read, {words.count(round(stage.rows_per_s))} rows/s"
+            f"batch {stage.batch}, {words.count(stage.rows_in)} {words.ROWS_OF_ATTEMPT}, {words.count(round(stage.rows_per_s))} rows/s"
         )
     if stage.progress is not None and stage.state is StageState.RUNNING:
         parts.append(f"{stage.progress:.0%}")
@@ -167,7 +167,7 @@ def stage_table(status: Status, *, bars: bool) -> Table:
             Text(f"  {name}"),
             _bar(stage) if bars else Text("" if stage.progress is None else f"{stage.progress:.0%}", justify="right"),
             Text(stage.state.value, style=_STYLES[stage.state]),
-            Text(f"{words.count(stage.rows_in)} rows", justify="right"),
+            Text(f"{words.count(stage.rows_in)} {words.ROWS_OF_ATTEMPT}", justify="right"),
             Text(f"{words.count(round(stage.rows_per_s))} rows/s", justify="right", style="dim"),
             Text(f"watermark {words.watermark(stage.watermark_ms)}" if stage.watermark_ms else "", style="dim"),
             Text(f"{words.count(stage.late_rows)} late" if stage.late_rows else "", style="yellow"),

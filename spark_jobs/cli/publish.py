@@ -70,7 +70,8 @@ def _text(answer: PublishAnswer) -> list[RenderableType]:
         return [f"Checkpoint {answer.checkpoint} has no sink."]
     new = len(answer.newly_published)
     done = f"published into {new} of {len(answer.sinks)} sinks" if new else "was public already"
-    made = words.table("", "sink", "checkpoint", "Delta version", "rows", "published", "table", right=("checkpoint", "rows"))
+    headings = ("sink", "checkpoint", "Delta version", words.ROWS_OF_ROUND, "published", "table")
+    made = words.table("", *headings, right=("checkpoint", words.ROWS_OF_ROUND))
     for name, result in answer.sinks.items():
         news = "now" if name in answer.newly_published else "before"
         rows, version = words.count(result.rows), words.version(result.version)

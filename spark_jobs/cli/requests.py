@@ -67,12 +67,13 @@ def wait_for_end(home: str, timeout_s: float) -> None:
 def shown(answer: CheckpointAnswer, done: str) -> list[RenderableType]:
     """The answer for people, after a sentence of what is done."""
     took = f", and took {words.duration(answer.duration_s)}" if answer.duration_s is not None else ""
-    amount = f"{words.count(answer.rows)} rows, {words.size(answer.size_bytes)}"
+    amount = f"{words.count(answer.rows)} {words.ROWS_OF_CHECKPOINT}, {words.size(answer.size_bytes)}"
     made: list[RenderableType] = [Text(f"{done}: {amount}{took}.", style="bold green")]
     if answer.savepoint is not None:
         made.append(words.facts(("savepoint", answer.savepoint)))
     if answer.sinks:
-        sinks = words.table("", "sink", "Delta version", "rows", "size", "table", right=("rows", "size"))
+        headings = ("sink", "Delta version", words.ROWS_OF_CHECKPOINT, "size", "table")
+        sinks = words.table("", *headings, right=(words.ROWS_OF_CHECKPOINT, "size"))
         for name, sink in answer.sinks.items():
             sinks.add_row(
                 Text(name), words.version(sink.version), words.count(sink.rows), words.size(sink.size_bytes), Text(sink.table)

@@ -18,6 +18,7 @@ from rich.text import Text
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.api.location import locate_pipeline
 from spark_jobs.api.neighbours import neighbours_of
+from spark_jobs.api.parameters import secret_fields
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.restore import restore_from
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -77,6 +78,8 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, new_run_id
+from spark_jobs.protocol.masking import HIDDEN, Mask
+from spark_jobs.protocol.spark_settings import is_shown
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import check_directory
 
@@ -160,7 +163,7 @@ def run(
                 neighbours=neighbours_of(locate_pipeline(entry)),
             )
             options = _options(name := RunId(run_id) if run_id else new_run_id(), checkpoint, context.params)
-            terminal.if_interrupted = _interrupted(context, name)
+            terminal.if_interrupted = _interrupted(context, name, pipeline, terminal.mask)
             order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
             with asking_for_parameters(pipeline, given):
                 if dry_run:
@@ -292,23 +295,49 @@ def _asked(context: typer.Context) -> list[str]:
     return [f"--{'aligned' if name == 'unaligned' and not context.params[name] else name.replace('_', '-')}" for name in said]
 
 
-def _interrupted(context: typer.Context, run: RunId) -> ErrorReport:
-    """What a user who ends the command is told: the run that goes on is this one, by its id."""
-    request, given = context.params["request"], context.params
+def _interrupted(context: typer.Context, run: RunId, pipeline: Pipeline, mask: Mask) -> ErrorReport:
+    """Returns the report of an interrupted command, with the command that goes on with the same run."""
+    request = context.params["request"]
     asker = ["--request", request] if request else ["--run-id", run]
+    typed = [*_typed_options(context, pipeline, mask), *asker]
     if context.obj == SUBMITTED:
-        again = f"Submit it again with {shlex.join(asker)}"
+        how, line = "Submit it again with the arguments", shlex.join(typed)
     else:
-        again = f"Go on with it: {shlex.join(['spark-jobs', 'run', given['entry'], '--home', given['home'], *asker])}"
-    others = _from_command_line(context, set(given) - {"entry", "home", "run_id", "request", "output"})
+        how, line = "Go on with it", shlex.join(["spark-jobs", "run", *typed])
+    filled_in = f", with the values for {HIDDEN}" if any(HIDDEN in word for word in typed) else ""
     return ErrorReport(
         error="Interrupted",
         retry=Retry.AT_ONCE.value,
         failed=f"{request or f'Run {run}'} was interrupted.",
         safe="What was made durable is kept.",
-        remedy=f"{again}, with the other options as they were." if others else again,
-        evidence={"request": request} if request else {"run": run},
+        remedy=f"{how}{filled_in}: {line}",
+        evidence={"command": line} | ({"request": request} if request else {"run": run}),
     )
+
+
+def _typed_options(context: typer.Context, pipeline: Pipeline, mask: Mask) -> list[str]:
+    """Returns the words of the command line, without the ids of the run and the request, and with secrets hidden."""
+    known = {parameter.name: parameter for parameter in context.command.params if parameter.name}
+    typed: list[str] = []
+    for name in _from_command_line(context, known):
+        value, options = context.params[name], known[name].opts
+        if name in ("run_id", "request"):
+            continue
+        if isinstance(value, bool):
+            typed.append(options[0] if value else known[name].secondary_opts[0])
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            text = mask(_without_secret(name, str(each), pipeline))
+            typed += [text] if known[name].param_type_name == "argument" else [options[0], text]
+    return typed
+
+
+def _without_secret(option: str, text: str, pipeline: Pipeline) -> str:
+    """Returns a value of an option; hides it in ``NAME=VALUE`` where the name is that of a secret parameter or setting."""
+    name, _, _ = text.partition("=")
+    secret = option == "param" and name.strip() in secret_fields(pipeline.params)
+    hidden = option == "conf" and not is_shown(name.strip())
+    return f"{name}={HIDDEN}" if secret or hidden else text
 
 
 def _check_request(request: str, beside: list[str]) -> None:
@@ -353,12 +382,16 @@ def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:
         since = f"{_end(manifest)} since checkpoint {answer.checkpoint} of {words.moment(manifest.completed_at)}"
         found = f"Nothing was left to do: {since} (run {manifest.run})."
     headline = Text(found, style="bold green")
-    sinks = words.table("", "sink", "rows", "Delta version", "checkpoint", "table", right=("rows", "checkpoint"))
+    headings = ("sink", words.ROWS_OF_ROUND, "Delta version", "checkpoint", "table")
+    sinks = words.table("", *headings, right=(words.ROWS_OF_ROUND, "checkpoint"))
     for name, result in answer.sinks.items():
         row = (words.count(result.rows), words.version(result.version), str(result.checkpoint), Text(result.table))
         sinks.add_row(Text(name), *row)
     late: list[RenderableType] = [
-        Text(f"{words.count(rows)} rows came late in stage {name} and were dropped, as Spark counts them.", style="yellow")
+        Text(
+            f"{words.count(rows)} {words.ROWS_OF_CHECKPOINT} came late in stage {name} and were dropped, as Spark counts them.",
+            style="yellow",
+        )
         for name, rows in answer.late_rows.items()
     ]
     late += [Text(lost, style="yellow") for lost in words.losses(answer.losses)]
@@ -386,7 +419,7 @@ def _next_steps(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:
     """
     steps: list[RenderableType] = [Text("Next:", style="bold")]
     if manifest.checkpoint_kind is CheckpointKind.STOP and not manifest.drained:
-        steps.append(Text("  run it again: it goes on where it was stopped"))
+        steps.append(Text(f"  round {manifest.round} {words.INTERRUPTED}"))
     staged = [name for name, result in answer.sinks.items() if result.version is None]
     if any(manifest.ends_round or not manifest.is_published_by_round(name) for name in staged):
         steps.append(words.command_line("spark-jobs", "publish", "--home", answer.home))

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from io import UnsupportedOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO
 
 from spark_jobs.api.neighbours import Neighbours
 from spark_jobs.api.parameters import environment_mask
@@ -18,7 +17,7 @@ from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Place
 from spark_jobs.api.settings import check_settings
 from spark_jobs.cli.options import pairs, words
-from spark_jobs.cli.terminal import MaskedStream, VisibleFormatter
+from spark_jobs.cli.terminal import VisibleFormatter, standing
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.spark_settings import conf_of_environment
@@ -239,10 +238,7 @@ def quiet_logging() -> Iterator[None]:
 
 def standing_stderr() -> TextIO:
     """Standard error as it is now, whatever the descriptor is used for later; masked, if it is."""
-    with suppress(UnsupportedOperation):
-        standing = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="backslashreplace")
-        return cast(TextIO, MaskedStream(standing, sys.stderr.mask)) if isinstance(sys.stderr, MaskedStream) else standing
-    return sys.stderr
+    return standing(sys.stderr)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import ErrorReport, PipelineDocument, RunState
+from spark_jobs.protocol.documents import AttemptDocument, ErrorReport, Manifest, PipelineDocument, RoundDocument, RunState
 from spark_jobs.protocol.errors import Retry
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files
@@ -54,13 +54,13 @@ def status(
 
 
 def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
-    store = CheckpointStore(files)
+    at_work = driver_at_work(files)  # before the rest: what a driver has written last is seen
+    store, heartbeat = CheckpointStore(files), heartbeats(files)()
     attempt, head, latest = Attempts(files).latest(), store.head(), Rounds(files).latest()
-    heartbeat = heartbeats(files)()
     return StatusAnswer(
         pipeline=pipeline.name,
         home=files.url,
-        at_work=driver_at_work(files),
+        at_work=at_work,
         attempt=AttemptState(
             attempt=attempt.attempt,
             run=attempt.run,
@@ -73,6 +73,7 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         else None,
         status=heartbeat,
         round=latest.round if latest else None,
+        interrupted=not at_work and _is_open(latest, attempt, head),
         checkpoint=head.checkpoint if head else None,
         checkpoint_completed_at=head.completed_at if head else None,
         checkpoint_duration_s=max((head.completed_at - head.began_at).total_seconds(), 0.0) if head else None,
@@ -81,6 +82,13 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         losses=Rounds(files).losses(latest.round) if latest else (),
         error=_newest_error(files),
     )
+
+
+def _is_open(round: RoundDocument | None, attempt: AttemptDocument | None, head: Manifest | None) -> bool:
+    """Returns whether the newest round belongs to the newest attempt's incarnation, and its last checkpoint is not complete."""
+    if round is None or attempt is None or round.incarnation != attempt.incarnation:
+        return False
+    return head is None or head.round != round.round or not head.ends_round
 
 
 def _newest_error(files: Files) -> ErrorReport | None:
@@ -97,8 +105,10 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
     if attempt:
         place = f"process {attempt.process} on {attempt.host}, started {words.moment(attempt.started_at)}"
         shown.append(("attempt", f"{attempt.attempt} of run {attempt.run}, round {attempt.round}: {place}"))
+    if answer.interrupted:
+        shown.append(("round", Text(f"{answer.round} {words.INTERRUPTED}", style="yellow")))
     if heartbeat:
-        shown.append(("heartbeat", f"{heartbeat.state.value}, {_ago(heartbeat.updated_at)}"))
+        shown.append(("heartbeat", f"attempt {heartbeat.attempt} {heartbeat.state.value}, {_ago(heartbeat.updated_at)}"))
     if heartbeat and answer.at_work and heartbeat.spark_ui:
         shown.append(("Spark", heartbeat.spark_ui))
     if heartbeat and heartbeat.stop:
@@ -137,4 +147,5 @@ def _driver(answer: StatusAnswer) -> Text:
     ended = answer.status is not None and answer.status.state is RunState.DONE
     if ended or answer.attempt is None:
         return Text("none at work")
-    return Text("none at work, and the last attempt did not finish: run it again to go on", style="yellow")
+    to_do = "" if answer.interrupted else ": run it again to go on"
+    return Text(f"none at work, and the last attempt did not finish{to_do}", style="yellow")

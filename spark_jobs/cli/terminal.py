@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from io import TextIOWrapper
+from io import TextIOWrapper, UnsupportedOperation
 from types import FrameType
 from typing import Any, TextIO, cast
 
@@ -151,12 +151,16 @@ class Terminal:
         for number, mistake in enumerate(mistakes, 1):
             parts.add_row(Text(f"  {number}", style="bold"), Text(mistake["failed"], style="red"))
             parts.add_row(Text("  to do", style="bold"), Text(mistake["remedy"]))
-        logs, remedy = ", ".join(report.evidence.get("logs", [])), "" if mistakes else report.remedy
+        command_line = report.evidence.get("command", "")
+        remedy = "" if mistakes else report.remedy.removesuffix(command_line).rstrip()
+        logs = ", ".join(report.evidence.get("logs", []))
         for name, text in (("exists", report.exists), ("safe", report.safe), ("to do", remedy), ("logs", logs)):
             if text:
                 parts.add_row(Text(f"  {name}", style="bold"), Text(text))
         if parts.row_count:
             self.aside.print(parts)
+        if command_line:
+            self.aside.print(Text(f"  {command_line}", style="cyan"), soft_wrap=True)  # in one line, so that it can be copied
 
     def _write(self, document: BaseModel) -> None:
         self.stdout.write(json.dumps(document.model_dump(mode="json"), indent=2) + "\n")  # ASCII: for every encoding and terminal
@@ -287,6 +291,46 @@ class MaskedStream:
         return getattr(self._stream, name)
 
 
+def standing(stream: TextIO) -> TextIO:
+    """Returns a stream to where this one goes now, whatever its descriptor is used for later; masked, if it is."""
+    with suppress(UnsupportedOperation):
+        copy = os.fdopen(os.dup(stream.fileno()), "w", encoding=stream.encoding, errors="backslashreplace")
+        return cast(TextIO, MaskedStream(copy, stream.mask)) if isinstance(stream, MaskedStream) else copy
+    return stream
+
+
+@contextmanager
+def _reported_termination(terminal: Terminal) -> Iterator[None]:
+    """While open, SIGTERM is reported as an interrupt before it ends the process, at once, by that signal.
+
+    A handler of somebody else stays. Nothing is unwound: that could take as long as a batch.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    streams = terminal.stdout, sys.stderr
+    copies = stdout, stderr = standing(streams[0]), standing(streams[1])  # a start of Spark has the descriptors for its log
+    last = Terminal(terminal.output, stdout, terminal.mask)
+    last.aside = console(stderr=True, file=stderr)
+
+    def report(number: int, frame: FrameType | None) -> None:
+        last.if_interrupted = terminal.if_interrupted
+        with suppress(Exception):  # such as a write into a stream that is being written
+            last.interrupted()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    signal.signal(signal.SIGTERM, report)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for stream, copy in zip(streams, copies, strict=True):
+            if copy is not stream:
+                copy.close()
+
+
 @contextmanager
 def _umask_without_others() -> Iterator[None]:
     """While open, others can write no file that this process makes, or one that it starts, whatever the umask was."""
@@ -322,6 +366,7 @@ def command(output: Output) -> Iterator[Terminal]:
         terminal = Terminal(output, sys.stdout, mask)
         stack.enter_context(_masked_streams(mask))
         interrupt = stack.enter_context(remembered_interrupt())
+        stack.enter_context(_reported_termination(terminal))
         if logging.lastResort is not None:
             logging.lastResort.setFormatter(VisibleFormatter())
         if output is Output.JSON:

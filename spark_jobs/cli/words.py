@@ -14,6 +14,14 @@ from spark_jobs.protocol.pins import DeltaPin, KafkaPin, Pin
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_OF_TIME_MS = 253_402_300_799_000
+INTERRUPTED = "is interrupted: the next run goes on with it"
+"""The words for a round that has not ended and that no driver is at work on."""
+ROWS_OF_ATTEMPT = "rows of the attempt"
+"""Heading, or unit, of rows that a live attempt has read."""
+ROWS_OF_CHECKPOINT = "rows of the checkpoint"
+"""Heading, or unit, of rows since the checkpoint before."""
+ROWS_OF_ROUND = "rows of the round"
+"""Heading of rows that all checkpoints of a round have added."""
 STAGED = Text("staged", style="yellow")
 ABANDONED = Text("abandoned", style="dim")
 

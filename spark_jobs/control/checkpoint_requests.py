@@ -39,9 +39,9 @@ _ASKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _WANTED = {wanted.value for wanted in Wanted}
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 ANSWERS_KEPT = {Wanted.CHECKPOINT: 100, Wanted.SAVEPOINT: 400, Wanted.STOP: 400}
-"""How many answers of each kind are kept at least."""
+"""The least number of answers of each kind that are kept."""
 ANSWER_KEPT_FOR = timedelta(hours=1)
-"""How long every answer is kept: whoever waits for it looks much more often."""
+"""The time for which every answer is kept: a waiter looks much more often."""
 
 
 def request_id(asker: str | None = None, wanted: Wanted = Wanted.CHECKPOINT) -> RequestId:

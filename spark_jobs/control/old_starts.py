@@ -38,9 +38,9 @@ from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
 STARTS_KEPT = 100
-"""So many of the newest starts are kept whole."""
+"""The number of newest starts that are kept whole."""
 RUNS_KEPT = 1_000
-"""Of so many runs, the newest, the newest answer is kept besides."""
+"""The number of newest runs whose newest answer is kept, too."""
 
 
 def forget_old_starts(files: Files, live: AttemptDocument) -> None:

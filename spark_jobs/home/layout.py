@@ -53,7 +53,7 @@ SAVEPOINTS = "savepoints"
 WORK = "work"
 
 IN_WORKSPACE = frozenset({CHANNELS, LOGS, TOMBSTONES, WORK})
-"""What is in the workspace where the home is in a store."""
+"""The directories in the workspace of a home in a store."""
 STATE_TRY_PARTS = 3
 """``state/<stage>/<try>``: the directory in which one try at a checkpoint keeps the state files of a stage."""
 
@@ -62,7 +62,7 @@ DRIVER_LOCK = f"{WORK}/driver.lock"
 JVM_LOCK = f"{WORK}/jvm.lock"
 """Held by the driver's JVM: it can outlive a killed Python process for some seconds and still run a batch."""
 SPARK_LOG = f"{WORK}/spark.log"
-"""What the JVM of the newest start prints; the one before it, or what was too much, ends in ``.1``."""
+"""The output of the newest start's JVM; that of the one before, or what was too much, ends in ``.1``."""
 
 _ATTEMPT = re.compile(r"(\d+)\.json")
 _BEGUN = re.compile(r"(\d+)\.begun\.json")
@@ -110,7 +110,7 @@ def round_pin_path(number: RoundNumber, name: InputName) -> str:
 
 
 def round_loss_path(number: RoundNumber, loss: int) -> str:
-    """What a round leaves out; losses are numbered from 1 in each round."""
+    """Names a loss of a round; losses are numbered from 1 in each round."""
     return f"{ROUNDS}/{number}.loss-{loss}.json"
 
 
@@ -217,12 +217,12 @@ def publication_output_path(checkpoint: CheckpointId) -> str:
 
 
 class AttemptNames(NamedTuple):
-    """What the names in :data:`ATTEMPTS` say."""
+    """The parts of the names in :data:`ATTEMPTS`."""
 
     claimed: tuple[AttemptNumber, ...]
     """Ascending."""
     begun: tuple[AttemptNumber, ...]
-    """Those of them that have begun, ascending."""
+    """The ones that have begun, ascending."""
     owners: dict[AttemptNumber, OwnerNumber]
     """By attempt, which need not be claimed, its newest owner."""
 
@@ -316,7 +316,7 @@ def history_tries(names: Iterable[str]) -> list[tuple[CheckpointId, int]]:
 
 
 class StateTry(NamedTuple):
-    """What the name of a directory in ``state/<stage>`` says."""
+    """The parts of a directory's name in ``state/<stage>``."""
 
     checkpoint: CheckpointId
     attempt: AttemptNumber
@@ -342,7 +342,7 @@ def publication_of(name: str) -> CheckpointId | None:
 
 
 class AnsweredName(NamedTuple):
-    """What a name in :data:`ANSWERED` says."""
+    """The parts of a name in :data:`ANSWERED`."""
 
     at_ms: int
     request: RequestId

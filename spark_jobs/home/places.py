@@ -54,7 +54,7 @@ from spark_jobs.storage.open import PROBE, open_files, open_place
 
 
 class Kind(StrEnum):
-    """What a marker says that a place is."""
+    """A kind of thing that a marker names."""
 
     HOME = "home"
     SAVEPOINT = "savepoint"
@@ -84,7 +84,7 @@ class Thing(NamedTuple):
     what: str
     """For an error, after "the"."""
     url: str
-    """As its user has named it."""
+    """The URL that its user has given."""
     real: str
     """The same for two names of one place."""
 

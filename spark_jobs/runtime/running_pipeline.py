@@ -281,7 +281,8 @@ class RunningPipeline:
     def run_on(self) -> None:
         """Lets stages go on that are held."""
         self._run.site.heartbeat.state(RunState.RUNNING)
-        self._tell_let_go()
+        for stage in self.stages:
+            self._tell_let_go(stage.name)
         release(self.stages)
 
     def stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
@@ -435,16 +436,14 @@ class RunningPipeline:
     def _tell_held(self, name: StageName) -> None:
         heartbeat = self._run.site.heartbeat
         state = heartbeat.status.stages[name].state
-        if state is not StageState.ENDED:
+        if state not in (StageState.ENDED, StageState.QUIESCED):
             self._told[name] = state
             heartbeat.stage(name, StageState.QUIESCED)
 
-    def _tell_let_go(self) -> None:
-        heartbeat = self._run.site.heartbeat
-        for name, state in self._told.items():
-            if heartbeat.status.stages[name].state is StageState.QUIESCED:  # it may have failed meanwhile, and says so
-                heartbeat.stage(name, state)
-        self._told = {}
+    def _tell_let_go(self, name: StageName) -> None:
+        heartbeat, before = self._run.site.heartbeat, self._told.pop(name, None)
+        if before is not None and heartbeat.status.stages[name].state is StageState.QUIESCED:  # a failing one says so itself
+            heartbeat.stage(name, before)
 
 
 def _says(cut: StageCut, stage: StageAtWork) -> bool:

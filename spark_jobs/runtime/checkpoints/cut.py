@@ -121,14 +121,14 @@ class Waiting:
         now_s: The clock.
         pause: Lets some time pass. It may raise: a cancel, or a stage that has given up, ends a cut.
         held: Called with each stage once it is held. The first one that it is not called with is the one that is waited for.
-        let_go: Called, perhaps more than once, when those that were held go on because another one is failing.
+        let_go: Called, perhaps more than once, with each stage that is held no longer because one is failing.
     """
 
     deadline_s: float
     now_s: Callable[[], float]
     pause: Callable[[], None]
     held: Callable[[StageName], object] = lambda name: None
-    let_go: Callable[[], object] = lambda: None
+    let_go: Callable[[StageName], object] = lambda name: None
     _declined: CheckpointDeclinedError | None = None
 
     def wait_for(self, stage: Cuttable) -> None:
@@ -174,7 +174,7 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting)
 def quiesce(stages: Sequence[Cuttable], waiting: Waiting) -> None:
     """Holds every stage once nothing is left for it, and keeps it held until :func:`release` lets it go.
 
-    What reads sources alone is held at once: none reads on while another one is still in its batch.
+    Stages that read sources alone are held at once: no source is read on while another stage is in its batch, or fails and starts again.
 
     Args:
         stages: In topological order.
@@ -184,11 +184,11 @@ def quiesce(stages: Sequence[Cuttable], waiting: Waiting) -> None:
         CheckpointDeclinedError: A stage was failing, and did not come so far in time. All stages run on.
         DeadlineExceededError: A stage did not come so far in time. All stages run on.
     """
-    for stage in stages:
-        if stage.waits_for_none:
-            stage.hold()
+    at_once = [stage for stage in stages if stage.waits_for_none]
+    for stage in at_once:
+        stage.hold()
     try:
-        _align(stages, Alignment(), waiting)
+        _align(stages, Alignment(), waiting, at_once)
         _consistent(stages, waiting)
     except BaseException:
         release(stages)
@@ -201,20 +201,23 @@ def release(stages: Sequence[Cuttable]) -> None:
         stage.release()
 
 
-def _align(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting) -> bool:
+def _align(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting, stay_held: Collection[Cuttable] = ()) -> bool:
     """Holds each stage once it has consumed all of those before it, which are held by then. Returns whether all are held.
 
     The channels of other stages do not count: those go on, and a consumer that is held could never catch up with them.
 
-    While a stage is failing no other is held, because that may take for ever: all go on until it is up, and alignment begins again.
+    While a stage is failing no other is held, because that may take for ever: all go on until it is up, and alignment begins again. Only
+    those of ``stay_held`` do not, also where they fail themselves: what they have staged is committed while they are held.
     """
     began_s, at_rest = waiting.now_s(), 0
     names = {stage.name for stage in stages}
     while at_rest < len(stages):
         stage = next((each for each in stages if each.failing_with() is not None), None)
         if stage is not None:
-            release(stages)
-            waiting.let_go()
+            for each in stages:
+                if each not in stay_held:
+                    each.release()
+                    waiting.let_go(each.name)
             at_rest = 0
         elif (stage := stages[at_rest]).has_consumed(names) and _is_held(stage):
             waiting.held(stage.name)

@@ -21,11 +21,11 @@ class ExpectedFile:
     """A file as it was when it was found."""
 
     path: str
-    """Its URL."""
+    """The URL."""
     timestamp_ms: int
-    """Its modification time."""
+    """The modification time."""
     size_bytes: int | None = None
-    """None if it was not pinned."""
+    """The size; None if not pinned."""
 
     @property
     def is_in_store(self) -> bool:
@@ -60,7 +60,7 @@ class Bound:
     """
 
     names_files: ClassVar[bool] = False
-    """Whether its batches read files by name, which Spark leaves out where they have gone."""
+    """True if batches read files by name, which Spark leaves out where they have gone."""
 
     def exceeded(self, previous: str | None, line: str) -> bool:
         """Returns whether a batch that ends at ``line`` reads past the end."""

@@ -288,7 +288,7 @@ class DeltaBound(Bound):
     rows: int | None = None
     """Rows that the round adds to those before it."""
     whole: bool = False
-    """Whether all rows are read, and not those from a version or a time on."""
+    """True if all rows are read, and not those from a version or a time on."""
 
     def exceeded(self, previous: str | None, line: str) -> bool:
         if line == NO_OFFSET:
@@ -369,12 +369,12 @@ def _lineage(delta: DeltaJvm, now: KnownDelta, newest: int, before: KnownSource 
 
 @dataclass(frozen=True)
 class _Position:
-    """Where reading goes on in a table."""
+    """The position at which reading goes on."""
 
     version: int
     index: int = -1
     initial: bool = False
-    """Whether what is left of the table as it was at the version is read, not what the version has added."""
+    """True if the rest of the table as it was at the version is read, not what the version has added."""
 
 
 def _position(read: ReadSoFar) -> _Position | None:

@@ -246,7 +246,7 @@ class EndlessFiles(Bound):
         self._log, self._lost = log, lost
         """A file that comes under the name of a lost one is a file of its own."""
         self._inferred = inferred
-        """How the schema of files is inferred; None where it is declared."""
+        """The session and leaf to infer a schema with; None if declared."""
 
     def has_outgrown(self, previous: str | None, line: str) -> bool:
         paths = list(self.files_between(previous, line))

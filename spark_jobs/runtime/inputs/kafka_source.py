@@ -39,7 +39,7 @@ KAFKA = "kafka"
 Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
 _FIRST = b"\0v1\n"
-"""What Spark writes before the offsets at which a stream begins."""
+"""The bytes before the offsets at which a stream begins."""
 
 
 class KafkaSource(SourceKind):

@@ -29,11 +29,11 @@ class OwnLog:
 
 @dataclass(frozen=True)
 class ReadSoFar:
-    """How far a stage has read a stream."""
+    """The progress of a stage in a stream."""
 
     name: InputName
     position: int
-    """Which stream of the source it is."""
+    """The stream's number in the source."""
     stage: StageName
     session: SparkSession
     leaf: Leaf
@@ -41,7 +41,7 @@ class ReadSoFar:
     """Of Spark's offset log; :data:`~.bounds.NO_OFFSET` where the stream has none."""
     known: KnownSource
     pin: Pin | None
-    """Where the stream ends."""
+    """The end of the stream."""
     log: OwnLog
 
 
@@ -273,7 +273,7 @@ class SourceStream:
     read: ReadSoFar
     """Before the stage has read anything."""
     losses: Sequence[Loss] = ()
-    """What the stage leaves out of the source."""
+    """The rows that the stage leaves out."""
 
 
 def refused_input(name: str, problem: str, remedy: str) -> InvalidPipelineError:

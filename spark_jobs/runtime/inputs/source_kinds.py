@@ -22,7 +22,7 @@ from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_ki
 from spark_jobs.runtime.spark.plan import Leaf
 
 _SOCKETS = frozenset({"socket", "textsocketsourceprovider"})
-"""How a source of Spark's can be named, without its package."""
+"""Names of a source of Spark's, without its package."""
 
 _SECRETS = r"secret|passw|passphrase|token|(access|api|private)[._-]?key|credential"
 _TELLS_NOTHING = re.compile(rf"{_SECRETS}|^(max|min)\w*pertrigger$")

@@ -70,7 +70,7 @@ def test_it_waits_for_the_checkpoint_and_tells_what_it_has_added(running: UsedHo
     with Driver(running):
         shown = ask(running)
     assert shown.exit_code == 0
-    assert "Checkpoint 1 of flights is complete: 2 rows" in shown.stdout
+    assert "Checkpoint 1 of flights is complete: 2 rows of the checkpoint" in shown.stdout
     assert "version 1" in shown.stdout
     assert "checkpoint of flights" in shown.stderr
 

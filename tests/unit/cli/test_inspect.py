@@ -15,7 +15,16 @@ def test_a_checkpoint_is_shown_with_its_stages_sinks_and_inputs(interrupted: Use
     interrupted.complete(late_rows=1234, inputs={InputName("events"): pins})
     shown = spark_jobs("inspect", "--home", interrupted.url)
     assert shown.exit_code == 0
-    for text in ("end of time", "1,234", "/data/flights at version 9", "external", "staged", "delta-rs"):
+    for text in (
+        "rows of the checkpoint",
+        "late rows of the checkpoint",
+        "end of time",
+        "1,234",
+        "/data/flights at version 9",
+        "external",
+        "staged",
+        "delta-rs",
+    ):
         assert text in shown.stdout
 
 

@@ -1,6 +1,7 @@
 """``spark-jobs run`` as far as it goes without a JVM: what is refused, what is answered from the home, how errors end."""
 
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -145,7 +146,7 @@ def test_after_a_stop_in_the_middle_of_a_round_the_next_step_is_another_run(
     answered(unused, monkeypatch, **stop)
     shown = run(unused, *unused.params)
     assert shown.exit_code == 0
-    assert "run it again: it goes on where it was stopped" in shown.stdout
+    assert "round 1 is interrupted: the next run goes on with it" in shown.stdout
     assert "spark-jobs publish" not in shown.stdout
 
 
@@ -153,7 +154,8 @@ def test_what_a_run_left_is_shown_with_its_late_rows(unused: UsedHome, monkeypat
     answered(unused, monkeypatch)
     shown = run(unused, *unused.params)
     assert shown.exit_code == 0
-    assert "5 rows came late in stage hourly" in shown.stdout
+    assert "5 rows of the checkpoint came late in stage hourly" in shown.stdout
+    assert "rows of the round" in shown.stdout
     assert f"{unused.url}/manifests/1.json" in shown.stdout
 
 
@@ -368,12 +370,48 @@ def test_a_run_that_ends_early_says_how(
 
 def test_an_interrupted_run_names_its_id_and_the_command_that_goes_on(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     fails(monkeypatch, KeyboardInterrupt())
-    error = document(run(unused, *unused.params, "--fresh", "--output", "json"))["error"]
-    go_on = f"spark-jobs run {unused.entry} --home {unused.url} --run-id {error['evidence']['run']}"
+    error = document(run(unused, "--output", "json"))["error"]
+    go_on = f"spark-jobs run {unused.entry} --home {unused.url} --output json --run-id {error['evidence']['run']}"
     assert error["failed"] == f"Run {error['evidence']['run']} was interrupted."
-    assert error["remedy"] == f"Go on with it: {go_on}, with the other options as they were."
-    own = document(run(unused, "--run-id", "the night's", "--output", "json"))["error"]
-    assert own["remedy"] == f"Go on with it: spark-jobs run {unused.entry} --home {unused.url} --run-id 'the night'\"'\"'s'"
+    assert (error["remedy"], error["evidence"]["command"]) == (f"Go on with it: {go_on}", go_on)
+    own = spark_jobs("run", unused.entry, "--home", unused.url, "--run-id", "the night's", COLUMNS="40").stderr
+    line = f"  spark-jobs run {unused.entry} --home {unused.url} --run-id 'the night'\"'\"'s'"
+    assert line in own.splitlines(), "however narrow the terminal is"
+
+
+EVERY_KIND_OF_OPTION = [
+    *("--py-files", "a b.py", "--param", "warehouse=$HOME/w", "--param", "days=2", "--params-file", "p.json"),
+    *("--on-end", "suspend", "--publish", "external", "--fresh", "--new-source", "events", "--retained", "3"),
+    *("--aligned", "--no-second-copy", "--conf", "spark.sql.shuffle.partitions=4", "--driver-memory", "4g"),
+]
+
+
+def test_the_command_that_goes_on_has_every_option_that_was_given(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails(monkeypatch, KeyboardInterrupt())
+    (unused.directory / "p.json").write_text("{}")
+    monkeypatch.chdir(unused.directory)
+    found = document(run(unused, *EVERY_KIND_OF_OPTION, "--output", "json"))["error"]["evidence"]
+    typed = shlex.split(found["command"])
+    assert typed[:5] == ["spark-jobs", "run", unused.entry, "--home", unused.url]
+    assert typed[-2:] == ["--run-id", found["run"]]
+    assert sorted(typed[5:-2]) == sorted([*EVERY_KIND_OF_OPTION, "--output", "json"])
+
+
+@pytest.mark.parametrize(
+    ("option", "name"), [("--param", "token"), ("--conf", "spark.hadoop.fs.s3a.secret.key"), ("--param", "warehouse")]
+)
+def test_the_command_that_goes_on_has_no_secret(
+    unused: UsedHome, monkeypatch: pytest.MonkeyPatch, option: str, name: str
+) -> None:
+    """A parameter or a setting that is a secret by its name, and a public one with a secret of the environment in it."""
+    fails(monkeypatch, KeyboardInterrupt())
+    if name == "warehouse":
+        monkeypatch.setenv("SPARK_JOBS_PARAM_TOKEN", CORE)
+    ended = run(unused, option, f"{name}={CORE}", "--output", "json")
+    assert CORE not in ended.stdout + ended.stderr
+    remedy = document(ended)["error"]["remedy"]
+    assert remedy.startswith("Go on with it, with the values for ***: spark-jobs run ")
+    assert f"{option} '{name}=***'" in remedy
 
 
 def test_an_interrupted_request_goes_on_under_its_id(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +420,8 @@ def test_an_interrupted_request_goes_on_under_its_id(unused: UsedHome, monkeypat
     assert "start-3 was interrupted." in ended.stderr
     assert f"spark-jobs run {unused.entry} --home {unused.url} --request start-3" in ended.stderr
     submitted = CliRunner().invoke(app, ["run", unused.entry, "--home", unused.url, "--request", "start-3"], obj=SUBMITTED)
-    assert "Submit it again with --request start-3" in submitted.stderr
+    assert "Submit it again with the arguments:" in submitted.stderr
+    assert f"  {unused.entry} --home {unused.url} --request start-3" in submitted.stderr.splitlines()
 
 
 def test_a_failed_run_names_its_logs(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,20 @@
 import pytest
 
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.status import write_status
-from spark_jobs.protocol.documents import ErrorReport, InputLag, RunState, StageState, StageStatus, Status, StopStatus
+from spark_jobs.protocol.documents import (
+    CheckpointKind,
+    ErrorReport,
+    InputLag,
+    RunState,
+    StageState,
+    StageStatus,
+    Status,
+    StopStatus,
+)
 from spark_jobs.protocol.errors import RunCancelledError
-from spark_jobs.protocol.ids import AttemptNumber, BatchId, RequestId, RunId, StageName
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, IncarnationId, RequestId, RunId, StageName
 from spark_jobs.protocol.states import StopState
 from spark_jobs.storage.files import Files
 from tests.support.command_line import UsedHome, a_try, document, spark_jobs
@@ -29,11 +39,47 @@ def test_a_run_that_was_interrupted_says_how_to_go_on(interrupted: UsedHome) -> 
     interrupted.beat(RunState.RUNNING)
     shown = spark_jobs("status", "--home", interrupted.url)
     assert shown.exit_code == 0
-    assert "run it again to go on" in shown.stdout
-    assert "12,345 rows" in shown.stdout
+    assert "the last attempt did not finish" in shown.stdout
+    assert "12,345 rows of the attempt" in shown.stdout
     assert "50%" in shown.stdout
     assert "7 late" in shown.stdout
     assert "none yet" in shown.stdout
+
+
+def test_a_round_that_has_not_ended_is_interrupted_unless_a_driver_is_at_work(
+    interrupted: UsedHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = "1 is interrupted: the next run goes on with it"
+    interrupted.beat()
+    assert round_of(interrupted) == (1, True, says), "after a crash, or a cancel"
+    interrupted.complete(checkpoint_kind=CheckpointKind.STOP, drained=False, request=RequestId("stop-mine"))
+    assert round_of(interrupted) == (1, True, says), "after a stop, though the attempt is done"
+    monkeypatch.setattr("spark_jobs.cli.status.driver_at_work", lambda files: True)
+    assert round_of(interrupted) == (1, False, None)
+
+
+@pytest.mark.parametrize("end", [CheckpointKind.FINAL, CheckpointKind.STOP], ids=["at its end", "by a drain"])
+def test_a_round_that_has_ended_is_not_interrupted(interrupted: UsedHome, end: CheckpointKind) -> None:
+    interrupted.complete(checkpoint_kind=end, drained=end is CheckpointKind.STOP)
+    assert round_of(interrupted) == (1, False, None)
+    interrupted.begin(2, run="tuesday")
+    assert round_of(interrupted) == (2, True, "2 is interrupted: the next run goes on with it")
+
+
+def test_a_round_that_a_fresh_start_has_left_is_not_gone_on_with(interrupted: UsedHome) -> None:
+    attempts = Attempts(interrupted.files)
+    newest = attempts.read(AttemptNumber(1))
+    fresh = newest.model_copy(update={"attempt": AttemptNumber(2), "incarnation": IncarnationId("second")})
+    attempts.begin(fresh, known=attempts.numbers())
+    assert round_of(interrupted) == (1, False, None), "the attempt has ended before it began a round"
+
+
+def round_of(home: UsedHome) -> tuple[int, bool, str | None]:
+    """Returns the newest round, whether it is interrupted, and what people read of it."""
+    answer = document(spark_jobs("status", "--home", home.url, "--output", "json"))
+    lines = [line.split(maxsplit=1) for line in spark_jobs("status", "--home", home.url).stdout.splitlines()]
+    shown = [line[1].strip() for line in lines if line[:1] == ["round"]]
+    return answer["round"], answer["interrupted"], shown[0] if shown else None
 
 
 def test_a_finished_pipeline_says_so(drained: UsedHome) -> None:

@@ -38,7 +38,7 @@ def test_a_savepoint_is_waited_for_and_its_place_is_told(running: UsedHome, tmp_
             spark_jobs("savepoint", "--home", running.url, "--request", "weekly", "--target", target, "--output", "json")
         )
     assert shown.exit_code == 0
-    assert "at checkpoint 1, is whole: 2 rows" in shown.stdout
+    assert "at checkpoint 1, is whole: 2 rows of the checkpoint" in shown.stdout
     assert (told["request"], told["savepoint"], told["drained"]) == ("savepoint-weekly", target.as_uri(), False)
     assert (target / "savepoint.json").exists()
 

@@ -97,6 +97,40 @@ def test_what_an_interrupt_has_broken_is_an_interrupt_too(broken: Exception, cap
     assert signal.getsignal(signal.SIGINT) is standing
 
 
+TERMINATED = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from spark_jobs.cli.spark import printing_to
+from spark_jobs.cli.terminal import Output, command
+with command(Output.JSON) as terminal, printing_to(Path(sys.argv[1])):
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        print("unwound")
+"""
+
+
+def test_a_termination_is_reported_before_it_ends_the_process_also_while_spark_starts(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", TERMINATED, str(tmp_path / "spark.log")]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == -signal.SIGTERM
+    assert json.loads(ended.stdout)["error"]["error"] == "Interrupted"
+    assert "Run the same command again" in ended.stderr
+    assert (tmp_path / "spark.log").read_text() == ""
+
+
+def test_a_command_leaves_another_handler_of_termination_alone() -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    try:
+        with command(Output.TEXT):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert came == [signal.SIGTERM]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_disk_that_fills_up_anywhere_is_told_with_the_path(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended, command(Output.JSON):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/home/work/spark.log")

@@ -110,7 +110,7 @@ def test_while_a_stop_waits_for_a_stage_those_before_it_are_quiesced_and_it_is_n
     assert pipeline.states() == running
 
 
-def test_a_stage_that_fails_while_a_stop_waits_for_it_is_shown_so_and_the_others_as_running_on(
+def test_a_stage_that_fails_while_a_stop_waits_is_shown_so_and_the_one_that_reads_sources_stays_quiesced(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails() -> None:
@@ -118,14 +118,21 @@ def test_a_stage_that_fails_while_a_stop_waits_for_it_is_shown_so_and_the_others
         pipeline.heartbeat.restarting(SECOND, error)
         monkeypatch.setattr(pipeline.running.stages[1], "failing_with", lambda: error)
 
-    pipeline.happens = [fails]
+    def is_up_again() -> None:
+        pipeline.heartbeat.stage(SECOND, running)
+        monkeypatch.setattr(pipeline.running.stages[1], "failing_with", lambda: None)
+
+    running, quiesced = StageState.RUNNING, StageState.QUIESCED
+    pipeline.happens = [fails, is_up_again]
     with pipeline.stages[THIRD].gate.batch(), pytest.raises(DeadlineExceededError):
         pipeline.running.quiesce()
-    running, quiesced = StageState.RUNNING, StageState.QUIESCED
     assert pipeline.seen == [
         [quiesced, quiesced, running, StageState.ENDED],
-        [running, StageState.RESTARTING, running, StageState.ENDED],
+        [quiesced, StageState.RESTARTING, running, StageState.ENDED],
+        [quiesced, quiesced, running, StageState.ENDED],
     ]
+    pipeline.running.run_on()
+    assert pipeline.states() == [running, running, running, StageState.ENDED]
     assert not any(stage.gate.is_closed() for stage in pipeline.stages.values())
 
 

@@ -125,6 +125,10 @@ class World:
         looks = [cast(Cuttable, Look(stage, self)) for stage in self.stages]
         return take_cut(looks, alignment, Waiting(deadline_s, lambda: self.now_s, pause))
 
+    def quiesce(self, deadline_s: float) -> None:
+        looks = [cast(Cuttable, Look(stage, self)) for stage in self.stages]
+        quiesce(looks, Waiting(deadline_s, lambda: self.now_s, self.pause))
+
 
 class Look:
     """A stage seen from outside: the world goes on at each look."""
@@ -294,19 +298,19 @@ def test_a_stage_that_is_failing_and_has_nothing_left_to_read_is_cut_without_wai
     assert (cut.aligned, cut.alignment_s, cut.batches) == (True, 0.0, {"producer": 9})
 
 
-def test_who_waits_for_a_stop_is_told_that_stages_which_were_held_go_on() -> None:
+def test_who_waits_for_a_stop_is_told_of_each_stage_that_is_held_and_of_each_that_goes_on() -> None:
     line, told = Line({5.0: Line.fails, 20.0: Line.heals}), []
 
     def held(name: StageName) -> None:
         told.append((line.now_s, str(name)))
 
-    def let_go() -> None:
-        told.append((line.now_s, "all go on"))
+    def let_go(name: StageName) -> None:
+        told.append((line.now_s, f"{name} goes on"))
 
     quiesce(line.stages, replace(line.waiting(), held=held, let_go=let_go))
     assert told == [
         (0.0, "producer"),
-        *((float(second), "all go on") for second in range(5, 20)),
+        *((float(second), "shaky goes on") for second in range(5, 20)),
         (20.0, "producer"),
         (20.0, "shaky"),
     ]
@@ -328,6 +332,30 @@ def test_no_source_is_read_on_while_a_stop_waits_for_the_batch_of_another_stage(
 
     quiesce([cast(Cuttable, slow), cast(Cuttable, fast)], Waiting(NEVER_S, lambda: now_s, pause))
     assert (now_s, slow.committed_batch, fast.committed_batch) == (10.0, 0, -1)
+
+
+def test_no_source_is_read_on_while_a_stop_waits_for_a_stage_that_is_failing() -> None:
+    """The producer would stage a batch as soon as it is let go: while the consumer fails, and once it is up again."""
+    line = Line({5.0: Line.fails, 8.0: Line.goes_on, 20.0: Line.heals})
+    quiesce(line.stages, line.waiting())
+    assert [held for _, held in line.held] == [True] * 20
+    assert (line.producer.committed_batch, line.shaky.consumed_by(BatchId(0))) == (9, {"producer": 9})
+
+
+def test_a_stop_that_fails_because_a_stage_does_lets_all_stages_go_on() -> None:
+    line = Line({5.0: Line.fails})
+    with pytest.raises(CheckpointDeclinedError, match="stage 'shaky' is failing"):
+        quiesce(line.stages, line.waiting(50.0))
+    assert (line.now_s, line.producer.held, line.shaky.held) == (50.0, False, False)
+
+
+@pytest.mark.parametrize("failures", FAILURES)
+def test_a_stop_holds_all_stages_in_the_end_with_every_row_passed_on(seed: int, failures: float) -> None:
+    for number in range(WORLDS):
+        world = World(seed + number, failures=failures)
+        world.quiesce(deadline_s=world.now_s + 10_000)
+        names = [stage.name for stage in world.stages]
+        assert all(stage.is_at_rest() and stage.has_consumed(names) for stage in world.stages)
 
 
 def test_an_unaligned_cut_holds_nobody_and_waits_for_no_rows() -> None:

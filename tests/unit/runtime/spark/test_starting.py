@@ -91,8 +91,9 @@ def test_an_interrupted_start_leaves_no_process(site: Site, phase: str, signals:
 def test_a_start_that_is_told_to_end_leaves_no_process(site: Site, number: signal.Signals) -> None:
     process = site.start(WITHOUT_A_GATEWAY)
     process.send_signal(number)
-    process.communicate(timeout=60)
+    _, shown = process.communicate(timeout=60)
     assert process.returncode == -number
+    assert ("Go on with it: spark-jobs run " in " ".join(shown.split())) is (number is signal.SIGTERM)
     assert ended(site.started)
 
 
