@@ -8,10 +8,10 @@ from urllib.parse import unquote, urlsplit
 from delta import configure_spark_with_delta_pip
 from pyspark.sql import SparkSession
 
+from scripts.jar_hashes import write_list
+
 
 def main(stamp: Path) -> None:
-    """Writes the stamp last and whole: a set-up that is interrupted leaves none."""
-    stamp.unlink(missing_ok=True)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = (
@@ -25,9 +25,7 @@ def main(stamp: Path) -> None:
     spark.stop()
     if not jars:
         sys.exit("Spark started without Delta's jars.")
-    unfinished = stamp.with_suffix(".unfinished")
-    unfinished.write_text("".join(f"{jar}\n" for jar in jars))
-    unfinished.replace(stamp)
+    write_list(stamp, jars)
 
 
 if __name__ == "__main__":

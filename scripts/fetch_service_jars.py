@@ -12,6 +12,8 @@ from typing import Any
 import pyspark
 from pyspark.java_gateway import launch_gateway
 
+from scripts.jar_hashes import write_list
+
 BROKER = ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36")
 SOURCES = (
     f"org.apache.spark:spark-avro_2.13:{pyspark.__version__}",
@@ -30,7 +32,6 @@ HDFS = (
 
 
 def main(broker: Path, sources: Path, hdfs: Path) -> None:
-    """Writes each list last and whole: a set-up that is interrupted leaves none."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     launch: Any = launch_gateway
     gateway = launch()
@@ -38,9 +39,9 @@ def main(broker: Path, sources: Path, hdfs: Path) -> None:
         scala = [
             str(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
         ]  # Spark never fetches it
-        _list(broker, _resolved(gateway.jvm, BROKER, transitive=True) + scala)
-        _list(sources, _resolved(gateway.jvm, SOURCES, transitive=False))
-        _list(hdfs, _resolved(gateway.jvm, HDFS, transitive=True))
+        write_list(broker, _resolved(gateway.jvm, BROKER, transitive=True) + scala)
+        write_list(sources, _resolved(gateway.jvm, SOURCES, transitive=False))
+        write_list(hdfs, _resolved(gateway.jvm, HDFS, transitive=True))
     finally:
         gateway.shutdown()
         gateway.proc.stdin.close()
@@ -54,12 +55,6 @@ def _resolved(jvm: Any, packages: Sequence[str], *, transitive: bool) -> list[st
         transitive, "", ",".join(packages), None, None, settings
     )
     return [str(jar) for jar in jvm.scala.jdk.javaapi.CollectionConverters.asJava(jars)]
-
-
-def _list(stamp: Path, jars: Sequence[str]) -> None:
-    unfinished = stamp.with_suffix(".unfinished")
-    unfinished.write_text("".join(f"{jar}\n" for jar in jars))
-    unfinished.replace(stamp)
 
 
 if __name__ == "__main__":

@@ -103,6 +103,11 @@ packages_key() {
     { pwd && cat pyproject.toml constraints.txt scripts/setup.sh; } | cksum
 }
 
+pinned() { # name…: their lines of constraints.txt, with the hashes
+    local name
+    for name in "$@"; do sed -n "/^$name==/,/[^\\\\]\$/p" constraints.txt; done
+}
+
 install_packages() {
     local stamp=$venv/.packages found wanted
     wanted=$(packages_key)
@@ -120,34 +125,34 @@ install_packages() {
     # Registries that pip was told of, uv is told of as well.
     local index=${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}
     if [ -n "$index" ] && [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then export UV_DEFAULT_INDEX=$index; fi
-    watched "installer" "$python" -m pip install -c constraints.txt pip setuptools || explain "The installer"
-    local project='.[spark,airflow,s3,hdfs,demo]'
-    if watched "uv" "$python" -m pip install --only-binary :all: -c constraints.txt uv; then
-        watched "packages" "$python" -m uv pip install --python "$python" --build-constraints constraints.txt -c constraints.txt \
-            -e "$project" --group dev || explain "The packages"
-    else # there is no uv for this platform; pip does the same, slower
-        watched "packages" env PIP_BUILD_CONSTRAINT=constraints.txt "$python" -m pip install -c constraints.txt -e "$project" --group dev ||
-            explain "The packages"
+    pinned pip setuptools wheel packaging >"$venv/.build.txt"
+    watched "installer" "$python" -m pip install --require-hashes -r "$venv/.build.txt" || explain "The installer"
+    local installer=("$python" -m uv pip install --python "$python") pins=constraints.txt
+    pinned uv >"$venv/.uv.txt"
+    if ! watched "uv" "$python" -m pip install --require-hashes --only-binary :all: -r "$venv/.uv.txt"; then
+        installer=("$python" -m pip install) pins=$venv/.pins.txt # there is no uv for this platform; pip does the same, slower
+        sed '/^uv==/,/[^\\]$/d' constraints.txt >"$pins"
     fi
+    # What is built, is built with the pinned tools that are installed: an isolated build would fetch others.
+    watched "packages" "${installer[@]}" --no-build-isolation --require-hashes -r "$pins" || explain "The packages"
+    watched "project" "${installer[@]}" --no-build-isolation --no-deps -e . || explain "The project"
     echo "$wanted" >"$stamp"
 }
 
-jars_are_there() { # stamp: it lists them; the cache they are in belongs to the user, who may empty it
-    local jar
-    [ -s "$1" ] || return 1
-    while read -r jar; do [ -e "$jar" ] || return 1; done <"$1"
+jars_are_there() { # stamp: it lists them; the cache they are in belongs to the user, who may empty it, or have other jars in it
+    "$python" -m scripts.jar_hashes "$1" 2>>"$log"
 }
 
 fetch_jars() {
     if jars_are_there "$venv/.jars"; then return; fi
-    watched "Delta's jars" "$python" scripts/fetch_jars.py "$venv/.jars" || explain "Delta's jars"
+    watched "Delta's jars" "$python" -m scripts.fetch_jars "$venv/.jars" || explain "Delta's jars"
 }
 
 fetch_service_jars() {
     local broker=$venv/.kafka-broker.jars sources=$venv/.source.jars hdfs=$venv/.hdfs.jars
     if jars_are_there "$broker" && jars_are_there "$sources" && jars_are_there "$hdfs" &&
         [ "$hdfs" -nt scripts/fetch_service_jars.py ]; then return; fi
-    watched "Kafka's, Avro's and HDFS's jars" "$python" scripts/fetch_service_jars.py "$broker" "$sources" "$hdfs" || explain "Kafka's, Avro's and HDFS's jars"
+    watched "Kafka's, Avro's and HDFS's jars" "$python" -m scripts.fetch_service_jars "$broker" "$sources" "$hdfs" || explain "Kafka's, Avro's and HDFS's jars"
 }
 
 keep_classes() { # of use only: without them every start of Spark is some seconds slower

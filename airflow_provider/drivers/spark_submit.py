@@ -255,7 +255,7 @@ def check_spark(submission: Submission) -> str:
 
 def _connection(conn_id: str) -> Connection:
     try:
-        return BaseHook.get_connection(conn_id)
+        connection = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
         raise MissingRequirementError(
             f"There is no Airflow connection '{conn_id}'.",
@@ -263,6 +263,17 @@ def _connection(conn_id: str) -> Connection:
             remedy=f"Create it: airflow connections add {conn_id} --conn-type spark --conn-host spark://HOST --conn-port 7077",
             connection=conn_id,
         ) from error
+    if connection.conn_type and connection.conn_type != SparkSubmitHook.conn_type:
+        raise InvalidParameterError(
+            f"Connection '{conn_id}' is of type '{connection.conn_type}', and spark_conn_id needs one of type"
+            f" '{SparkSubmitHook.conn_type}'.",
+            safe="No driver was started.",
+            remedy="Name another connection in the extra spark_conn_id, or change the type under Admin, Connections.",
+            connection=conn_id,
+            expected=SparkSubmitHook.conn_type,
+            found=connection.conn_type,
+        )
+    return connection
 
 
 def _checked(conf: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ Invariants:
    the next time.
 3. A corrupt manifest is never discarded, and what tries at its number have written stays.
 4. A kept checkpoint is kept whole: whoever goes on from it, or publishes it, finds all that it names.
+5. A directory of state files in which another thing is (:mod:`spark_jobs.home.places`) stays, with all that is in it.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from itertools import chain
 from spark_jobs.checkpoint.carried import covers, names_of
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import CHECKPOINTS, STATE, STATE_TRY_PARTS, checkpoint_of, manifest_path, state_path, state_try
+from spark_jobs.home.places import has_others
 from spark_jobs.protocol.documents import Manifest, Publish
 from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName
@@ -206,7 +208,10 @@ def _sweep(home: Files) -> list[str]:
     in_use = {"/".join(path.split("/")[:STATE_TRY_PARTS]) for path in named}
     deleted = _sweep_files(home, manifests[-1].checkpoint, corrupt, named)
     for place in _settled(home, manifests[-1].checkpoint, corrupt):
-        for path in [place] if place not in in_use else [path for path in home.paths(place) if path not in named]:
+        paths = home.paths(place)
+        if has_others(home, paths):
+            continue
+        for path in [place] if place not in in_use else [path for path in paths if path not in named]:
             with step(Step.DISCARD):
                 home.delete(path)
             deleted.append(path)

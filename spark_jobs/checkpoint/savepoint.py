@@ -18,13 +18,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from spark_jobs.checkpoint.named_files import NamedFile, NamedFiles, altered
 from spark_jobs.checkpoint.savepoint_files import PARTS, needed_files
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import BEGUN_SAVEPOINT, SAVEPOINT, manifest_path
-from spark_jobs.home.places import Kind, check_deletable, check_savepoint, kinds_of, thing
+from spark_jobs.home.places import Kind, check_deletable, check_savepoint, has_others, kinds_of, thing
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import ConflictError, CorruptDocumentError, NotFoundError, RejectedError
@@ -191,7 +192,9 @@ def abandon(manifest: Manifest, target: Files, *, request: RequestId) -> None:
     """
     names = target.names("")
     alone = kinds_of(names) == {Kind.SAVEPOINT} and SAVEPOINT not in names
-    if alone and target.read(BEGUN_SAVEPOINT) == _identity(manifest, request):
+    if not alone or target.read(BEGUN_SAVEPOINT) != _identity(manifest, request):
+        return
+    if not has_others(target, chain.from_iterable(target.paths(part) for part in PARTS if part in names)):
         _remove(target, names)
         _remove_directory(target)
 
@@ -200,7 +203,7 @@ def _dispose(savepoint: Files, needed_by: list[str]) -> None:
     names = savepoint.names("")
     if not {SAVEPOINT, BEGUN_SAVEPOINT} & set(names):
         read_savepoint(savepoint)
-    check_deletable(Kind.SAVEPOINT, savepoint, names)
+    check_deletable(Kind.SAVEPOINT, savepoint, names, PARTS)
     if needed_by:
         raise RejectedError(
             f"The savepoint {savepoint.url} is needed by {', '.join(needed_by)}.",
@@ -215,7 +218,7 @@ def _dispose(savepoint: Files, needed_by: list[str]) -> None:
             savepoint.create(BEGUN_SAVEPOINT, _identity(found, found.request))
             savepoint.delete(SAVEPOINT)
     names = savepoint.names("")
-    check_deletable(Kind.SAVEPOINT, savepoint, names)  # another disposer may have ended, and a home have begun there
+    check_deletable(Kind.SAVEPOINT, savepoint, names, PARTS)  # another disposer may have ended, and a home have begun there
     _remove(savepoint, names)
 
 

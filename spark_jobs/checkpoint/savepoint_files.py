@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from spark_jobs.checkpoint.named_files import NamedFile, altered, staged_file, state_file
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.home.layout import CHECKPOINTS, MANIFESTS, STATE, TOMBSTONES, manifest_path
+from spark_jobs.home.layout import CHECKPOINTS, MANIFESTS, STAGED, STATE, TOMBSTONES, manifest_path
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.delta_log import DELTA_LOG, LAST_CHECKPOINT, LogListing
 from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
@@ -23,7 +23,6 @@ from spark_jobs.storage.checksums import checksum_path
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 
-STAGED = "staged"
 PARTS = (MANIFESTS, CHECKPOINTS, STATE, STAGED, TOMBSTONES)
 """The directories of a savepoint."""
 

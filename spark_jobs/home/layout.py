@@ -51,6 +51,8 @@ CHANNELS = "channels"
 TOMBSTONES = "tombstones"
 SAVEPOINTS = "savepoints"
 WORK = "work"
+STAGED = "staged"
+"""In a savepoint, not in a home."""
 
 IN_WORKSPACE = frozenset({CHANNELS, LOGS, TOMBSTONES, WORK})
 """The directories in the workspace of a home in a store."""
@@ -74,9 +76,14 @@ _TIDIED = re.compile(r"(\d+)\.tidied-(\w+)\.json")
 _START = re.compile(r"start-(\d+)\.json")
 _START_OR_CANCEL = re.compile(r"(?:start-(\d+)|cancel-(\d+)-\d+)\.json")
 _ANSWERED = re.compile(r"(\d+)\.(.+)\.json")
-_NUMBERED = re.compile(r"(\d+)\.")
+_NUMBERED = re.compile(r"(\d+)\.(?:[\w-]+\.)?json", re.ASCII)
 _OF_RUN = re.compile(r"(\d+)\.([0-9a-f]{16})\.json")
 _WORK_DIRECTORY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_OF_CHECKPOINT = re.compile(r"(\d+)\.\w+\.[0-9a-f]{16}\.(?:actions|channel)", re.ASCII)
+_OWN_TABLE = re.compile(
+    rf"{CHANNELS}/[^/]+/[^/]+|{TOMBSTONES}/[^/]+/[^/]+|{WORK}/[^/]+/stages/[^/]+/log"  # of a home
+    rf"|{STAGED}/[^/]+|{TOMBSTONES}/[^/]+"  # of a savepoint
+)
 _TRY = re.compile(r"(\d+)-(\d+)\.json")
 _STATE_TRY = re.compile(r"(\d+)-(\d+)-(\d+)")
 _PUBLICATION_OUTPUT = re.compile(r"publish-(\d+)\.out(?:\.\d+)?")
@@ -281,14 +288,14 @@ def starts_by_key(names: Iterable[str]) -> list[tuple[AttemptNumber, str, str]]:
 
 
 def attempt_of(name: str) -> AttemptNumber | None:
-    """Returns the attempt that a file in :data:`ATTEMPTS` or :data:`RUNS` is of."""
-    found = _NUMBERED.match(name)
+    """Returns the attempt that a file in :data:`ATTEMPTS`, :data:`RUNS` or :data:`ENDED` is of."""
+    found = _NUMBERED.fullmatch(name)
     return found and AttemptNumber(int(found[1]))
 
 
 def round_of(name: str) -> RoundNumber | None:
     """Returns the round that a file in :data:`ROUNDS` is of."""
-    found = _NUMBERED.match(name)
+    found = _NUMBERED.fullmatch(name)
     return found and RoundNumber(int(found[1]))
 
 
@@ -303,10 +310,15 @@ def work_directories(names: Iterable[str]) -> list[WorkDirectoryId]:
     return [WorkDirectoryId(name) for name in names if _WORK_DIRECTORY.fullmatch(name)]
 
 
+def is_own_table(directory: str) -> bool:
+    """Returns whether a directory of a home or a savepoint is one where the runtime keeps a Delta table of its own."""
+    return _OWN_TABLE.fullmatch(directory) is not None
+
+
 def checkpoint_of(name: str) -> CheckpointId | None:
     """Returns the checkpoint that a file in :data:`CHECKPOINTS` was written for."""
-    number = name.partition(".")[0]
-    return CheckpointId(int(number)) if number.isdecimal() else None
+    found = _OF_CHECKPOINT.fullmatch(name)
+    return found and CheckpointId(int(found[1]))
 
 
 def history_tries(names: Iterable[str]) -> list[tuple[CheckpointId, int]]:

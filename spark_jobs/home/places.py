@@ -14,15 +14,18 @@ Invariants:
 
 1. No thing begins at the place of another one, inside it or around it, but for a savepoint below ``savepoints/`` of its own home. A VACUUM
    of a table, a sweep of a home and a ``dispose`` delete what they do not know.
-2. Whoever deletes a thing looks at the markers first: it deletes nothing where another kind's is, too.
+2. Whoever deletes a directory looks at the markers in it first, also further down: it deletes none with another thing in it. The
+   runtime's own tables, which the layout knows by their paths, do not count. Files are deleted by names that only the layout gives.
 3. The places above one are looked at when a thing begins, so a look costs the same in a home of any age.
 """
 
+import logging
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,11 +49,14 @@ from spark_jobs.home.layout import (
     STATUS,
     WORK,
     WORKSPACE,
+    is_own_table,
 )
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, RejectedError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.storage.files import Files, is_here, local_path, real_url
 from spark_jobs.storage.open import PROBE, open_files, open_place
+
+_LOG = logging.getLogger(__name__)
 
 
 class Kind(StrEnum):
@@ -97,6 +103,27 @@ def thing(what: str, place: Files) -> Thing:
 def kinds_of(names: Iterable[str]) -> set[Kind]:
     """Returns what a directory with these names is. It is nothing of ours if there is no marker, and wrong if there are two kinds."""
     return {MARKERS[name] for name in names if name in MARKERS}
+
+
+def others_in(files: Files, paths: Iterable[str]) -> list[Thing]:
+    """Returns the things that are in a home or a savepoint, by the paths of its files, but for the runtime's own tables."""
+    found = {}
+    for path in paths:
+        parts = path.split("/")
+        for depth, name in enumerate(parts):
+            directory = "/".join(parts[:depth])
+            kind = MARKERS.get(name)
+            if kind and not (kind is Kind.TABLE and is_own_table(directory)):
+                found[kind, directory] = Thing(kind, f"{files.url}/{directory}", f"{real_url(files)}/{directory}")
+    return list(found.values())
+
+
+def has_others(files: Files, paths: Iterable[str]) -> bool:
+    """Returns whether :func:`others_in` finds a thing among files that were to be deleted, and logs that they stay."""
+    others = others_in(files, paths)
+    for other in others[:1]:
+        _LOG.warning("the %s %s is in %s: what is there stays, also what could be deleted", other.what, other.url, files.url)
+    return bool(others)
 
 
 def is_inside(place: str, other: str) -> bool:
@@ -175,6 +202,8 @@ def check_home(home: Files, others: Collection[Thing] = (), *, begins: bool) -> 
             home=home.url,
             found=foreign[:20],
         )
+    below = chain.from_iterable(home.paths(name) for name in sorted(_BEFORE_PIPELINE.intersection(names) - {SAVEPOINTS}))
+    check_apart(thing(Kind.HOME, home), others_in(home, below))
 
 
 def check_around(home: Files) -> None:
@@ -235,11 +264,17 @@ def check_savepoint(home: Files, target: Files, names: Iterable[str], others: Co
         check_place(Kind.SAVEPOINT, target, names, [thing(Kind.HOME, home), *others])
 
 
-def check_deletable(kind: Kind, place: Files, names: Iterable[str]) -> None:
-    """Refuses to delete a thing at a place that is another thing, too.
+def check_deletable(kind: Kind, place: Files, names: Collection[str], parts: Collection[str]) -> None:
+    """Refuses to delete a thing at a place that is another thing, too, or has one in what would be deleted.
+
+    Args:
+        kind: What is to be deleted.
+        place: Where.
+        names: The names in it.
+        parts: The directories of it that would be deleted.
 
     Raises:
-        RejectedError: It is.
+        RejectedError: It is, or has.
     """
     for other in sorted(kinds_of(names) - {kind}):
         raise RejectedError(
@@ -249,6 +284,14 @@ def check_deletable(kind: Kind, place: Files, names: Iterable[str]) -> None:
             remedy=f"Keep the directory for as long as you need the {other}; then delete all of it by hand.",
             path=place.url,
             found=other,
+        )
+    for inside in others_in(place, chain.from_iterable(place.paths(part) for part in parts if part in names)):
+        raise RejectedError(
+            f"The {kind} {place.url} cannot be deleted: the {inside.what} {inside.url} is inside it.",
+            safe="Nothing was deleted.",
+            remedy=f"Move the {inside.what} to a place of its own, or delete it if nobody needs it. Then repeat the command.",
+            path=place.url,
+            found=inside.url,
         )
 
 

@@ -217,6 +217,15 @@ def test_a_spark_connection_that_is_not_there_is_no_yarn() -> None:
         plan_submission(Settings(spark_conn_id="spark_default"), {})
 
 
+@pytest.mark.parametrize("conn_type", ["stream_pipeline", "spark_connect", "http"])
+def test_a_connection_of_another_type_is_no_spark_connection(monkeypatch: pytest.MonkeyPatch, conn_type: str) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": conn_type, "host": STANDALONE}))
+    with pytest.raises(InvalidParameterError) as refused:
+        plan_submission(Settings(spark_conn_id="spark_default"), {})
+    first_line = str(refused.value).splitlines()[0]
+    assert f"Connection 'spark_default' is of type '{conn_type}', and spark_conn_id needs one of type 'spark'." in first_line
+
+
 def test_a_spark_connection_that_goes_away_meanwhile_changes_no_master(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
     submission = spark.plan(STANDALONE)
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")

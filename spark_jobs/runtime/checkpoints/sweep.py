@@ -19,6 +19,7 @@ from spark_jobs.checkpoint.carried import names_of
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.home.layout import CHANNELS, TOMBSTONES, WORK, channels_path, tombstones_path, work_directories, work_path
+from spark_jobs.home.places import has_others
 from spark_jobs.protocol.documents import AttemptDocument, CarriedActions, Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import BatchId, IncarnationId
@@ -145,7 +146,7 @@ def sweep_abandoned(home: Files, live: AttemptDocument, needed: Container[Incarn
     """Deletes what earlier attempts have in the home for themselves alone, and the live one does not continue; idempotent.
 
     Work directories from which another one was built; and of incarnations that are closed what their tables do not have: what is left
-    of their deleted keys was inherited. What their manifests name stays: it may be public.
+    of their deleted keys was inherited. What their manifests name stays: it may be public. A directory stays if another thing is in it.
 
     Args:
         home: The home.
@@ -162,8 +163,9 @@ def sweep_abandoned(home: Files, live: AttemptDocument, needed: Container[Incarn
         Attempts(home).check_live(live.attempt)  # after the listings: a higher attempt makes nothing before it is claimed
     paths = [work_path(directory) for directory in sorted(directories)]
     paths += [place(incarnation) for incarnation in sorted(incarnations) for place in (channels_path, tombstones_path)]
-    present = [path for path in paths if home.names(path)]
-    if present:
+    found_in = {path: home.paths(path) for path in paths}
+    going = [path for path, files in found_in.items() if files and not has_others(home, files)]
+    if going:
         with step(Step.SWEEP):
-            for path in present:
+            for path in going:
                 home.delete(path)

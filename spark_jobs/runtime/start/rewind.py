@@ -9,10 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from shlex import quote
 
-from spark_jobs.checkpoint.savepoint_files import STAGED, pending_rows
+from spark_jobs.checkpoint.savepoint_files import pending_rows
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.rounds import Rounds
+from spark_jobs.home.layout import STAGED
 from spark_jobs.protocol.documents import Manifest, SinkCut
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id

@@ -19,11 +19,11 @@ from uuid import NAMESPACE_URL, uuid5
 
 from spark_jobs.checkpoint.named_files import NamedFile
 from spark_jobs.checkpoint.savepoint import copy_files, read_savepoint, verify
-from spark_jobs.checkpoint.savepoint_files import STAGED, in_flight, pending_actions, pending_rows, staged_path
+from spark_jobs.checkpoint.savepoint_files import in_flight, pending_actions, pending_rows, staged_path
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.home.layout import TOMBSTONES, tombstones_path
+from spark_jobs.home.layout import STAGED, TOMBSTONES, tombstones_path
 from spark_jobs.protocol.documents import (
     AcceptedLoss,
     AttemptDocument,

@@ -292,6 +292,28 @@ class TestDiscarding:
         home.keep("state/hourly/notes", "state/hourly/1-x-1/file")
         assert home.discard() == []
 
+    @pytest.mark.parametrize(
+        "marker", ["pipeline.json", "savepoint.json", "exporting.json", "workspace.json", "_delta_log/0.json"]
+    )
+    @pytest.mark.parametrize("named", [True, False])
+    def test_where_another_thing_is_everything_stays(self, home: Home, marker: str, named: bool) -> None:
+        theirs = [f"state/hourly/1-1-1/{place}{file}" for place in ("", "deep/") for file in (marker, "state/hourly/1-1-1/file")]
+        home.complete(1, OLD, SHARED)
+        home.complete(2, *([SHARED] if named else []), NEW)
+        home.keep(*theirs)
+        assert home.discard(1) == []
+        assert home.state() == sorted([OLD, SHARED, NEW, *theirs])
+        for path in theirs:
+            home.files.delete(path)
+        assert home.discard() == ([OLD] if named else ["state/hourly/1-1-1"])
+
+    def test_what_is_not_a_file_of_a_checkpoint_is_left_alone(self, home: Home) -> None:
+        home.complete(2, NEW)
+        theirs = ["checkpoints/1/savepoint.json", "checkpoints/1/state/hourly/1-1-1/file", "checkpoints/1.old/notes"]
+        home.keep(*theirs)
+        home.discard()
+        assert set(theirs) <= home.files.contents.keys()
+
     def test_a_home_without_a_checkpoint_keeps_everything(self, home: Home) -> None:
         home.keep(NEW)
         assert home.discard() == []

@@ -482,6 +482,16 @@ class TestDispose:
             dispose(target_of(site))
         assert contents(site.root / "savepoint") == before
 
+    @pytest.mark.parametrize("place", ["state/hourly/theirs", "checkpoints/9", "staged/hourly/deep", "tombstones/a/b/c"])
+    @pytest.mark.parametrize("marker", ["pipeline.json", "_delta_log/0.json"])
+    def test_one_with_another_thing_inside_is_refused_whole(self, site: SavepointSite, place: str, marker: str) -> None:
+        taken(site, site.complete())
+        target_of(site).create(f"{place}/{marker}", b"")
+        before = contents(site.root / "savepoint")
+        with pytest.raises(RejectedError, match=rf"cannot be deleted: the \w+ \S+/{place} is inside it"):
+            dispose(target_of(site))
+        assert contents(site.root / "savepoint") == before
+
     def test_a_home_that_begins_while_another_one_deletes_it_keeps_its_files(self, site: SavepointSite) -> None:
         taken(site, site.complete())
 

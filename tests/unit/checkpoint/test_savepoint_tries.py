@@ -105,3 +105,14 @@ def test_what_is_whole_is_not_abandoned_though_its_try_has_not_come_to_its_end(s
     target_of(site).create("exporting.json", _identity(manifest, REQUEST))
     abandon(manifest, target_of(site), request=REQUEST)
     assert verify(target_of(site)) == found
+
+
+def test_what_has_another_thing_in_it_is_not_abandoned(site: SavepointSite) -> None:
+    manifest = site.complete([(1, "a")])
+    target_of(site).create("exporting.json", _identity(manifest, REQUEST))
+    target_of(site).create("state/hourly/theirs/pipeline.json", b"")
+    abandon(manifest, target_of(site), request=REQUEST)
+    assert target_of(site).paths() == ["exporting.json", "state/hourly/theirs/pipeline.json"]
+    target_of(site).delete("state/hourly/theirs")
+    abandon(manifest, target_of(site), request=REQUEST)
+    assert target_of(site).paths() == []

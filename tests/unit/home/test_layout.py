@@ -14,8 +14,10 @@ from spark_jobs.protocol.ids import (
     InputName,
     OwnerNumber,
     RoundNumber,
+    RunId,
     SinkName,
     StageName,
+    new_work_directory_id,
     start_request_id,
 )
 
@@ -69,7 +71,28 @@ def test_a_file_of_a_checkpoint_says_which() -> None:
         layout.channel_file_path(CheckpointId(7), StageName("a"), "0" * 64),
     )
     assert [layout.checkpoint_of(name(path)) for path in paths] == [12, 7]
-    assert layout.checkpoint_of("left.behind") is None
+    for other in ("left.behind", "9", "9.old", f"9.a.{'0' * 16}", f"9.a.b.{'0' * 16}.actions", f"9.a.{'0' * 16}.actions.bak"):
+        assert layout.checkpoint_of(other) is None, "retention deletes it"
+
+
+def test_only_files_that_the_layout_names_are_of_a_start_or_of_a_round() -> None:
+    start, begun, number = AttemptNumber(3), RoundNumber(3), InputName("a_b")
+    starts = [layout.attempt_path(start), layout.begun_path(start), layout.owner_path(start, OwnerNumber(1))]
+    starts += [
+        layout.attempt_pin_path(start, number),
+        layout.run_entry_path(start, RunId("r")),
+        layout.ended_path(start, RunId("r")),
+    ]
+    assert {layout.attempt_of(name(path)) for path in starts} == {3}
+    rounds = (layout.round_path(begun), layout.round_pin_path(begun, number), layout.round_loss_path(begun, 1))
+    assert {layout.round_of(name(path)) for path in (*rounds, layout.round_tidied_path(begun, number))} == {3}
+    others = ("3", "3.", "3.old", "3.savepoint", "3.json.bak", "3.a.b.json")
+    assert {find(other) for find in (layout.attempt_of, layout.round_of) for other in others} == {None}
+
+
+def test_only_a_directory_that_an_attempt_makes_is_its_own() -> None:
+    made = str(new_work_directory_id())
+    assert layout.work_directories([made, "mine", f"{made}.old", *NOISE]) == [made]
 
 
 def test_requests_tries_and_logs_say_whose_they_are() -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.home.layout import REQUESTS
-from spark_jobs.home.places import Kind, check_deletable, check_home, check_places, kinds_of
+from spark_jobs.home.layout import REQUESTS, work_path
+from spark_jobs.home.places import Kind, check_deletable, check_home, check_places, kinds_of, others_in
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import SinkName
+from spark_jobs.protocol.ids import SinkName, new_work_directory_id
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_place
@@ -75,6 +75,13 @@ class TestBegin:
             ):
                 begins(files)
 
+    @marks
+    def test_it_is_not_around_a_thing_in_a_directory_that_a_home_has_too(self, tmp_path: Path, marker: str, what: str) -> None:
+        """Whoever cleans up the home would come to it."""
+        LocalFiles(tmp_path / "home").create(f"checkpoints/9/{marker}", b"")
+        with pytest.raises(RejectedError, match=rf"The home \S+/home is around the {what} \S+/home/checkpoints/9\."):
+            begins(LocalFiles(tmp_path / "home"))
+
     def test_it_is_not_the_root_of_the_file_system(self) -> None:
         with pytest.raises(RejectedError, match=r"The home file:/// cannot begin there"):
             begins(LocalFiles("/"))
@@ -131,8 +138,29 @@ class TestTables:
 
 
 def test_nothing_is_deleted_where_another_kind_is_too(tmp_path: Path) -> None:
-    check_deletable(Kind.SAVEPOINT, LocalFiles(tmp_path), ["savepoint.json", "exporting.json", "notes.txt"])
+    check_deletable(Kind.SAVEPOINT, LocalFiles(tmp_path), ["savepoint.json", "exporting.json", "notes.txt"], ["state"])
     for marker, what in MARKS.items():
         if what != "savepoint":
             with pytest.raises(RejectedError, match=rf"a {what} is in the same directory"):
-                check_deletable(Kind.SAVEPOINT, LocalFiles(tmp_path), ["savepoint.json", marker.partition("/")[0]])
+                check_deletable(Kind.SAVEPOINT, LocalFiles(tmp_path), ["savepoint.json", marker.partition("/")[0]], ["state"])
+
+
+@marks
+def test_nothing_is_deleted_with_another_thing_further_down(marker: str, what: str) -> None:
+    files = MemoryFiles()
+    files.create(f"notes/{marker}", b"")
+    files.create("state/hourly/1-1-1/file", b"")
+    check_deletable(Kind.SAVEPOINT, files, files.names(""), ["state"])
+    files.create(f"state/hourly/theirs/deep/{marker}", b"")
+    with pytest.raises(RejectedError, match=rf"the {what} \S+/state/hourly/theirs/deep is inside it"):
+        check_deletable(Kind.SAVEPOINT, files, files.names(""), ["state"])
+
+
+def test_the_runtimes_own_tables_are_no_other_things() -> None:
+    work = work_path(new_work_directory_id())
+    own = ("channels/i/hourly", "tombstones/i/hourly", "tombstones/hourly", "staged/hourly", f"{work}/stages/hourly/log")
+    assert others_in(MemoryFiles(), [f"{table}/_delta_log/0.json" for table in own]) == []
+    theirs = ("channels/i/hourly/deep", "state/hourly/1-1-1", f"{work}/stages/hourly", "work/table", "checkpoints/9")
+    files = MemoryFiles()
+    found = others_in(files, [f"{table}/_delta_log/0.json" for table in theirs])
+    assert [(each.what, each.url) for each in found] == [("table", f"{files.url}/{table}") for table in theirs]

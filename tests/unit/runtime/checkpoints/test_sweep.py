@@ -191,6 +191,18 @@ def test_of_abandoned_attempts_everything_goes_and_of_what_the_live_one_goes_on_
     assert (files.names("channels"), files.names("tombstones")) == (["two"], ["two"])
 
 
+@pytest.mark.parametrize("place", ["work", "channels", "tombstones"])
+@pytest.mark.parametrize("marker", ["pipeline.json", "savepoint.json", "exporting.json", "workspace.json", "_delta_log/0.json"])
+def test_an_abandoned_directory_with_another_thing_in_it_stays(place: str, marker: str) -> None:
+    files, live = MemoryFiles(), attempt(1)
+    Attempts(files).create(live)
+    own, theirs = (f"{place}/{new_work_directory_id()}" for _ in range(2))
+    files.create(f"{own}/stages/hourly/log/_delta_log/0.json" if place == "work" else f"{own}/hourly/_delta_log/0.json", b"")
+    files.create(f"{theirs}/deep/er/{marker}", b"")
+    sweep_abandoned(files, live)
+    assert files.paths(place) == [f"{theirs}/deep/er/{marker}"]
+
+
 def test_a_fenced_attempt_deletes_nothing_of_the_live_one() -> None:
     files = MemoryFiles()
     for number in (1, 2):
