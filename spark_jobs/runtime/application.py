@@ -231,7 +231,7 @@ class Application:
             self._publish_head(attempt, publishers)
             run.tidy()
             build_work_directory(self.home, attempt, facts, spark)
-            run.begin()
+            run.subsumption.begin()
             return _success(request, *RunningPipeline(run).go_on(first=facts.newest_attempt is None))
 
     def plan(self, request: StartRequest) -> StartPlan | Manifest:

@@ -41,7 +41,7 @@ class _Heartbeat:
 
     def __init__(self, site: Site, *_: object, **__: object) -> None:
         self.stop = site.told
-        self.status = SimpleNamespace(stages=defaultdict(lambda: SimpleNamespace(state=StageState.RUNNING)))
+        self.status = SimpleNamespace(stages=defaultdict(lambda: SimpleNamespace(state=StageState.RUNNING, restarts=0)))
 
     def __enter__(self) -> "_Heartbeat":
         return self
