@@ -88,8 +88,8 @@ class KafkaSource(SourceKind):
         anew = [topic for topic, found in sorted(now.topics.items()) if before.topics.get(topic, found) != found]
         return f"reads topics that were made anew: {', '.join(anew)}" if anew else None
 
-    def check_same(self, read: ReadSoFar, query: StreamingQuery | None, number: int) -> None:
-        """See :meth:`SourceKind.check_same`. Spark goes on in whatever topic has the name: see also :meth:`KafkaBound.unread`."""
+    def check_batch(self, read: ReadSoFar, line: str, losses: Sequence[Loss], query: StreamingQuery | None, number: int) -> None:
+        """See :meth:`SourceKind.check_batch`. Spark goes on in whatever topic has the name: see also :meth:`KafkaBound.unread`."""
         if query is None or not isinstance(read.known, KnownKafka):
             return
         try:

@@ -192,18 +192,6 @@ class SourceKind(ABC):
             RejectedError: One would.
         """
 
-    def check_passed(self, read: ReadSoFar, line: str, losses: Sequence[Loss]) -> None:  # noqa: B027 - most kinds pass over nothing
-        """Refuses a batch that passes over rows of a stream which are not accepted as lost.
-
-        Args:
-            read: How far the stage has read before the batch.
-            line: The line of Spark's offset log after the batch.
-            losses: What the stage leaves out.
-
-        Raises:
-            RejectedError: The batch passes over such rows.
-        """
-
     def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
         """Returns a stream with the beginning at which it has to begin again to get past a loss; None if it just goes on."""
         return None
@@ -212,16 +200,20 @@ class SourceKind(ABC):
         """Returns the line of Spark's offset log that stands for the beginning which :meth:`past` has returned."""
         raise NotImplementedError("it just goes on")
 
-    def check_same(self, read: ReadSoFar, query: StreamingQuery | None, number: int) -> None:  # noqa: B027 - files are looked at one by one
-        """Refuses what a running query has read, if the stream has become another one since the query was started.
+    def check_batch(  # noqa: B027 - files are looked at one by one
+        self, read: ReadSoFar, line: str, losses: Sequence[Loss], query: StreamingQuery | None, number: int
+    ) -> None:
+        """Refuses a batch if the stream has become another one since the query was started, or if rows of it were passed over.
 
         Args:
-            read: How far the query has read the stream now.
-            query: It is running a batch; None once it has come to its end.
+            read: How far the query has read the stream before the batch.
+            line: The line of Spark's offset log after the batch.
+            losses: What the stage leaves out: it may be passed over.
+            query: It is running the batch; None once it has come to its end.
             number: That of the stream, in the order of Spark's offset log.
 
         Raises:
-            RejectedError: It has.
+            RejectedError: It has, or they were.
         """
 
     def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> None:  # noqa: B027 - what was read stays in most kinds

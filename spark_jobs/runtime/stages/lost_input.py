@@ -114,11 +114,7 @@ def _go_on(
 
 
 def _lost(stage: StageRun, thoroughly: Collection[InputName]) -> Iterator[tuple[SourceKind, ReadSoFar, Loss]]:
-    last = stage.spark_log.last_commit()
-    lines = (NO_OFFSET,) * len(stage.sources) if last == NO_BATCH else stage.spark_log.offsets(last).sources
-    for stream, line in zip(stage.sources, lines, strict=True):
-        if stream is not None:
-            read = replace(stream.read, line=line)
-            loss = stream.kind.lost(read, thorough=read.name in thoroughly)
-            if loss is not None:
-                yield stream.kind, read, loss
+    for stream in stage.read_up_to(stage.spark_log.last_commit()):
+        loss = stream.kind.lost(stream.read, thorough=stream.read.name in thoroughly)
+        if loss is not None:
+            yield stream.kind, stream.read, loss
