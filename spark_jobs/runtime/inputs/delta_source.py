@@ -23,16 +23,9 @@ from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
 from spark_jobs.publication.fitting import shape, unreadable
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.lost_errors import lost_before_read
 from spark_jobs.runtime.inputs.old_query import refused
-from spark_jobs.runtime.inputs.source_kind import (
-    OwnLog,
-    ReadSoFar,
-    SourceKind,
-    another_kind,
-    another_source,
-    lost_before_read,
-    refused_input,
-)
+from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, another_source, refused_input
 from spark_jobs.runtime.spark.plan import Leaf, change_options, first_delta_version, unread_delta_files
 from spark_jobs.runtime.spark.session import file_statuses, spark_failures
 from spark_jobs.runtime.spark.spark_errors import OWN_SCHEMA_LOG

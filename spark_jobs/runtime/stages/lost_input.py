@@ -14,9 +14,9 @@ from spark_jobs.protocol.documents import AcceptedLoss, AttemptDocument
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss, beyond, said
-from spark_jobs.runtime.inputs.bounds import NO_OFFSET
-from spark_jobs.runtime.inputs.source_kind import ReadSoFar, SourceKind, lost_before_read
-from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
+from spark_jobs.runtime.inputs.lost_errors import lost_before_read
+from spark_jobs.runtime.inputs.source_kind import ReadSoFar, SourceKind
+from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.begin_anew import begin_after, end_beginning

@@ -17,7 +17,8 @@ from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.ended_source import is_ended
-from spark_jobs.runtime.inputs.source_kind import SourceStream, without_it
+from spark_jobs.runtime.inputs.lost_errors import without_it
+from spark_jobs.runtime.inputs.source_kind import SourceStream
 from spark_jobs.runtime.spark.plan import DEDUPLICATION, feeds_another_operator
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound

@@ -19,7 +19,7 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.merges import repeated_keys
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, ExpectedFile
-from spark_jobs.runtime.inputs.source_kind import without_it
+from spark_jobs.runtime.inputs.lost_errors import without_it
 from spark_jobs.runtime.spark.plan import (
     BatchFacts,
     ListedFiles,
