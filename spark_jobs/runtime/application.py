@@ -23,7 +23,6 @@ from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
 from spark_jobs.home.places import check_places
 from spark_jobs.protocol.documents import (
-    AcceptedLoss,
     AttemptDocument,
     CheckpointKind,
     Manifest,
@@ -426,7 +425,7 @@ class Application:
             following = interrupted.model_copy(update=changed)
             self._take_over(interrupted, following, attempt, plan)
             return rounds.begin(following)
-        self._record(plan.losses, attempt)
+        rounds.accept_losses(attempt.round, attempt, plan.losses)
         return rounds.begin(
             RoundDocument(
                 round=attempt.round,
@@ -456,15 +455,8 @@ class Application:
             if pinned := rounds.pinned(interrupted.round, source):
                 rounds.pin(following.round, pinned)
         carried = before.losses if before is not None and before.round == interrupted.round else ()
-        self._record([loss for loss in carried if loss.input not in plan.settled.renewed], attempt)
-
-    def _record(self, losses: Sequence[Loss], attempt: AttemptDocument) -> None:
-        """Records what the round of an attempt leaves out from its beginning."""
-        if losses:
-            accepted = AcceptedLoss(
-                round=attempt.round, attempt=attempt.attempt, run=attempt.run, accepted_at=datetime.now(UTC), losses=tuple(losses)
-            )
-            Rounds(self.home).accept_loss(accepted)
+        losses = [loss for loss in carried if loss.input not in plan.settled.renewed]
+        rounds.accept_losses(attempt.round, attempt, losses)
 
     def _site(
         self,

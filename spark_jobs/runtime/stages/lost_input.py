@@ -7,10 +7,8 @@ anything is left out, and stands in every later checkpoint of the round. Only wh
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
 
-from spark_jobs.protocol.documents import AcceptedLoss, AttemptDocument
+from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss, beyond, said
@@ -64,14 +62,7 @@ def leave_out_lost(
     if refused:
         raise lost_before_read(refused)
     if new:
-        document = AcceptedLoss(
-            round=site.round.round,
-            attempt=attempt.attempt,
-            run=attempt.run,
-            accepted_at=datetime.now(UTC),
-            losses=tuple(new),
-        )
-        site.rounds.accept_loss(document)
+        site.rounds.accept_losses(site.round.round, attempt, new)
         site.losses.extend(new)
     for loss in new:
         _LOG.warning("stage %s goes on without what is gone of source %s: %s", loss.stage, loss.input, said(loss))
