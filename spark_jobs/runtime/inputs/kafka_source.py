@@ -5,8 +5,8 @@ more. So an end that no record has (a transaction's marker, a record that was co
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, StorageError, StreamPipelineError
+from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, StorageError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownKafka, KnownSource
 from spark_jobs.protocol.losses import Loss, LostOffsets, OffsetRange
@@ -64,17 +64,12 @@ class KafkaSource(SourceKind):
             )
 
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KafkaPin:
-        try:
-            line = newest_offset(frame, leaf)
-        except spark_failures() as error:
-            raise _unanswered(name, "where its topics end", error) from error
-        return kafka_pin(line or "{}")
+        with _asking(name, "where its topics end"):
+            return kafka_pin(newest_offset(frame, leaf) or "{}")
 
     def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownKafka:
-        try:
+        with _asking(name, "what its topics are"):
             cluster, topics = kafka_topics(frame, leaf)
-        except spark_failures() as error:
-            raise _unanswered(name, "what its topics are", error) from error
         return KnownKafka(cluster=cluster, topics=topics)
 
     def difference(self, before: KnownSource, now: KnownSource) -> str | None:
@@ -92,19 +87,15 @@ class KafkaSource(SourceKind):
         """See :meth:`SourceKind.check_batch`. Spark goes on in whatever topic has the name: see also :meth:`KafkaBound.unread`."""
         if query is None or not isinstance(read.known, KnownKafka):
             return
-        try:
+        with _asking(read.name, "what its topics are"):
             ids = running_kafka_topics(read.session, query, number, list(read.known.topics))
-        except spark_failures() as error:
-            raise _unanswered(read.name, "what its topics are", error) from error
         now = read.known.model_copy(update={"topics": read.known.topics | ids})
         if why := self.difference(read.known, now):
             raise another_source({read.name: why})
 
     def resolve(self, name: InputName, frame: DataFrame, leaf: Leaf, known: KnownSource) -> KnownSource:
-        try:
+        with _asking(name, "where its topics begin"):
             line = first_kafka_offset(frame, leaf)
-        except spark_failures() as error:
-            raise _unanswered(name, "where its topics begin", error) from error
         return known.model_copy(update={"begins": kafka_pin(line).topics})
 
     def renewed(self, before: KnownSource, now: KnownSource) -> KnownSource:
@@ -148,10 +139,8 @@ class KafkaSource(SourceKind):
         return kafka_line(_offsets(known.begins))
 
     def _oldest(self, read: ReadSoFar, at: Mapping[Partition, int]) -> dict[Partition, int]:
-        try:
+        with _asking(read.name, "where its topics begin"):
             return oldest_kafka_offsets(read.session, read.leaf, list(at))
-        except spark_failures() as error:
-            raise _unanswered(read.name, "where its topics begin", error) from error
 
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "KafkaBound":
         assert isinstance(pin, KafkaPin)
@@ -168,20 +157,30 @@ class KafkaSource(SourceKind):
         raise NotImplementedError("refused before")
 
 
-def _unanswered(name: InputName, what: str, error: Exception) -> StreamPipelineError:
-    if any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error)):
-        return refused_input(
-            name,
-            "reads a Kafka topic that is not there",
-            "Create the topic, or correct its name. If it is gone for good, leave it out of the "
-            f"source's options, and go on without it: --accept-data-loss {name} (accept_data_loss=['{name}']).",
-        )
-    return StorageError(
-        f"Input '{name}' reads Kafka, which does not tell {what}: {java_message(error)}.",
-        safe="Nothing was written.",
-        remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again.",
-        input=name,
-    )
+@contextmanager
+def _asking(name: InputName, what: str) -> Iterator[None]:
+    """Names the input whose question Kafka does not answer.
+
+    Raises:
+        InvalidPipelineError: It reads a topic that is not there.
+        StorageError: Kafka does not answer.
+    """
+    try:
+        yield
+    except spark_failures() as error:
+        if any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error)):
+            raise refused_input(
+                name,
+                "reads a Kafka topic that is not there",
+                "Create the topic, or correct its name. If it is gone for good, leave it out of the "
+                f"source's options, and go on without it: --accept-data-loss {name} (accept_data_loss=['{name}']).",
+            ) from error
+        raise StorageError(
+            f"Input '{name}' reads Kafka, which does not tell {what}: {java_message(error)}.",
+            safe="Nothing was written.",
+            remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again.",
+            input=name,
+        ) from error
 
 
 def _next_offsets(read: ReadSoFar) -> dict[Partition, int]:
