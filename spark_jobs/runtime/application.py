@@ -271,7 +271,7 @@ class Application:
         before = self._sources_before(decision, facts)
         known = {name: each for name, each in before.items() if name not in anew}
         mask = masking(self.parameters.secrets)
-        sources = find_sources(self.graph, session, self.parameters.values, adopted, ended, known, mask)
+        sources = find_sources(self.graph, session, self.parameters.values, mask, before=known, ended=ended, adopted=adopted)
         settled = self._settle(request, decision, facts, sources, before, anew)
         check_sources(self.home, settled.sources)
         if settled.renewed:

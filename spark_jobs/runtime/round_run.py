@@ -101,9 +101,11 @@ class RoundRun:
         plan_stages(self.graph, self.site.spark, self.site.params, mistakes)
         mistakes.check()
         ended = ended_sources(self.graph, newest, self.round.round)
-        before, adopted = self.site.sources, self.round.adopted
-        found = find_sources(self.graph, self.site.spark, self.site.params, adopted, ended, before, self.mask)
-        self.site = replace(self.site, sources=settle(found, before, ()).sources)
+        site, before = self.site, self.site.sources
+        found = find_sources(
+            self.graph, site.spark, site.params, self.mask, before=before, ended=ended, adopted=self.round.adopted
+        )
+        self.site = replace(site, sources=settle(found, before, ()).sources)
 
     def _renewed(self) -> frozenset[InputName]:
         """The sources that are read from their beginning after the checkpoint that this attempt goes on from."""
