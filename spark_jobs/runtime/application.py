@@ -284,9 +284,8 @@ class Application:
         check_stages(self.graph, session, planned.stages, adopted)
         losses: Sequence[Loss] = ()
         if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
-            stages_of = {stage.sink.name: stage.name for stage in self.graph.stages.values() if stage.sink}
             publishers = Publishers(lambda: spark, at_work=True)
-            check_replacement(self.pipeline.uuid, self.graph.sinks, places, stages_of, publishers)
+            check_replacement(self.pipeline.uuid, self.graph.stages.values(), places, publishers)
             losses = self._tidying(session).taken_away(request.accept_data_loss)
         fates = stage_fates(decision, facts, self.graph.describe())
         if isinstance(decision, BeginFromSavepoint) and decision.on_rewind is OnRewind.REFUSE:
