@@ -181,36 +181,53 @@ class Channel:
         Raises:
             ConflictError: Others asked at the same time, every time.
         """
+        attempt = self.next_attempt()
+        request = StartRequest(
+            request=start_request_id(attempt),
+            attempt=attempt,
+            run=run,
+            requested_at=datetime.now(UTC),
+            parameters=parameters,
+            on_end=on_end,
+            publish=publish,
+            fresh=fresh,
+            on_rewind=on_rewind,
+            adopt_offsets=dict(adopt_offsets),
+            checkpoint=checkpoint,
+            restore=restore,
+            allow_dropped=allow_dropped,
+            state_partitions=state_partitions,
+            new_sources=tuple(sorted(new_sources)),
+            accept_data_loss=tuple(sorted(accept_data_loss)),
+            restarts=restarts,
+        )
+        return self.ask(request)
+
+    def ask(self, request: StartRequest) -> StartRequest:
+        """Writes a request for a run, durably, under the next free number.
+
+        Returns the request that was made in the same words and is still unclaimed, else the new one.
+
+        Args:
+            request: What is asked for. It has the number of the next attempt, unless others ask at the same time.
+
+        Raises:
+            ConflictError: Others asked at the same time, every time.
+        """
         for _ in range(_TRIES):
-            attempt = self.next_attempt()
-            highest = AttemptNumber(attempt - 1)
-            request = StartRequest(
-                request=start_request_id(attempt),
-                attempt=attempt,
-                run=run,
-                requested_at=datetime.now(UTC),
-                parameters=parameters,
-                on_end=on_end,
-                publish=publish,
-                fresh=fresh,
-                on_rewind=on_rewind,
-                adopt_offsets=dict(adopt_offsets),
-                checkpoint=checkpoint,
-                restore=restore,
-                allow_dropped=allow_dropped,
-                state_partitions=state_partitions,
-                new_sources=tuple(sorted(new_sources)),
-                accept_data_loss=tuple(sorted(accept_data_loss)),
-                restarts=restarts,
-            )
-            unclaimed = self._unclaimed(highest)
+            unclaimed = self._unclaimed(AttemptNumber(request.attempt - 1))
             if unclaimed is not None and _asks_the_same(unclaimed, request):
                 return unclaimed
             with suppress(AlreadyExistsError):  # an earlier try has written it
-                create_document(self.files, run_entry_path(attempt, run), RunEntry(attempt=attempt, run=run))
+                create_document(
+                    self.files, run_entry_path(request.attempt, request.run), RunEntry(attempt=request.attempt, run=request.run)
+                )
             with suppress(AlreadyExistsError), step(Step.REQUEST_CREATE):  # another asker took the number: look again
                 create_document(self.files, request_path(request.request), request)
                 return request
+            attempt = self.next_attempt()
+            changed = {"request": start_request_id(attempt), "attempt": attempt, "requested_at": datetime.now(UTC)}
+            request = request.model_copy(update=changed)
         raise _overtaken(self.files.url)
 
     def request(self, request: RequestId) -> StartRequest:

@@ -7,8 +7,9 @@ Invariants:
 3. A loss is recorded before the first batch that leaves something out. What is recorded as lost stays lost in its round.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from spark_jobs.control.pins import pins_of_round
 from spark_jobs.home.layout import (
@@ -20,7 +21,7 @@ from spark_jobs.home.layout import (
     round_tidied_path,
     tidied_inputs,
 )
-from spark_jobs.protocol.documents import AcceptedLoss, PinnedInput, RoundDocument, TidiedInput
+from spark_jobs.protocol.documents import AcceptedLoss, AttemptDocument, PinnedInput, RoundDocument, TidiedInput
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
 from spark_jobs.protocol.ids import InputName, RoundNumber
 from spark_jobs.protocol.losses import Loss
@@ -66,11 +67,16 @@ class Rounds:
         """Returns the pin of an input in this round; None before it is made."""
         return pins_of_round(self.files, number).pinned(name)
 
-    def accept_loss(self, accepted: AcceptedLoss) -> None:
-        """Records what a round leaves out from here on; durable on return."""
-        number = max(self._loss_numbers(accepted.round), default=0) + 1
+    def accept_losses(self, number: RoundNumber, attempt: AttemptDocument, losses: Sequence[Loss]) -> None:
+        """Records what a round leaves out from here on, if it leaves anything out; durable on return."""
+        if not losses:
+            return
+        path = round_loss_path(number, max(self._loss_numbers(number), default=0) + 1)
+        accepted = AcceptedLoss(
+            round=number, attempt=attempt.attempt, run=attempt.run, accepted_at=datetime.now(UTC), losses=tuple(losses)
+        )
         with step(Step.LOSS_ACCEPT):
-            create_document(self.files, round_loss_path(accepted.round, number), accepted)
+            create_document(self.files, path, accepted)
 
     def losses(self, number: RoundNumber) -> tuple[Loss, ...]:
         """Returns what a round leaves out."""

@@ -244,8 +244,14 @@ def is_unfinished(manifest: Manifest, sink: SinkName) -> bool:
     return manifest.is_published_by_round(sink) and not manifest.ends_round
 
 
-def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: Publish) -> list[PendingTransaction]:
+def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, *, by_round: bool) -> list[PendingTransaction]:
     """Everything that is to be committed to one sink, checked; nothing is written.
+
+    Args:
+        store: The home's checkpoints.
+        manifest: The last one to publish.
+        sink: One of its sinks.
+        by_round: Whether the rows of a round become public together.
 
     Raises:
         RejectedError: The table is not the one that the files were staged for any more, or the chain does not lead to it.
@@ -259,7 +265,7 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
     pending = pending_manifests(store, manifest, sink, reached)
     if not pending:
         return []
-    if policy is Publish.FINAL and not manifest.ends_round:
+    if by_round and not manifest.ends_round:
         raise RejectedError(
             f"Sink {sink} is published from final checkpoints only; {manifest.checkpoint} is {manifest.checkpoint_kind.value}.",
             safe="Nothing was written; everything stays staged.",
@@ -277,7 +283,7 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
             refuse_lossy(cut.table, add)
     refuse_missing(cut, sink, reached, adds)
     transactions = []
-    for group in _groups(pending, sink, policy):
+    for group in _groups(pending, sink, by_round=by_round):
         counting = _counting(group, sink)
         added = tuple(line for m in counting for line in lines[m.checkpoint])
         replace = counting[0].sinks[sink].replace or (counting[0] is pending[0] and carries_replacement)
@@ -287,14 +293,14 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, policy: 
     return transactions
 
 
-def _groups(pending: list[Manifest], sink: SinkName, policy: Publish) -> list[list[Manifest]]:
+def _groups(pending: list[Manifest], sink: SinkName, *, by_round: bool) -> list[list[Manifest]]:
     """The checkpoints of each transaction. A checkpoint whose rows a later one replaces has no transaction of its own.
 
     If somebody else publishes the sink, each round has one transaction, as far as its last checkpoint is on the chain.
     """
-    if policy is Publish.FINAL and pending[-1].sinks[sink].publish is Publish.FINAL:
+    if by_round and pending[-1].sinks[sink].publish is Publish.FINAL:
         return [pending]
-    if policy is Publish.FINAL:
+    if by_round:
         groups = list[list[Manifest]]()
         for manifest in pending:
             if not groups or groups[-1][-1].ends_round:

@@ -113,7 +113,10 @@ class Publication:
     checkpoint: CheckpointId
     manifest: Manifest
     """The checkpoint's; where it was public and was discarded since, the head of its incarnation."""
-    policies: Mapping[SinkName, Publish]
+    sinks: frozenset[SinkName]
+    """Those that are asked for."""
+    by_round: frozenset[SinkName]
+    """Those of them that are published with a round as a whole."""
     plans: Mapping[SinkName, Sequence[PendingTransaction]]
     """By sink that is due what it lacks; none where everything is public."""
     turns: Files | None = None
@@ -150,10 +153,8 @@ class Publication:
                     _refuse_rows_of_others(sink, transaction, cut, publishers)
         for sink, plan in self.plans.items():
             if plan:
-                _publish_sink(store, manifest, sink, self.policies[sink], plan, publishers, self.turns or self.files)
-        return {
-            sink: _result(store, manifest, sink, self.checkpoint) for sink in ordered_sinks(manifest) if sink in self.policies
-        }
+                _publish_sink(store, manifest, sink, sink in self.by_round, plan, publishers, self.turns or self.files)
+        return {sink: _result(store, manifest, sink, self.checkpoint) for sink in ordered_sinks(manifest) if sink in self.sinks}
 
 
 def plan_publication(
@@ -173,15 +174,16 @@ def plan_publication(
         if checkpoint is None or (head := line_after(store, checkpoint)) is None:
             raise
         manifest = head
-    wanted = set(manifest.sinks if sinks is None else sinks)
+    wanted = frozenset(manifest.sinks if sinks is None else sinks)
     policies = {sink: policy or sink_cut(manifest, sink).publish for sink in sorted(wanted)}
     due = [sink for sink in ordered_sinks(manifest) if sink in wanted and (not by_policy or _is_due(manifest, policies[sink]))]
-    if policy is None:
-        policies |= {sink: Publish.FINAL for sink in due if manifest.is_published_by_round(sink)}
+    by_round = frozenset(
+        sink for sink in wanted if (manifest.is_published_by_round(sink) if policy is None else policy is Publish.FINAL)
+    )
     number = manifest.checkpoint if checkpoint is None else checkpoint
     lacking = due if manifest.checkpoint == number else []
-    plans = {sink: _persist(partial(prepare, store, manifest, sink, policies[sink])) for sink in lacking}
-    return Publication(files, number, manifest, policies, plans)
+    plans = {sink: _persist(partial(prepare, store, manifest, sink, by_round=sink in by_round)) for sink in lacking}
+    return Publication(files, number, manifest, wanted, by_round, plans)
 
 
 def published(files: Files, checkpoint: CheckpointId) -> dict[SinkName, SinkResult]:
@@ -289,7 +291,7 @@ def _publish_sink(
     store: CheckpointStore,
     manifest: Manifest,
     sink: SinkName,
-    policy: Publish,
+    by_round: bool,
     plan: Sequence[PendingTransaction],
     publishers: Publishers,
     turns: Files,
@@ -301,7 +303,7 @@ def _publish_sink(
         nonlocal checked
         transactions, checked = checked, None
         if transactions is None:
-            transactions = prepare(store, manifest, sink, policy)
+            transactions = prepare(store, manifest, sink, by_round=by_round)
         if not transactions:
             return
         publisher = transactions[0].publisher

@@ -23,7 +23,6 @@ from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
 from spark_jobs.home.places import check_places
 from spark_jobs.protocol.documents import (
-    AcceptedLoss,
     AttemptDocument,
     CheckpointKind,
     Manifest,
@@ -231,7 +230,7 @@ class Application:
             self._publish_head(attempt, publishers)
             run.tidy()
             build_work_directory(self.home, attempt, facts, spark)
-            run.begin()
+            run.subsumption.begin()
             return _success(request, *RunningPipeline(run).go_on(first=facts.newest_attempt is None))
 
     def plan(self, request: StartRequest) -> StartPlan | Manifest:
@@ -272,7 +271,7 @@ class Application:
         before = self._sources_before(decision, facts)
         known = {name: each for name, each in before.items() if name not in anew}
         mask = masking(self.parameters.secrets)
-        sources = find_sources(self.graph, session, self.parameters.values, adopted, ended, known, mask)
+        sources = find_sources(self.graph, session, self.parameters.values, mask, before=known, ended=ended, adopted=adopted)
         settled = self._settle(request, decision, facts, sources, before, anew)
         check_sources(self.home, settled.sources)
         if settled.renewed:
@@ -285,9 +284,8 @@ class Application:
         check_stages(self.graph, session, planned.stages, adopted)
         losses: Sequence[Loss] = ()
         if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
-            stages_of = {stage.sink.name: stage.name for stage in self.graph.stages.values() if stage.sink}
             publishers = Publishers(lambda: spark, at_work=True)
-            check_replacement(self.pipeline.uuid, self.graph.sinks, places, stages_of, publishers)
+            check_replacement(self.pipeline.uuid, self.graph.stages.values(), places, publishers)
             losses = self._tidying(session).taken_away(request.accept_data_loss)
         fates = stage_fates(decision, facts, self.graph.describe())
         if isinstance(decision, BeginFromSavepoint) and decision.on_rewind is OnRewind.REFUSE:
@@ -426,7 +424,7 @@ class Application:
             following = interrupted.model_copy(update=changed)
             self._take_over(interrupted, following, attempt, plan)
             return rounds.begin(following)
-        self._record(plan.losses, attempt)
+        rounds.accept_losses(attempt.round, attempt, plan.losses)
         return rounds.begin(
             RoundDocument(
                 round=attempt.round,
@@ -456,15 +454,8 @@ class Application:
             if pinned := rounds.pinned(interrupted.round, source):
                 rounds.pin(following.round, pinned)
         carried = before.losses if before is not None and before.round == interrupted.round else ()
-        self._record([loss for loss in carried if loss.input not in plan.settled.renewed], attempt)
-
-    def _record(self, losses: Sequence[Loss], attempt: AttemptDocument) -> None:
-        """Records what the round of an attempt leaves out from its beginning."""
-        if losses:
-            accepted = AcceptedLoss(
-                round=attempt.round, attempt=attempt.attempt, run=attempt.run, accepted_at=datetime.now(UTC), losses=tuple(losses)
-            )
-            Rounds(self.home).accept_loss(accepted)
+        losses = [loss for loss in carried if loss.input not in plan.settled.renewed]
+        rounds.accept_losses(attempt.round, attempt, losses)
 
     def _site(
         self,

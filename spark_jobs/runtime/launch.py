@@ -65,6 +65,10 @@ class RunOptions:
     accept_data_loss: Sequence[str] = ()
     workspace: str | None = None
 
+    def adopted(self) -> dict[InputName, str]:
+        """Returns by source the URL of the checkpoint directory whose offsets are adopted."""
+        return {InputName(source): open_files(directory).url for source, directory in self.adopt_offsets.items()}
+
     def request(self, attempt: AttemptNumber, parameters: dict[str, Any]) -> StartRequest:
         """Returns the request that asks for such a run, not written."""
         return StartRequest(
@@ -77,7 +81,7 @@ class RunOptions:
             publish=self.publish,
             fresh=self.fresh,
             on_rewind=self.on_rewind,
-            adopt_offsets={InputName(source): open_files(directory).url for source, directory in self.adopt_offsets.items()},
+            adopt_offsets=self.adopted(),
             checkpoint=self.checkpoint,
             restore=self.restore,
             allow_dropped=self.allow_dropped,
@@ -106,30 +110,15 @@ def launch(
     bound = _bound(pipeline, graph, parameters)
     files = open_home(home, options.workspace) if isinstance(home, str) else home
     channel = Channel(files)
-    adopt = {InputName(source): open_files(directory).url for source, directory in options.adopt_offsets.items()}
     if not channel.attempts.numbers():  # else the home decides whether anything is adopted
-        old_offsets(graph, adopt)
+        old_offsets(graph, options.adopted())
         check_paths(graph, bound)
     _check_places(files, graph, bound, begins=False)
     if channel.pipeline() is None:
         check_around(files)
         check_create_if_absent(files)
     document = channel.claim(graph.pipeline, claim_workspace(files, channel.pipeline(), options.workspace))
-    request = channel.request_start(
-        options.run or new_run_id(),
-        parameters=bound.public(),
-        on_end=options.on_end,
-        publish=options.publish,
-        fresh=options.fresh,
-        on_rewind=options.on_rewind,
-        adopt_offsets=adopt,
-        checkpoint=options.checkpoint,
-        restore=options.restore,
-        allow_dropped=options.allow_dropped,
-        state_partitions=options.state_partitions,
-        new_sources=[InputName(name) for name in options.new_sources],
-        accept_data_loss=[InputName(name) for name in options.accept_data_loss],
-    )
+    request = channel.ask(options.request(channel.next_attempt(), bound.public()))
     return Application(graph, bound, files, document, start_spark, watch, open_directory).answer(request)
 
 

@@ -27,8 +27,7 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.checkpoints.cut import Due
-from spark_jobs.runtime.checkpoints.subsume import subsume
-from spark_jobs.runtime.checkpoints.sweep import leave_swept, take_back_swept
+from spark_jobs.runtime.checkpoints.subsume import Subsumption
 from spark_jobs.runtime.checkpoints.tidying import Tidying
 from spark_jobs.runtime.spark.session import spark_failures
 from spark_jobs.runtime.spark.spark_errors import is_about_a_file
@@ -68,14 +67,6 @@ class RoundRun:
     tidying: Tidying | None = None
     """Takes away files that were read."""
     outputs: dict[StageName, StageOutput] = field(default_factory=dict)
-    _first: bool = True
-    """Whether this attempt has still to delete what earlier ones have left in the home."""
-    _left: bool = True
-    """Whether an earlier attempt, or a stage that met other columns, may have left staged files that nothing names."""
-
-    def begin(self) -> None:
-        """Finds out whether the attempt before may have left files in the public tables. Is called before a stage runs."""
-        self._left = not take_back_swept(self.site.work)
 
     def build(self) -> list[StageRun]:
         """The stages, ready to run, in topological order."""
@@ -104,14 +95,17 @@ class RoundRun:
             InvalidPipelineError: A stage cannot run with the new columns.
             RejectedError: Rows that were not read yet cannot be read any more, or a source is another one.
         """
-        self.parent, self._left = newest, True
+        self.parent = newest
+        self.subsumption.expect_unnamed()
         mistakes = Mistakes()
         plan_stages(self.graph, self.site.spark, self.site.params, mistakes)
         mistakes.check()
         ended = ended_sources(self.graph, newest, self.round.round)
-        before, adopted = self.site.sources, self.round.adopted
-        found = find_sources(self.graph, self.site.spark, self.site.params, adopted, ended, before, self.mask)
-        self.site = replace(self.site, sources=settle(found, before, ()).sources)
+        site, before = self.site, self.site.sources
+        found = find_sources(
+            self.graph, site.spark, site.params, self.mask, before=before, ended=ended, adopted=self.round.adopted
+        )
+        self.site = replace(site, sources=settle(found, before, ()).sources)
 
     def _renewed(self) -> frozenset[InputName]:
         """The sources that are read from their beginning after the checkpoint that this attempt goes on from."""
@@ -211,23 +205,11 @@ class RoundRun:
             StreamPipelineError: Not every sink is public that should be; the checkpoint stands.
         """
         results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=self.publishers)
-        self._subsume(stages, manifest, results)
+        if any(stage.restarts for stage in self.site.heartbeat.status.stages.values()):
+            self.subsumption.expect_unnamed()
+        self.subsumption.after(manifest, stages, results)
         self.tidy()
         return results
-
-    def _subsume(self, stages: Sequence[StageRun], manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> None:
-        """Deletes what a checkpoint has made needless. Looks through the public tables only if something may be left there."""
-        left = self._left or any(stage.restarts for stage in self.site.heartbeat.status.stages.values())
-        walk = left and (self._first or manifest.ends_attempt)
-        retained = self.graph.checkpointing.retained
-        if not subsume(self.home, stages, manifest, results, retained=retained, first=self._first, walk=walk):
-            return
-        self._first = False
-        if manifest.ends_attempt:
-            try:
-                leave_swept(self.site.work)
-            except (OSError, StreamPipelineError) as error:
-                _LOG.warning("the next attempt looks through the public tables: %s", error)
 
     def tidy(self) -> None:
         """Takes away the files of sources that are done with. What cannot be done is logged, and left to the next checkpoint or attempt."""
@@ -237,6 +219,11 @@ class RoundRun:
                 self.tidying.run()
         except failures as error:
             _LOG.warning("not all files that were read are archived or deleted: %s", error)
+
+    @cached_property
+    def subsumption(self) -> Subsumption:
+        """Deletes what the checkpoints of this attempt have made needless."""
+        return Subsumption(self.home, self.site.work, self.graph.checkpointing.retained)
 
     @cached_property
     def parent(self) -> Manifest | None:

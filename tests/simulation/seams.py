@@ -41,7 +41,7 @@ class _Heartbeat:
 
     def __init__(self, site: Site, *_: object, **__: object) -> None:
         self.stop = site.told
-        self.status = SimpleNamespace(stages=defaultdict(lambda: SimpleNamespace(state=StageState.RUNNING)))
+        self.status = SimpleNamespace(stages=defaultdict(lambda: SimpleNamespace(state=StageState.RUNNING, restarts=0)))
 
     def __enter__(self) -> "_Heartbeat":
         return self
@@ -148,7 +148,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (application, "Tombstones", _Tombstones),
         (application, "plan_pipeline", lambda *_: SimpleNamespace(stages={}, tables={})),
         (application, "check_stages", lambda *_: None),
-        (application, "find_sources", lambda *_: {}),
+        (application, "find_sources", lambda *_, **__: {}),
         (running_stage, "application_has_ended", lambda spark: False),
         (stage_query, "QuietQueries", SimpleNamespace(during=lambda session: nullcontext())),
         (staging, "DeltaJvm", lambda session: SimpleNamespace(write_files=site.write_files)),

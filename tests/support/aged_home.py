@@ -26,7 +26,7 @@ from spark_jobs.protocol.documents import (
     Status,
 )
 from spark_jobs.protocol.ids import CheckpointId, InputName, PipelineName, RequestId, RunId
-from spark_jobs.runtime.checkpoints.subsume import subsume
+from spark_jobs.runtime.checkpoints.subsume import Subsumption
 from spark_jobs.runtime.start.attempt import begin_attempt
 from spark_jobs.runtime.start.decision import Answer, Continue, decide
 from spark_jobs.runtime.start.facts import read_facts
@@ -138,7 +138,7 @@ def end(
         work_directory=attempt.work_directory.id,
     )
     store.complete(manifest)
-    subsume(files, [], manifest, {}, retained=1, first=True, walk=True)
+    Subsumption(files, MemoryFiles(), 1).after(manifest, [], {})
     return manifest
 
 

@@ -21,46 +21,63 @@ from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
+_SWEPT = "swept.json"
 
 
-def subsume(
-    home: Files,
-    stages: Sequence[StageRun],
-    manifest: Manifest,
-    results: Mapping[SinkName, SinkResult],
-    *,
-    retained: int,
-    first: bool,
-    walk: bool,
-) -> bool:
-    """Deletes what nothing names any more after ``manifest``, which this attempt has created. What cannot be deleted is logged, and left.
+class Subsumption:
+    """Deletes what each checkpoint of an attempt has made needless. What cannot be deleted is logged, and left.
+
+    The larger a public table is, the more it costs to look through its directory. An attempt does so only if the attempt before has not
+    ended cleanly, or if one of its own stages has failed: at its first checkpoint, and at its last one for later batches. Files that it
+    cannot judge then, and files that a failed task has left of a batch that succeeded, stay until ``VACUUM``, like those of any failed
+    write to Delta.
 
     Args:
         home: The home.
-        stages: All of the pipeline.
-        manifest: The newest checkpoint.
-        results: What its publication came to.
+        work: The attempt's work directory. A mark in it says that an attempt has ended and left no unnamed file in the public tables.
         retained: How many complete checkpoints are kept.
-        first: Whether what earlier attempts have left in the home is still to be deleted.
-        walk: Whether the directories of the public tables are looked through for staged files that nothing names.
-
-    Returns:
-        Whether all of it was deleted.
     """
-    try:
-        needless = _Needless(home, stages, manifest, results, retained)
-        needless.delete_staged(walk=walk)
-        needless.discard()
-        if first:
-            sweep_abandoned(home, Attempts(home).read(manifest.attempt), {each.incarnation for each in needless.kept})
-    except (OSError, StreamPipelineError) as error:
-        _LOG.warning("not all that nothing names was deleted: %s", error)
-        return False
-    return True
+
+    def __init__(self, home: Files, work: Files, retained: int) -> None:
+        self._home, self._work, self._retained = home, work, retained
+        self._is_first = True
+        """Whether what earlier attempts have left in the home is still to be deleted."""
+        self._unnamed = True
+        """Whether staged files that nothing names may be in the public tables."""
+
+    def begin(self) -> None:
+        """Removes the mark of the attempt before, durably, because stages are about to run."""
+        self._unnamed = _SWEPT not in self._work.names("")
+        self._work.delete(_SWEPT)
+
+    def expect_unnamed(self) -> None:
+        """Notes that stages were interrupted, and may have left staged files that nothing names."""
+        self._unnamed = True
+
+    def after(self, manifest: Manifest, stages: Sequence[StageRun], results: Mapping[SinkName, SinkResult]) -> None:
+        """Deletes what nothing names any more after a checkpoint that this attempt has created.
+
+        Args:
+            manifest: The newest checkpoint.
+            stages: All of the pipeline.
+            results: What its publication came to.
+        """
+        try:
+            needless = _Needless(self._home, stages, manifest, results, self._retained)
+            needless.delete_staged(walk=self._unnamed and (self._is_first or manifest.ends_attempt))
+            needless.discard()
+            if self._is_first:
+                live = Attempts(self._home).read(manifest.attempt)
+                sweep_abandoned(self._home, live, {each.incarnation for each in needless.kept})
+                self._is_first = False
+            if manifest.ends_attempt:
+                self._work.create(_SWEPT, b"{}\n")
+        except (OSError, StreamPipelineError) as error:
+            _LOG.warning("files that nothing names may be left, until a later checkpoint or attempt: %s", error)
 
 
 class _Needless:
-    """Deletes what no checkpoint that is kept needs. The arguments are those of :func:`subsume`."""
+    """Deletes what no checkpoint that is kept needs. The arguments are those of :class:`Subsumption`."""
 
     def __init__(
         self, home: Files, stages: Sequence[StageRun], manifest: Manifest, results: Mapping[SinkName, SinkResult], retained: int

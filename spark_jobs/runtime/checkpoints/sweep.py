@@ -2,10 +2,6 @@
 
 Only files that carry a stage's own prefix are looked at, only after a manifest that this attempt created itself, and only those of
 batches that it holds: later ones may be under way.
-
-The larger a public table is, the more it costs to look through its directory. An attempt does so only if the attempt before has not ended
-cleanly, or if one of its own stages has failed: at its first checkpoint, and at its last one for later batches. Files that it cannot judge
-then, and files that a failed task has left of a batch that succeeded, stay until ``VACUUM``, like those of any failed write to Delta.
 """
 
 import logging
@@ -30,19 +26,6 @@ from spark_jobs.storage.checksums import checksum_name
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
-_SWEPT = "swept.json"
-
-
-def leave_swept(work: Files) -> None:
-    """Marks a work directory whose attempt ends and has left no unnamed file in the public tables. Durable; idempotent."""
-    work.create(_SWEPT, b"{}\n")
-
-
-def take_back_swept(work: Files) -> bool:
-    """Removes the mark of :func:`leave_swept`, durably, because stages are about to run. Returns whether it was there."""
-    swept = _SWEPT in work.names("")
-    work.delete(_SWEPT)
-    return swept
 
 
 class NamedByCheckpoints:

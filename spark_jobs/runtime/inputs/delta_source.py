@@ -23,16 +23,9 @@ from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
 from spark_jobs.publication.fitting import shape, unreadable
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.lost_errors import lost_before_read
 from spark_jobs.runtime.inputs.old_query import refused
-from spark_jobs.runtime.inputs.source_kind import (
-    OwnLog,
-    ReadSoFar,
-    SourceKind,
-    another_kind,
-    another_source,
-    lost_before_read,
-    refused_input,
-)
+from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, another_source, refused_input
 from spark_jobs.runtime.spark.plan import Leaf, change_options, first_delta_version, unread_delta_files
 from spark_jobs.runtime.spark.session import file_statuses, spark_failures
 from spark_jobs.runtime.spark.spark_errors import OWN_SCHEMA_LOG
@@ -155,7 +148,7 @@ class DeltaSource(SourceKind):
         All versions up to now are read with its columns: docs/adr/0022-rows-are-read-with-the-newest-columns.md.
 
         When a query starts, Delta looks at all versions of the table, also at those after a pin, and fails at one that changes rows. The
-        option skipChangeCommits lets Delta pass over these versions. :meth:`lost` and :meth:`check_passed` refuse each of them that the
+        option skipChangeCommits lets Delta pass over these versions. :meth:`lost` and :meth:`check_batch` refuse each of them that the
         stream would have to read.
         """
         if not _is_feed(leaf):
@@ -183,8 +176,11 @@ class DeltaSource(SourceKind):
         log.files.create(f"{log.directory}/_schema_log_{metadata['id']}/0", f"v1\n{json.dumps(entry)}".encode())
         return {_SCHEMA_LOG: f"{log.files.url}/{log.directory}"}
 
-    def check_same(self, read: ReadSoFar, query: StreamingQuery | None, number: int) -> None:
-        """See :meth:`SourceKind.check_same`. Spark itself goes on in whatever table is at the path."""
+    def check_batch(self, read: ReadSoFar, line: str, losses: Sequence[Loss], query: StreamingQuery | None, number: int) -> None:
+        """See :meth:`SourceKind.check_batch`. Spark itself goes on in whatever table is at the path.
+
+        Up to a pin, :meth:`lost` has checked the versions that are passed over when the stage was built.
+        """
         path = read.leaf.options["path"]
         newest = delta_pin(read.session, path)
         now = KnownDelta(path=path, table=newest.table)
@@ -193,7 +189,16 @@ class DeltaSource(SourceKind):
             raise another_source({read.name: why})
         if isinstance(read.pin, DeltaPin) and newest.version < read.pin.version:
             raise _gone_back(read.name, newest, read.pin.version)
-        _check_not_behind(read.name, newest, read.line)
+        _check_not_behind(read.name, newest, line)
+        begin, end = _position(read), _position(replace(read, line=line))
+        if read.pin is not None or begin is None or end is None or end.initial:
+            return
+        if not begin.initial and begin.index >= 0:  # the batch that began the version has looked at its commit
+            begin = _Position(begin.version + 1)
+        last = end.version if end.index >= 0 else end.version - 1
+        loss = LostVersions(input=read.name, stage=read.stage, path=path, skipped=_skipped(read, begin, last))
+        if loss.skipped and (left := beyond(loss, losses)):
+            raise lost_before_read([left])
 
     def check_position(self, name: InputName, session: SparkSession, leaf: Leaf, line: str) -> None:
         if _last_version(line) is not None:
@@ -227,20 +232,6 @@ class DeltaSource(SourceKind):
             skipped=skipped,
             files=tuple(files),
         )
-
-    def check_passed(self, read: ReadSoFar, line: str, losses: Sequence[Loss]) -> None:
-        """See :meth:`SourceKind.check_passed`. Up to a pin, :meth:`lost` has checked the versions when the stage was built."""
-        begin, end = _position(read), _position(replace(read, line=line))
-        if read.pin is not None or begin is None or end is None or end.initial:
-            return
-        if not begin.initial and begin.index >= 0:  # the batch that began the version has looked at its commit
-            begin = _Position(begin.version + 1)
-        last = end.version if end.index >= 0 else end.version - 1
-        loss = LostVersions(
-            input=read.name, stage=read.stage, path=read.leaf.options["path"], skipped=_skipped(read, begin, last)
-        )
-        if loss.skipped and (left := beyond(loss, losses)):
-            raise lost_before_read([left])
 
     def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
         if not isinstance(loss, LostVersions) or loss.last is None:

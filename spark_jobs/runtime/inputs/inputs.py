@@ -1,6 +1,6 @@
 """Sources and static inputs: called, checked, and pinned."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -69,7 +69,7 @@ def _in_zone(name: InputName, frame: DataFrame, column: str, zone: str) -> DataF
     return frame.withColumn(column, F.when(F.col(quoted(column)).isNotNull(), moment))
 
 
-def pin_leaves(name: InputName, frame: DataFrame, leaves: list[Leaf]) -> tuple[Pin, ...]:
+def pin_leaves(name: InputName, frame: DataFrame, leaves: Iterable[Leaf]) -> tuple[Pin, ...]:
     """Returns where each stream of a source would end now.
 
     Raises:

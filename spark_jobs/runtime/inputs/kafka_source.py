@@ -5,8 +5,8 @@ more. So an end that no record has (a transaction's marker, a record that was co
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -64,21 +64,12 @@ class KafkaSource(SourceKind):
             )
 
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> KafkaPin:
-        try:
-            line = newest_offset(frame, leaf)
-        except spark_failures() as error:
-            raise _unanswered(name, "where its topics end", error) from error
-        return kafka_pin(line or "{}")
+        with _asking(name, "where its topics end"):
+            return kafka_pin(newest_offset(frame, leaf) or "{}")
 
     def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownKafka:
-        try:
+        with _asking(name, "what its topics are", were_read=were_read(leaf, before)):
             cluster, topics = kafka_topics(frame, leaf)
-        except spark_failures() as error:
-            if _is_unknown_topic(error) and not were_read(leaf, before):
-                raise refused_input(
-                    name, "reads a Kafka topic that is not there", "Create the topic, or correct its name."
-                ) from error
-            raise _unanswered(name, "what its topics are", error) from error
         return KnownKafka(cluster=cluster, topics=topics)
 
     def difference(self, before: KnownSource, now: KnownSource) -> str | None:
@@ -92,23 +83,19 @@ class KafkaSource(SourceKind):
         anew = [topic for topic, found in sorted(now.topics.items()) if before.topics.get(topic, found) != found]
         return f"reads topics that were made anew: {', '.join(anew)}" if anew else None
 
-    def check_same(self, read: ReadSoFar, query: StreamingQuery | None, number: int) -> None:
-        """See :meth:`SourceKind.check_same`. Spark goes on in whatever topic has the name: see also :meth:`KafkaBound.unread`."""
+    def check_batch(self, read: ReadSoFar, line: str, losses: Sequence[Loss], query: StreamingQuery | None, number: int) -> None:
+        """See :meth:`SourceKind.check_batch`. Spark goes on in whatever topic has the name: see also :meth:`KafkaBound.unread`."""
         if query is None or not isinstance(read.known, KnownKafka):
             return
-        try:
+        with _asking(read.name, "what its topics are"):
             ids = running_kafka_topics(read.session, query, number, list(read.known.topics))
-        except spark_failures() as error:
-            raise _unanswered(read.name, "what its topics are", error) from error
         now = read.known.model_copy(update={"topics": read.known.topics | ids})
         if why := self.difference(read.known, now):
             raise another_source({read.name: why})
 
     def resolve(self, name: InputName, frame: DataFrame, leaf: Leaf, known: KnownSource) -> KnownSource:
-        try:
+        with _asking(name, "where its topics begin"):
             line = first_kafka_offset(frame, leaf)
-        except spark_failures() as error:
-            raise _unanswered(name, "where its topics begin", error) from error
         return known.model_copy(update={"begins": kafka_pin(line).topics})
 
     def renewed(self, before: KnownSource, now: KnownSource) -> KnownSource:
@@ -152,10 +139,8 @@ class KafkaSource(SourceKind):
         return kafka_line(_offsets(known.begins))
 
     def _oldest(self, read: ReadSoFar, at: Mapping[Partition, int]) -> dict[Partition, int]:
-        try:
+        with _asking(read.name, "where its topics begin"):
             return oldest_kafka_offsets(read.session, read.leaf, list(at))
-        except spark_failures() as error:
-            raise _unanswered(read.name, "where its topics begin", error) from error
 
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "KafkaBound":
         assert isinstance(pin, KafkaPin)
@@ -179,23 +164,38 @@ def were_read(leaf: Leaf, before: KnownSource | None) -> bool:
     return isinstance(before, KnownKafka) and {topic.strip() for topic in named} <= before.topics.keys()
 
 
-def _is_unknown_topic(error: Exception) -> bool:
-    return any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error))
+@contextmanager
+def _asking(name: InputName, what: str, *, were_read: bool = True) -> Iterator[None]:
+    """Names the input whose question Kafka does not answer.
 
+    Args:
+        name: The input.
+        what: The question.
+        were_read: Whether its topics were there before: a broker that starts may not know them yet.
 
-def _unanswered(name: InputName, what: str, error: Exception) -> StorageError:
-    """Returns the error for Kafka that does not answer, or does not know a topic which was there: a broker that starts may not yet."""
-    gone = (
-        f" If a topic is gone for good, leave it out of the source's options, and go on without it: --accept-data-loss {name} "
-        f"(accept_data_loss=['{name}'])."
-    )
-    return StorageError(
-        f"Input '{name}' reads Kafka, which does not tell {what}: {java_message(error)}.",
-        safe="Nothing was written.",
-        remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again."
-        + (gone if _is_unknown_topic(error) else ""),
-        input=name,
-    )
+    Raises:
+        InvalidPipelineError: It reads a topic that is not there, and that was not there before.
+        StorageError: Kafka does not answer.
+    """
+    try:
+        yield
+    except spark_failures() as error:
+        unknown = any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error))
+        if unknown and not were_read:
+            raise refused_input(
+                name, "reads a Kafka topic that is not there", "Create the topic, or correct its name."
+            ) from error
+        gone = (
+            f" If a topic is gone for good, leave it out of the source's options, and go on without it: --accept-data-loss {name} "
+            f"(accept_data_loss=['{name}'])."
+        )
+        raise StorageError(
+            f"Input '{name}' reads Kafka, which does not tell {what}: {java_message(error)}.",
+            safe="Nothing was written.",
+            remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again."
+            + (gone if unknown else ""),
+            input=name,
+        ) from error
 
 
 def _next_offsets(read: ReadSoFar) -> dict[Partition, int]:

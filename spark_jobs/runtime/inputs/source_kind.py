@@ -11,7 +11,7 @@ from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
-from spark_jobs.protocol.losses import Loss, LostVersions, said
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.runtime.inputs.bounds import Bound
@@ -192,18 +192,6 @@ class SourceKind(ABC):
             RejectedError: One would.
         """
 
-    def check_passed(self, read: ReadSoFar, line: str, losses: Sequence[Loss]) -> None:  # noqa: B027 - most kinds pass over nothing
-        """Refuses a batch that passes over rows of a stream which are not accepted as lost.
-
-        Args:
-            read: How far the stage has read before the batch.
-            line: The line of Spark's offset log after the batch.
-            losses: What the stage leaves out.
-
-        Raises:
-            RejectedError: The batch passes over such rows.
-        """
-
     def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
         """Returns a stream with the beginning at which it has to begin again to get past a loss; None if it just goes on."""
         return None
@@ -212,16 +200,20 @@ class SourceKind(ABC):
         """Returns the line of Spark's offset log that stands for the beginning which :meth:`past` has returned."""
         raise NotImplementedError("it just goes on")
 
-    def check_same(self, read: ReadSoFar, query: StreamingQuery | None, number: int) -> None:  # noqa: B027 - files are looked at one by one
-        """Refuses what a running query has read, if the stream has become another one since the query was started.
+    def check_batch(  # noqa: B027 - files are looked at one by one
+        self, read: ReadSoFar, line: str, losses: Sequence[Loss], query: StreamingQuery | None, number: int
+    ) -> None:
+        """Refuses a batch if the stream has become another one since the query was started, or if rows of it were passed over.
 
         Args:
-            read: How far the query has read the stream now.
-            query: It is running a batch; None once it has come to its end.
+            read: How far the query has read the stream before the batch.
+            line: The line of Spark's offset log after the batch.
+            losses: What the stage leaves out: it may be passed over.
+            query: It is running the batch; None once it has come to its end.
             number: That of the stream, in the order of Spark's offset log.
 
         Raises:
-            RejectedError: It has.
+            RejectedError: It has, or they were.
         """
 
     def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> None:  # noqa: B027 - what was read stays in most kinds
@@ -281,50 +273,6 @@ def refused_input(name: str, problem: str, remedy: str) -> InvalidPipelineError:
     return InvalidPipelineError(f"Input '{name}' {problem}.", safe="Nothing was written.", remedy=remedy, input=name)
 
 
-def without_it(names: Sequence[str]) -> str:
-    """Returns the remedy for something of sources that is gone."""
-    options = " ".join(f"--accept-data-loss {name}" for name in names)
-    return f"If it is gone for good, go on without it: {options} (accept_data_loss={list(names)}). Or {BEGIN_ANEW}."
-
-
-def lost_before_read(losses: Sequence[Loss]) -> RejectedError:
-    """Returns the error to raise if sources have lost what stages have not read."""
-    if changed := [loss for loss in losses if isinstance(loss, LostVersions) and loss.skipped]:
-        return _changes_rows(changed)
-    names = sorted({loss.input for loss in losses})
-    return RejectedError(
-        f"Source '{losses[0].input}' has lost what stage '{losses[0].stage}' has not read: {_said_all(losses)}.",
-        exists=_READ_BEFORE,
-        safe="Nothing was read further.",
-        remedy=f"Bring it back, then run again. {without_it(names)}",
-        sources=names,
-    )
-
-
-def _changes_rows(losses: Sequence[LostVersions]) -> RejectedError:
-    names = sorted({loss.input for loss in losses})
-    anew, without = (" ".join(f"--{option} {name}" for name in names) for option in ("new-source", "accept-data-loss"))
-    deletes = "Or, to keep the deleted rows, give the source the option ignoreDeletes=true. "
-    return RejectedError(
-        f"Source '{losses[0].input}' changes rows, and stage '{losses[0].stage}' reads only rows that are added: {_said_all(losses)}.",
-        exists=_READ_BEFORE,
-        safe="Nothing was read further.",
-        remedy=f"Read the table again from its beginning: {anew} (new_sources={names}); to follow its changes from there, let the source "
-        f"read its change feed (readChangeFeed=true). {deletes if _only_deletes(losses) else ''}Or leave these versions out, with the new "
-        f"rows in them, and record them: {without} (accept_data_loss={names}).",
-        sources=names,
-    )
-
-
-def _only_deletes(losses: Sequence[LostVersions]) -> bool:
-    return not any(skipped.added_files for loss in losses for skipped in loss.skipped)
-
-
-def _said_all(losses: Sequence[Loss]) -> str:
-    first, *others = losses
-    return "; ".join([said(first), *(f"stage '{loss.stage}' of source '{loss.input}': {said(loss)}" for loss in others)])
-
-
 def another_source(others: Mapping[InputName, str], *, may_be_new: bool = True) -> RejectedError:
     """Returns the error to raise if sources are others than those that were read before.
 
@@ -351,5 +299,4 @@ def another_kind(before: KnownSource, now: KnownSource) -> str:
     return f"reads {_WORDS[now.format]}, and before it read {_WORDS[before.format]}"
 
 
-_READ_BEFORE = "What the stages have read before is staged or public."
 _WORDS = {"delta": "a Delta table", "files": "files", "kafka": "Kafka", "other": "another kind of stream"}

@@ -3,7 +3,8 @@
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -145,15 +146,9 @@ def newest_offset(frame: DataFrame, leaf: Leaf) -> str | None:
 
     Asked with the stream's own options, as a query with ``Trigger.AvailableNow`` would; no query is started and nothing is written.
     """
-    # the place of a checkpoint, from which such a stream only makes a name for itself
-    stream = _micro_batch_stream(leaf, "spark-jobs-pin")
-    try:
+    with _micro_batch_stream(leaf) as stream:
         stream.prepareForTriggerAvailableNow()
-        everything = java_class(frame.sparkSession, "org.apache.spark.sql.connector.read.streaming.ReadLimit").allAvailable()
-        offset = stream.latestOffset(stream.deserializeOffset("{}"), everything)
-        return None if offset is None else str(offset.json())
-    finally:
-        stream.stop()
+        return _newest(frame.sparkSession, stream)
 
 
 def first_kafka_offset(frame: DataFrame, leaf: Leaf) -> str:
@@ -162,53 +157,36 @@ def first_kafka_offset(frame: DataFrame, leaf: Leaf) -> str:
     java_class(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(
         spark._jsparkSession
     )  # a thread of ours has none
-    with tempfile.TemporaryDirectory(prefix="spark-jobs-") as aside:  # Spark writes it down there
-        stream = _micro_batch_stream(leaf, f"{aside}/sources/0")
-        try:
-            return str(stream.initialOffset().json())
-        finally:
-            stream.stop()
+    with (
+        tempfile.TemporaryDirectory(prefix="spark-jobs-") as aside,  # Spark writes it down there
+        _micro_batch_stream(leaf, f"{aside}/sources/0") as stream,
+    ):
+        return str(stream.initialOffset().json())
 
 
 def kafka_topics(frame: DataFrame, leaf: Leaf) -> tuple[str, dict[str, str]]:
     """The id of the cluster that a Kafka stream reads, and by name the ids of the topics that it reads now."""
-    stream = _micro_batch_stream(leaf, "spark-jobs-pin")
-    try:
-        reader = stream.kafkaOffsetReader()
-        everything = java_class(frame.sparkSession, "org.apache.spark.sql.connector.read.streaming.ReadLimit").allAvailable()
-        newest = stream.latestOffset(stream.deserializeOffset("{}"), everything)
-        names = sorted(json.loads(newest.json())) if newest is not None else []
-        admin, asked = reader.admin(), java_class(frame.sparkSession, "java.util.ArrayList")()
-        for name in names:
-            asked.add(name)
-        found = admin.describeTopics(asked).allTopicNames().get()
-        return str(admin.describeCluster().clusterId().get()), {name: str(found.get(name).topicId().toString()) for name in names}
-    finally:
-        stream.stop()
+    with _micro_batch_stream(leaf) as stream:
+        names = sorted(json.loads(_newest(frame.sparkSession, stream) or "{}"))
+        admin = stream.kafkaOffsetReader().admin()
+        topics = _topic_ids(frame.sparkSession, admin, names)
+        return str(admin.describeCluster().clusterId().get()), topics
 
 
 def oldest_kafka_offsets(spark: SparkSession, leaf: Leaf, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """By partition the offset of the oldest record that Kafka still has, without the partitions that the stream no longer reads."""
     partition_class = java_class(spark, "org.apache.kafka.common.TopicPartition")
     earliest = java_class(spark, "org.apache.kafka.clients.admin.OffsetSpec").earliest()
-    stream = _micro_batch_stream(leaf, "spark-jobs-pin")
-    try:
-        admin, found = stream.kafkaOffsetReader().admin(), {}
-        everything = java_class(spark, "org.apache.spark.sql.connector.read.streaming.ReadLimit").allAvailable()
-        newest = stream.latestOffset(stream.deserializeOffset("{}"), everything)
-        there = json.loads(newest.json()) if newest is not None else {}
+    with _micro_batch_stream(leaf) as stream:
+        there = json.loads(_newest(spark, stream) or "{}")
         asked = java_class(spark, "java.util.HashMap")()
         keys = {
             (topic, number): partition_class(topic, number) for topic, number in partitions if str(number) in there.get(topic, {})
         }
         for key in keys.values():
             asked.put(key, earliest)
-        answer = admin.listOffsets(asked)
-        for partition, key in keys.items():
-            found[partition] = int(answer.partitionResult(key).get().offset())
-        return found
-    finally:
-        stream.stop()
+        answer = stream.kafkaOffsetReader().admin().listOffsets(asked)
+        return {partition: int(answer.partitionResult(key).get().offset()) for partition, key in keys.items()}
 
 
 def unread_delta_files(
@@ -239,9 +217,35 @@ def unread_delta_files(
     return found
 
 
-def _micro_batch_stream(leaf: Leaf, place: str) -> Any:
+@contextmanager
+def _micro_batch_stream(leaf: Leaf, place: str = "spark-jobs-pin") -> Iterator[Any]:
+    """Opens a stream of Spark's newer interface outside of a query.
+
+    Args:
+        leaf: The stream.
+        place: Of its checkpoint. The stream makes a name for itself from it; only one that is asked where it begins writes there.
+    """
     relation = leaf.relation
-    return relation.table().newScanBuilder(relation.extraOptions()).build().toMicroBatchStream(place)
+    stream = relation.table().newScanBuilder(relation.extraOptions()).build().toMicroBatchStream(place)
+    try:
+        yield stream
+    finally:
+        stream.stop()
+
+
+def _newest(spark: SparkSession, stream: Any) -> str | None:
+    """Returns the line of the offset log for everything that a stream has now; None where nothing is."""
+    everything = java_class(spark, "org.apache.spark.sql.connector.read.streaming.ReadLimit").allAvailable()
+    offset = stream.latestOffset(stream.deserializeOffset("{}"), everything)
+    return None if offset is None else str(offset.json())
+
+
+def _topic_ids(spark: SparkSession, admin: Any, names: Collection[str]) -> dict[str, str]:
+    asked = java_class(spark, "java.util.ArrayList")()
+    for name in names:
+        asked.add(name)
+    found = admin.describeTopics(asked).allTopicNames().get()
+    return {name: str(found.get(name).topicId().toString()) for name in names}
 
 
 def first_delta_version(leaf: Leaf) -> int | None:
@@ -351,11 +355,7 @@ def running_kafka_topics(spark: SparkSession, query: StreamingQuery, number: int
     """By name the ids that topics have now, asked by a stream of a running query; topics that are gone are missing."""
     admin = _running_streams(query)[number].kafkaOffsetReader().admin()
     there = {str(name) for name in java_list(spark, admin.listTopics().names().get())}
-    asked = java_class(spark, "java.util.ArrayList")()
-    for topic in there.intersection(topics):
-        asked.add(topic)
-    found = admin.describeTopics(asked).allTopicNames().get()
-    return {topic: str(found.get(topic).topicId().toString()) for topic in there.intersection(topics)}
+    return _topic_ids(spark, admin, there.intersection(topics))
 
 
 def watermark_nodes(frame: DataFrame) -> list[str]:

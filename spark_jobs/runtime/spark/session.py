@@ -450,10 +450,9 @@ def _local_status(path: str) -> tuple[int, int] | None:
 def _file_status(spark: SparkSession, path: str) -> tuple[int, int] | None:
     from py4j.protocol import Py4JJavaError
 
-    java_context: Any = spark.sparkContext._jsc
-    location = java_class(spark, _PATH)(java_class(spark, "java.net.URI")(path))
     try:
-        status = location.getFileSystem(java_context.hadoopConfiguration()).getFileStatus(location)
+        location, files = _located(spark, java_class(spark, "java.net.URI")(path))
+        status = files.getFileStatus(location)
     except Py4JJavaError as error:
         if "FileNotFoundException" not in str(error.java_exception):
             raise
@@ -540,10 +539,9 @@ def _located(spark: SparkSession, place: Any) -> tuple[Any, Any]:
 
 def qualified_path(spark: SparkSession, path: str) -> str:
     """A path as Spark's file source writes it into its log: absolute, a URL, with escapes."""
-    java_context: Any = spark.sparkContext._jsc
-    location = java_class(spark, _PATH)(path)
-    located = location.getFileSystem(java_context.hadoopConfiguration()).makeQualified(location).toUri()
-    return str(java_class(spark, "org.apache.spark.paths.SparkPath").fromUri(located).urlEncoded())
+    location, files = _located(spark, path)
+    qualified = files.makeQualified(location).toUri()
+    return str(java_class(spark, "org.apache.spark.paths.SparkPath").fromUri(qualified).urlEncoded())
 
 
 def offset_log_header(spark: SparkSession, timestamp_ms: int) -> dict[str, Any]:

@@ -77,11 +77,12 @@ class Consumption:
 
     def has_consumed(self, producers: Collection[StageName]) -> bool:
         """Whether no row that these producers have staged is left."""
-        return not any(bound.log.amount_after(batch).size_bytes for bound, batch in self._left_of(producers))
+        return not self.in_flight_bytes(producers)
 
     def in_flight_bytes(self, producers: Collection[StageName]) -> int:
         """How much these producers have staged that is left."""
-        return sum(bound.log.amount_after(batch).size_bytes for bound, batch in self._left_of(producers))
+        left = self._left(self._spark_log.last_commit())
+        return sum(bound.log.amount_after(batch).size_bytes for _, bound, batch in left if bound.producer in producers)
 
     def lag(self) -> Mapping[int, Staged]:
         """By stream that reads a channel how much is left in it."""
@@ -91,10 +92,6 @@ class Consumption:
         """How much was left at a cut: after what ``stage``, whose channels these are, has read, up to where its producers were cut."""
         left = [bound.log.amount_after(batch, cut[bound.producer]) for _, bound, batch in self._left(cut[stage])]
         return Staged(sum(staged.rows for staged in left), sum(staged.size_bytes for staged in left))
-
-    def _left_of(self, producers: Collection[StageName]) -> Iterator[tuple[ChannelBound, BatchId]]:
-        left = self._left(self._spark_log.last_commit())
-        return ((bound, batch) for _, bound, batch in left if bound.producer in producers)
 
     def _left(self, batch: BatchId) -> Iterator[tuple[int, ChannelBound, BatchId]]:
         """The channels as ``batch`` has left them, each with the last of its batches of which nothing is left."""

@@ -7,16 +7,14 @@ anything is left out, and stands in every later checkpoint of the round. Only wh
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
 
-from spark_jobs.protocol.documents import AcceptedLoss, AttemptDocument
+from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss, beyond, said
-from spark_jobs.runtime.inputs.bounds import NO_OFFSET
-from spark_jobs.runtime.inputs.source_kind import ReadSoFar, SourceKind, lost_before_read
-from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
+from spark_jobs.runtime.inputs.lost_errors import lost_before_read
+from spark_jobs.runtime.inputs.source_kind import ReadSoFar, SourceKind
+from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.begin_anew import begin_after, end_beginning
@@ -64,14 +62,7 @@ def leave_out_lost(
     if refused:
         raise lost_before_read(refused)
     if new:
-        document = AcceptedLoss(
-            round=site.round.round,
-            attempt=attempt.attempt,
-            run=attempt.run,
-            accepted_at=datetime.now(UTC),
-            losses=tuple(new),
-        )
-        site.rounds.accept_loss(document)
+        site.rounds.accept_losses(site.round.round, attempt, new)
         site.losses.extend(new)
     for loss in new:
         _LOG.warning("stage %s goes on without what is gone of source %s: %s", loss.stage, loss.input, said(loss))
@@ -114,11 +105,7 @@ def _go_on(
 
 
 def _lost(stage: StageRun, thoroughly: Collection[InputName]) -> Iterator[tuple[SourceKind, ReadSoFar, Loss]]:
-    last = stage.spark_log.last_commit()
-    lines = (NO_OFFSET,) * len(stage.sources) if last == NO_BATCH else stage.spark_log.offsets(last).sources
-    for stream, line in zip(stage.sources, lines, strict=True):
-        if stream is not None:
-            read = replace(stream.read, line=line)
-            loss = stream.kind.lost(read, thorough=read.name in thoroughly)
-            if loss is not None:
-                yield stream.kind, read, loss
+    for stream in stage.read_up_to(stage.spark_log.last_commit()):
+        loss = stream.kind.lost(stream.read, thorough=stream.read.name in thoroughly)
+        if loss is not None:
+            yield stream.kind, stream.read, loss

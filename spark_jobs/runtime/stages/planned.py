@@ -31,7 +31,6 @@ from spark_jobs.runtime.stages.stage_inputs import ReadInput, with_watermark
 class PlannedStage:
     """A stage as it would run."""
 
-    stage: Stage
     inputs: Mapping[str, DataFrame]
     """By argument what the function is given, without a watermark. A stage that is read is a stream of its columns."""
     frame: DataFrame
@@ -129,7 +128,7 @@ def _plan(
             stage=stage.name,
         ):
             plan.check_streaming(frame, stage.output_mode.value)
-    return PlannedStage(stage, inputs, frame, event_time_of(stage, frame, watermarks))
+    return PlannedStage(inputs, frame, event_time_of(stage, frame, watermarks))
 
 
 def _input(

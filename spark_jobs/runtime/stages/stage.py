@@ -17,7 +17,8 @@ from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.ended_source import is_ended
-from spark_jobs.runtime.inputs.source_kind import SourceStream, without_it
+from spark_jobs.runtime.inputs.lost_errors import without_it
+from spark_jobs.runtime.inputs.source_kind import SourceStream
 from spark_jobs.runtime.spark.plan import DEDUPLICATION, feeds_another_operator
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound
@@ -142,15 +143,18 @@ class StageRun:
 
     def not_begun(self, last: BatchId) -> frozenset[InputName]:
         """Returns the inputs with a stream of which no batch up to ``last`` has read anything."""
-        lines = (NO_OFFSET,) * len(self.arguments) if last == NO_BATCH else self.spark_log.offsets(last).sources
-        streams = zip(self.arguments, lines, strict=True)
+        streams = zip(self.arguments, self._lines(last), strict=True)
         return frozenset(InputName(self.stage.inputs[argument].name) for argument, line in streams if line == NO_OFFSET)
+
+    def _lines(self, last: BatchId) -> Sequence[str]:
+        """Returns the line of Spark's offset log of each stream after a batch."""
+        return (NO_OFFSET,) * len(self.arguments) if last == NO_BATCH else self.spark_log.offsets(last).sources
 
     def read_up_to(self, last: BatchId) -> list[SourceStream]:
         """Returns the streams of sources as far as the batches up to ``last`` have read them."""
-        if last == NO_BATCH or not any(self.sources):
+        if not any(self.sources):
             return []
-        streams = zip(self.sources, self.spark_log.offsets(last).sources, strict=True)
+        streams = zip(self.sources, self._lines(last), strict=True)
         return [replace(stream, read=replace(stream.read, line=line)) for stream, line in streams if stream is not None]
 
     def left_behind(self, last: BatchId) -> frozenset[InputName]:
@@ -340,7 +344,8 @@ class StageRun:
         """
         for number, (stream, line) in enumerate(zip(self.sources, lines, strict=True)):
             if stream is not None:
-                stream.kind.check_same(replace(stream.read, line=line or NO_OFFSET), None, number)
+                read = replace(stream.read, line=line or NO_OFFSET)
+                stream.kind.check_batch(read, read.line, stream.losses, None, number)
         for argument, bound, line in zip(self.arguments, self.bounds, lines, strict=True):
             if argument not in self.ended and (left := bound.unread(line)):
                 raise InterruptedRunError(

@@ -19,7 +19,7 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.merges import repeated_keys
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, ExpectedFile
-from spark_jobs.runtime.inputs.source_kind import without_it
+from spark_jobs.runtime.inputs.lost_errors import without_it
 from spark_jobs.runtime.spark.plan import (
     BatchFacts,
     ListedFiles,
@@ -102,9 +102,9 @@ class StageWriter:
         with step(Step.STAGE_FILES):
             adds = DeltaJvm(frame.sparkSession).write_files(fitted, str(run.table.path), f"{run.file_prefix}{batch}-")
         self._check_unique(frame.sparkSession, batch, adds)
-        self._check_files(frame.sparkSession, batch)
+        self._check_files(frame.sparkSession, batch, ends)
         self._check_data_files(frame.sparkSession, batch)
-        self._check_sources(batch)
+        self._check_sources(ends)
         facts = self._facts(batch)
         self._check_event_times(batch, facts)
         adds = make_durable(run.directory, adds)
@@ -144,7 +144,7 @@ class StageWriter:
                 keys=list(rule.keys),
             )
 
-    def _check_files(self, session: SparkSession, batch: BatchId) -> None:
+    def _check_files(self, session: SparkSession, batch: BatchId, ends: _Ends) -> None:
         """Compares the files of a batch with the pins. Spark leaves out a file that has gone, and reads one that was replaced as it is.
 
         What Spark has found when it planned the batch is compared in sum; then each file is looked at once more.
@@ -152,11 +152,8 @@ class StageWriter:
         run = self.run
         if not any(bound.names_files for bound in run.bounds):
             return
-        entry = self.run.spark_log.offsets(batch)
-        before = self.run.spark_log.offsets(BatchId(batch - 1)).sources if batch > 0 else (None,) * len(entry.sources)
-        streams = zip(self.run.arguments, self.run.bounds, before, entry.sources, strict=True) if self.run.arguments else ()
         found: list[ListedFiles] | None = None
-        for argument, bound, previous, line in streams:
+        for argument, (bound, previous, line) in zip(run.arguments, ends, strict=False):
             expected = bound.files_between(previous, line)
             if not expected:
                 continue
@@ -175,12 +172,12 @@ class StageWriter:
                     files=len(changed),
                 )
 
-    def _check_sources(self, batch: BatchId) -> None:
+    def _check_sources(self, ends: _Ends) -> None:
         """Refuses a batch if a source has become another one since the query was started, or if the batch has passed over rows."""
-        for number, (stream, (_, before, line)) in enumerate(zip(self.run.sources, self.run.ends_of(batch), strict=True)):
+        for number, (stream, (_, before, line)) in enumerate(zip(self.run.sources, ends, strict=True)):
             if stream is not None:
-                stream.kind.check_same(replace(stream.read, line=line), self.query.result(), number)
-                stream.kind.check_passed(replace(stream.read, line=before or NO_OFFSET), line, stream.losses)
+                read = replace(stream.read, line=before or NO_OFFSET)
+                stream.kind.check_batch(read, line, stream.losses, self.query.result(), number)
 
     def _check_data_files(self, session: SparkSession, batch: BatchId) -> None:
         """Compares the data files of Delta tables that are gone with those that were accepted as lost: Spark leaves out all of them."""

@@ -9,7 +9,8 @@ from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import BatchId, InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.pins import Pin
-from spark_jobs.runtime.inputs.source_kinds import kind_of, kind_of_known
+from spark_jobs.runtime.inputs.inputs import pin_leaves
+from spark_jobs.runtime.inputs.source_kinds import kind_of_known
 from spark_jobs.runtime.start.source_identity import FoundSource, SettledSources
 
 
@@ -68,4 +69,4 @@ def without(
 def _pins(name: InputName, before: Manifest, source: FoundSource) -> tuple[Pin, ...]:
     """Returns where a source ended in the checkpoint's round; a source without an end, or a new one, ends now."""
     pinned = before.inputs.get(name) if name in before.sources else None
-    return pinned or tuple(kind_of(leaf).pin(name, source.frame, leaf) for leaf in source.leaves)
+    return pinned or pin_leaves(name, source.frame, source.leaves)

@@ -4,12 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from spark_jobs.api.sink import Sink
 from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, OnRewind, SinkMode
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, RejectedError
-from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, StageName, app_id
+from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, SinkName, app_id
 from spark_jobs.publication.delta_rs import choose_publisher, open_table
 from spark_jobs.publication.ownership import own_prefixes, refuse_rows_of_others, rows_of_others
 from spark_jobs.publication.pending import CLOSED
@@ -68,30 +67,27 @@ def close_abandoned(
 
 
 def check_replacement(
-    pipeline: PipelineUuid,
-    sinks: Mapping[SinkName, Sink],
-    places: Mapping[SinkName, TablePlace],
-    stages: Mapping[SinkName, StageName],
-    publishers: Publishers,
+    pipeline: PipelineUuid, stages: Iterable[Stage], places: Mapping[SinkName, TablePlace], publishers: Publishers
 ) -> None:
     """Refuses a start whose first publication would remove rows that others have written; writes nothing.
 
     Args:
         pipeline: Which one starts.
-        sinks: As this start declares them.
-        places: Where their tables are.
-        stages: Whose rows each sink gets.
+        stages: All of its stages.
+        places: Where the sinks' tables are.
         publishers: Who lists the files of a table.
 
     Raises:
         UnsupportedTableError: Says how many there are, and in which table.
     """
-    for sink, place in places.items():
-        uri, mode = place.path.as_uri(), sinks[sink].mode
+    for stage in stages:
+        if stage.sink is None:
+            continue
+        uri, mode = places[stage.sink.name].path.as_uri(), stage.sink.mode
         with suppress(NotFoundError):
             table = open_table(uri)
             files = publishers.rows_by_file(choose_publisher(table, mode), uri)
-            refuse_rows_of_others(table, pipeline, sink, mode, stages[sink], files)
+            refuse_rows_of_others(table, pipeline, stage.sink.name, mode, stage.name, files)
 
 
 def check_new_stages(

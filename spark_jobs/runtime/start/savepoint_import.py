@@ -25,7 +25,6 @@ from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import STAGED, TOMBSTONES, tombstones_path
 from spark_jobs.protocol.documents import (
-    AcceptedLoss,
     AttemptDocument,
     CarriedActions,
     CheckpointKind,
@@ -149,14 +148,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
     losses = tuple(loss for loss in source.losses if loss.input in pins)
     rounds = Rounds(begins.home)
     if losses and not rounds.losses(begins.round.round):
-        accepted = AcceptedLoss(
-            round=begins.round.round,
-            attempt=begins.attempt.attempt,
-            run=begins.attempt.run,
-            accepted_at=begins.attempt.started_at,
-            losses=losses,
-        )
-        rounds.accept_loss(accepted)
+        rounds.accept_losses(begins.round.round, begins.attempt, losses)
     with step(Step.SAVEPOINT_IMPORT):
         cuts = {name: stage.bring() for name, stage in stages.items()}
         brought = {sink: (stages[source.sinks[sink].stage].bring_unpublished(sink),) for sink in begins.unpublished}

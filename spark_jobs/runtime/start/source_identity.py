@@ -114,7 +114,14 @@ def ended_sources(
 
 
 def find_sources(
-    graph: Graph, session: SparkSession, params: Any, adopted: Collection[InputName], ended: Sources, before: Sources, mask: Mask
+    graph: Graph,
+    session: SparkSession,
+    params: Any,
+    mask: Mask,
+    *,
+    before: Sources,
+    ended: Sources,
+    adopted: Collection[InputName],
 ) -> dict[InputName, FoundSource]:
     """Looks at every source of a pipeline that is still read; writes nothing.
 
@@ -122,10 +129,10 @@ def find_sources(
         graph: The pipeline.
         session: Of the driver.
         params: The pipeline's.
-        adopted: Sources that begin where an old query stopped.
-        ended: Sources that are not looked at, as they were: see :func:`ended_sources`.
-        before: What the sources were when they were read before.
         mask: Takes secrets out of what is recorded.
+        before: What the sources were when they were read before.
+        ended: Sources that are not looked at, as they were: see :func:`ended_sources`.
+        adopted: Sources that begin where an old query stopped.
 
     Raises:
         InvalidPipelineError: A source cannot be read as it is declared.

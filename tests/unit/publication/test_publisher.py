@@ -385,8 +385,8 @@ def test_a_change_between_the_check_and_the_delta_transaction_is_refused(
 def after_the_check(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Any]) -> None:
     """Lets something happen once, when a sink was checked and its Delta transaction is not begun."""
 
-    def prepare_then(*given: Any) -> list[pending.PendingTransaction]:
-        prepared = pending.prepare(*given)
+    def prepare_then(*given: Any, **named: Any) -> list[pending.PendingTransaction]:
+        prepared = pending.prepare(*given, **named)
         monkeypatch.setattr(publisher, "prepare", pending.prepare)
         happens()
         return prepared

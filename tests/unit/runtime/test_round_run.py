@@ -122,7 +122,7 @@ class Daily:
         graph: Any = SimpleNamespace(checkpointing=CHECKPOINTING)
         none: Any = None
         run = RoundRun(graph, self.home, none, live, none, site, Publishers())
-        run.begin()
+        run.subsumption.begin()
         for kind in kinds:
             self.number += 1
             self.log.append(staged(self.number - 1, self._write(self.number - 1, "staged").name))

@@ -15,7 +15,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import CarriedActions, CheckpointKind, Manifest, Publish, SinkCut, SinkResult
 from spark_jobs.protocol.ids import AppId, AttemptNumber, BatchId, CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import StateFile
-from spark_jobs.runtime.checkpoints.subsume import subsume
+from spark_jobs.runtime.checkpoints.subsume import Subsumption
 from spark_jobs.runtime.staged.channel_cut import cut_channel, rebuild_log
 from spark_jobs.runtime.staged.log_folding import ConsumerCut
 from spark_jobs.runtime.staged.private_log import PrivateLog
@@ -51,11 +51,11 @@ class Copied:
     """Of each checkpoint."""
     system: CountingSystem = field(default_factory=CountingSystem)
     home: LocalFiles = field(init=False)
+    subsumption: Subsumption = field(init=False)
     log: PrivateLog = field(init=False)
     table: Path = field(init=False)
     reads_from: int = 0
     """The version of the private log that the consumer reads next."""
-    swept: bool = False
     number: int = 1
     """The attempt's."""
     public: set[str] = field(default_factory=set)
@@ -69,7 +69,7 @@ class Copied:
 
     def begins_anew(self, log: PrivateLog | None = None) -> None:
         """Another attempt goes on, with a private log that was built anew or with the one that is there."""
-        self.number, self.swept, self.log = self.number + 1, False, log or self.log
+        self.number, self.log = self.number + 1, log or self.log
         self._begin()
 
     def stage(self, batch: int, *, dies: bool = False) -> Path:
@@ -96,8 +96,7 @@ class Copied:
         self.store.complete(manifest)
         self.public |= {path.name for path, _ in named}
         results = {SINK: SinkResult(table="file:///t", checkpoint=number, version=number, rows=1)}
-        first, self.swept = not self.swept, True
-        assert subsume(self.home, [self.run], manifest, results, retained=self.retained, first=first, walk=first)
+        self.subsumption.after(manifest, [self.run], results)
         assert self.public <= self.files(), "what is public is there"
         return manifest
 
@@ -122,6 +121,7 @@ class Copied:
     def _begin(self) -> None:
         attempts = Attempts(self.home)
         attempts.begin(attempt(self.number), known=attempts.numbers())
+        self.subsumption = Subsumption(self.home, LocalFiles(self.root / "work"), self.retained)
 
     @property
     def store(self) -> CheckpointStore:
@@ -199,9 +199,10 @@ def test_the_one_look_of_an_attempt_deletes_what_is_left_and_nothing_that_a_disc
     assert not any(path.exists() for path in left)
 
 
-def test_a_private_log_that_begins_before_the_newest_checkpoint_remembered_loses_no_file(copied: Copied) -> None:
+@pytest.mark.parametrize("packs", [False, True])
+def test_a_private_log_that_begins_before_the_newest_checkpoint_remembered_loses_no_file(tmp_path: Path, packs: bool) -> None:
     """The state of the newest one was damaged: a stage goes back two checkpoints, and with it the logs."""
-    copied.retained, copied.batches, copied.reads_from = 3, 1, PAST_ALL
+    copied = Copied(tmp_path, packs, retained=3, batches=1, reads_from=PAST_ALL)
     newest = [copied.complete() for _ in range(8)][-1]
     older = [copied.store.manifest(CheckpointId(number)) for number in (6, 7, 8)]
     channels = [each.stages[COPIED].channel for each in older]

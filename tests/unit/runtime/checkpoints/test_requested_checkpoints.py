@@ -16,7 +16,7 @@ from spark_jobs.protocol.ids import AttemptNumber, IncarnationId, RequestId
 from spark_jobs.protocol.masking import masking
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
-from spark_jobs.runtime.checkpoints.subsume import subsume
+from spark_jobs.runtime.checkpoints.subsume import Subsumption
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
@@ -367,7 +367,7 @@ def test_a_savepoint_that_was_begun_before_a_fresh_start_is_ended_as_it_was_begu
     def checkpoint(number: int, asked: RequestId | None) -> Manifest:
         fields: dict[str, Any] = {"checkpoint_kind": CheckpointKind.SAVEPOINT, "attempt": AttemptNumber(number), "request": asked}
         manifest = site.pipeline.checkpoint({}, incarnation=IncarnationId("second"), **fields)
-        subsume(site.home, [], manifest, {}, retained=1, first=True, walk=True)
+        Subsumption(site.home, MemoryFiles(), 1).after(manifest, [], {})
         return manifest
 
     second = checkpoint(2, request.request)

@@ -25,7 +25,7 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
 )
 from spark_jobs.protocol.stage_cut import StateFile
-from spark_jobs.runtime.checkpoints.subsume import subsume
+from spark_jobs.runtime.checkpoints.subsume import Subsumption
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.files import create_document
@@ -44,14 +44,16 @@ class Passed:
     """A stage without a sink, whose one consumer is two batches behind; checkpoint ``k`` is cut at batch ``2k``."""
 
     root: Path
-    swept: bool = False
+    retained: int = 1
     home: LocalFiles = field(init=False)
     log: PrivateLog = field(init=False)
     directory: Path = field(init=False)
+    subsumption: Subsumption = field(init=False)
 
     def __post_init__(self) -> None:
         self.home, self.directory = quick(self.root / "home"), self.root / "channel"
         self.directory.mkdir()
+        self.subsumption = Subsumption(self.home, quick(self.root / "work"), self.retained)
         self.log = begun(self.home, "work/stages/passed/log")
         self.began(attempt(1))
 
@@ -65,7 +67,7 @@ class Passed:
             self.log.append(staged(batch, path.name))
         return path
 
-    def complete(self, k: int, *, retained: int = 1, **changes: Any) -> None:
+    def complete(self, k: int, **changes: Any) -> None:
         for batch in range(2 * k - 1, 2 * k + 1):
             self.stage(batch)
         manifest = self.manifest(k, **changes)
@@ -74,8 +76,7 @@ class Passed:
             name: SinkResult(table=sink.table, checkpoint=manifest.checkpoint, version=k, rows=1)
             for name, sink in manifest.sinks.items()
         }
-        first, self.swept = not self.swept, True
-        assert subsume(self.home, [self.run], manifest, results, retained=retained, first=first, walk=first)
+        self.subsumption.after(manifest, [self.run], results)
 
     def manifest(self, k: int, **changes: Any) -> Manifest:
         stored = f"state/passed/{k}-1-1/1.delta"
@@ -113,10 +114,12 @@ def passed(tmp_path: Path) -> Passed:
 
 
 @pytest.mark.parametrize(("retained", "first"), [(1, 6), (2, 6), (3, 4), (9, 0)])
-def test_a_retained_checkpoint_keeps_the_files_that_are_in_flight_in_it(passed: Passed, retained: int, first: int) -> None:
+def test_a_retained_checkpoint_keeps_the_files_that_are_in_flight_in_it(tmp_path: Path, retained: int, first: int) -> None:
     """The head's parent, which takes its place if it turns out corrupt, is retained whatever is said."""
+    passed = Passed(tmp_path, retained)
+    passed.stage(0)
     for k in range(1, 6):
-        passed.complete(k, retained=retained)
+        passed.complete(k)
     assert CheckpointStore(passed.home).taken()[0] == max(1, min(4, 6 - retained))
     assert set(range(first, 11)) <= set(passed.batches())
     assert passed.batches()[0] >= first - 1, "a segment goes as a whole"
