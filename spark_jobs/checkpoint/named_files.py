@@ -15,7 +15,6 @@ from spark_jobs.storage.files import Digest, Files
 
 DIGEST_TAG = "sha256"
 """The tag of a Delta ``add`` action that holds the SHA-256 of its file, as it was when the file was staged."""
-_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class NamedFiles:
             progress(file.size_bytes or 0)
             return found
 
-        return [*self.damage, *filter(None, at_once([partial(look, file) for file in self.files], _AT_ONCE))]
+        return [*self.damage, *filter(None, at_once([partial(look, file) for file in self.files]))]
 
 
 def with_digest(add: Mapping[str, Any], digest: Digest) -> dict[str, Any]:
@@ -124,7 +123,7 @@ def make_durable(directory: Files, adds: Sequence[Mapping[str, Any]]) -> list[di
     """
     paths = [unquote(add["path"]) for add in adds]
     digesting = [partial(directory.digest, path) for path in paths]
-    digests = at_once([partial(directory.sync, *paths), *digesting], _AT_ONCE)[1:] if paths else []
+    digests = at_once([partial(directory.sync, *paths), *digesting])[1:] if paths else []
     return [with_digest(add, digest) for add, digest in zip(adds, digests, strict=True)]
 
 

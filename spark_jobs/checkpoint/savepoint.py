@@ -38,7 +38,6 @@ from spark_jobs.storage.open import open_files
 
 _LOG = logging.getLogger(__name__)
 _BEGUN_MAX_BYTES = 1 << 20
-_AT_ONCE = 16
 _DISPOSE = "Name a directory that is not there yet; or, where nobody is at it any more, dispose of this one: spark-jobs dispose."
 
 
@@ -374,8 +373,8 @@ def copy_files(target: Files, needed: Mapping[str, NamedFile], check: Callable[[
         check()
         return _copy(target, path, needed[path])
 
-    digests = dict(zip(sorted(needed), at_once([partial(place, path) for path in sorted(needed)], _AT_ONCE), strict=True))
-    end_copies(target, needed, _AT_ONCE)
+    digests = dict(zip(sorted(needed), at_once([partial(place, path) for path in sorted(needed)]), strict=True))
+    end_copies(target, needed)
     return digests
 
 

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 _LOOK_S = 0.05
 _KEPT_S = 10.0
+_AT_ONCE = 16
+"""A disk makes many files durable in little more than the time of one."""
 AT_WORK, _IDLE = "beside", "beside (idle)"
 """What its threads are called."""
 _Inbox = SimpleQueue[tuple[Callable[[], Any], Future[Any]]]
@@ -90,7 +92,7 @@ def every(interval_s: float, look: Callable[[], object], name: str, *, now: bool
         thread.join()
 
 
-def at_once(jobs: Sequence[Callable[[], Any]], threads_max: int) -> list[Any]:
+def at_once(jobs: Sequence[Callable[[], Any]], threads_max: int = _AT_ONCE) -> list[Any]:
     """Does several things in as many threads; what they return, in their order. What was begun has ended by then.
 
     Raises:

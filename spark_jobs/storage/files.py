@@ -265,14 +265,14 @@ def by_directory(paths: Iterable[str]) -> list[list[str]]:
     return list(found.values())
 
 
-def end_copies(files: Files, paths: Iterable[str], threads_max: int) -> None:
+def end_copies(files: Files, paths: Iterable[str]) -> None:
     """Makes copies that were made, or found to be right, durable; what earlier tries at them have left goes."""
 
     def end(group: list[str]) -> None:
         files.sync(*group)
         files.remove_unfinished(*group)
 
-    at_once([partial(end, group) for group in by_directory(paths)], threads_max)
+    at_once([partial(end, group) for group in by_directory(paths)])
 
 
 def create_document(files: Files, path: str, document: Document) -> None:

@@ -119,7 +119,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         *((module, "time", time) for module in (checkpoint_try, running_pipeline, running_stage, try_history)),
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
         *(
-            (module, "at_once", lambda jobs, threads_max: [job() for job in jobs])
+            (module, "at_once", lambda jobs: [job() for job in jobs])
             for module in (heal, named_files, pinning, restore, savepoint)
         ),
         (checkpoint_try, "beside", lambda work, meanwhile: work()),

@@ -32,7 +32,6 @@ from spark_jobs.storage.checksums import fits_checksum, forget_checksum
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
-_AT_ONCE = 16
 _LASTING = re.compile(r"^metadata$|/_metadata/|/_stateSchema/")
 """Files that every later batch needs. If one is gone, the others do not say so."""
 _ROUNDS = 3
@@ -91,7 +90,7 @@ class _StageFiles:
         """
         for _ in range(_ROUNDS):
             needed = self._needed()
-            replaced = at_once([partial(self._heal, path) for path in needed], _AT_ONCE)
+            replaced = at_once([partial(self._heal, path) for path in needed])
             if not any(replaced):
                 return
         raise _HopelessError(f"files of {self._log.directory} are damaged again and again")
@@ -103,7 +102,7 @@ class _StageFiles:
             return sorted(lasting | set(needed_files(self._log, last)))
         except (CorruptDocumentError, NotFoundError) as error:
             _LOG.warning("%s: %s What the newest checkpoint names is looked at first.", self._log.directory, error.failed)
-        at_once([partial(self._heal, path) for path in self._named], _AT_ONCE)
+        at_once([partial(self._heal, path) for path in self._named])
         try:
             return needed_files(self._log, self._log.last_commit())
         except (CorruptDocumentError, NotFoundError) as error:

@@ -40,7 +40,6 @@ from spark_jobs.storage.files import Files, by_directory
 _LOG = logging.getLogger(__name__)
 _BEGUN = "restoring.json"
 _WHOLE = "restored.json"
-_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -264,8 +263,8 @@ def _read(work: Files, name: str) -> bytes | None:
 
 
 def _place_all(copies: StateCopies, local: Sequence[Files], files: Sequence[StateFile]) -> Restored:
-    is_local = dict(zip(files, at_once([partial(copies.place, file, local) for file in files], _AT_ONCE), strict=True))
-    at_once([partial(copies.work.sync, *paths) for paths in by_directory(copies.at(file.path) for file in files)], _AT_ONCE)
+    is_local = dict(zip(files, at_once([partial(copies.place, file, local) for file in files]), strict=True))
+    at_once([partial(copies.work.sync, *paths) for paths in by_directory(copies.at(file.path) for file in files)])
     return Restored(
         local_files=sum(is_local.values()),
         local_bytes=sum(file.size_bytes for file, here in is_local.items() if here),

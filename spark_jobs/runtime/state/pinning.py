@@ -38,8 +38,6 @@ _COPIES = "copies"
 """Below a try's directory: copies that have taken the place of second names."""
 _TRIES = 3
 """How often what to pin is chosen again, because Spark has deleted some of it meanwhile."""
-_AT_ONCE = 16
-"""A disk makes many files durable in little more than the time of one."""
 _OPERATOR_FACTS = re.compile(r"state/\d+/_metadata/v2/\d+")
 _SCHEMA_FILE = re.compile(r"/state/\d+/_stateSchema/[^/]+/[^/]+$")
 
@@ -210,13 +208,13 @@ def persist(pinned: PinnedState) -> tuple[StateFile, ...]:
     """
     home, stored = pinned.copies.home, [f"{pinned.place}/{path}" for path in pinned.new]
     if pinned.copies.second_copy:
-        stored = at_once([partial(_copied, home, pinned.place, path) for path in pinned.new], _AT_ONCE)
+        stored = at_once([partial(_copied, home, pinned.place, path) for path in pinned.new])
     with step(Step.PERSIST_STATE):
         digesting = [partial(home.digest, path) for path in stored]
         syncing = [partial(home.sync, *paths) for paths in by_directory(stored)]
-        digests = at_once([*digesting, *syncing], _AT_ONCE)[: len(stored)]
+        digests = at_once([*digesting, *syncing])[: len(stored)]
     replaced = {f"{pinned.place}/{path}" for path in pinned.new} - set(stored)
-    at_once([partial(home.delete, name) for name in sorted(replaced)], _AT_ONCE)
+    at_once([partial(home.delete, name) for name in sorted(replaced)])
     new = [
         StateFile(path=path, stored=kept, size_bytes=digest.size_bytes, sha256=digest.sha256)
         for path, kept, digest in zip(pinned.new, stored, digests, strict=True)
