@@ -310,21 +310,21 @@ def test_all_mistakes_of_the_declarations_are_told_at_once(tmp_path: Path) -> No
 
 def test_mistakes_of_declarations_graph_parameters_and_home_are_told_at_once(tmp_path: Path) -> None:
     entry = tmp_path / "flights.py"
-    text = FLIGHTS.replace("def daily(hourly)", "def daily(hourli)").replace("def hourly(events,", "def hourly(event,")
+    text = FLIGHTS.replace("def daily(hourly)", "def daily(hourlies)").replace("def hourly(events,", "def hourly(event,")
     entry.write_text(text.replace('bounded=True, event_time="at"', "bounded=True, watermark_delay='1 hour'"))
     shown = validate(entry, "--param", "days=many", "--restore", "x", "--output", "json")
     assert shown.exit_code == 2
     failed = [mistake["failed"] for mistake in document(shown)["error"]["evidence"]["mistakes"]]
-    told = ["without event_time", "'event'", "'hourli'", "days", "--restore"]
+    told = ["without event_time", "'event'", "'hourlies'", "days", "--restore"]
     assert [words in failed[number] for number, words in enumerate(told)] == [True] * 5
 
 
 def test_no_start_is_foretold_of_a_pipeline_with_a_mistake(interrupted: UsedHome) -> None:
     interrupted.files.create("work/work/stages/hourly/checkpoint/offsets/0", b"")  # a batch was planned
-    Path(interrupted.entry).write_text(FLIGHTS.replace("def daily(hourly)", "def daily(hourli)"))
+    Path(interrupted.entry).write_text(FLIGHTS.replace("def daily(hourly)", "def daily(hourlies)"))
     shown = validate(interrupted.entry, *interrupted.params, "--home", interrupted.url, "--output", "json")
     assert shown.exit_code == 2
-    assert document(shown)["error"]["failed"].startswith("Pipeline 'flights', stage 'daily': it reads 'hourli'")
+    assert document(shown)["error"]["failed"].startswith("Pipeline 'flights', stage 'daily': it reads 'hourlies'")
 
 
 def test_every_table_that_cannot_be_published_into_is_told(unused: UsedHome) -> None:
