@@ -50,6 +50,12 @@ def _killed_while_restoring() -> Chaos:
     return replace(_NONE, kills=8, odds=0.5, elsewhere=0.001, at=("adopt stages/", "create restored.json"))
 
 
+def _late_or_killed_before_it_has_a_checkpoint() -> Chaos:
+    """Attempts complete a checkpoint late, while the next one is still restoring, and is killed or stopped there."""
+    at = ("create manifests/", "adopt stages/")
+    return replace(_NONE, kills=6, freezes=6, at=at, odds=0.3, elsewhere=0.001, frozen_steps=(500, 4_000))
+
+
 _AT_STATE, _AT_COMMIT = _stopped_at("list state"), _stopped_at("commit ")
 
 
@@ -222,41 +228,47 @@ _REWINDS = Plan(rewinds=True)
 _UNALIGNED = Plan(unaligned=True)
 GUARDS = [
     Guard("publication walks the parent chain from the table's version [chain]", _only_the_newest, _PUBLISHED_LATE, _quiet),
-    Guard("the child of k is k + 1 [dense]", _skip_taken_numbers, hint=36),
-    Guard("an incarnation has one first checkpoint [dense]", _always_a_new_first_number, hint=8),
-    Guard("an attempt sweeps only after a manifest that it created [sweepafter]", _sweep_before_the_manifest, hint=0),
+    Guard("the child of k is k + 1 [dense]", _skip_taken_numbers, hint=4),
+    Guard("an incarnation has one first checkpoint [dense]", _always_a_new_first_number, hint=7),
+    Guard("an attempt sweeps only after a manifest that it created [sweepafter]", _sweep_before_the_manifest, hint=11),
     Guard("a checkpoint goes without what others name [gcnames]", _forget_who_else_names_it, hint=4),
-    Guard("what a failed try keeps stays until its number is settled [failkeep]", _unsettled_tries_go, _LONG, _AT_STATE, hint=2),
+    Guard("what a failed try keeps stays until its number is settled [failkeep]", _unsettled_tries_go, _LONG, _AT_STATE, hint=26),
     Guard(
         "what is not public is not discarded",
         _what_is_not_public_goes,
         replace(_LONG, external=True, published_late=True),
         _quiet,
     ),
-    Guard("in place only where the head was cut [lineage]", _any_work_directory, hint=581),
-    Guard("in place only on the host that has not gone down", _any_host, hint=50),
-    Guard("nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=9),
-    Guard("nothing is continued in a work directory that is damaged", _nothing_is_healed, Plan(damaged=True), _quiet, hint=8),
+    Guard(
+        "in place only where the head was cut [lineage]",
+        _any_work_directory,
+        _RUNS_ON,
+        _late_or_killed_before_it_has_a_checkpoint,
+        hint=26,
+    ),
+    Guard("in place only on the host that has not gone down", _any_host, hint=33),
+    Guard("nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=0),
+    Guard("nothing is continued in a work directory that is damaged", _nothing_is_healed, Plan(damaged=True), _quiet, hint=0),
     Guard("a rewind closes what it abandons", _nothing_is_closed, replace(_REWINDS, external=True), _AT_COMMIT, hint=13),
-    Guard("what is complete is public before anything runs", _head_stays_private, hint=10),
+    Guard("what is complete is public before anything runs", _head_stays_private, hint=0),
     Guard("a fenced attempt stops [fencehead]", _fenced_goes_on, hint=3),
-    Guard("the version is read and committed on one handle", _two_handles, _PUBLISHED_BY_OTHERS, hint=0),
+    Guard("the version is read and committed on one handle", _two_handles, _PUBLISHED_BY_OTHERS, hint=13),
     Guard(
         "consumers are cut before producers",
         _producers_first,
         _UNALIGNED,
         _held_up_at("list stages/again/checkpoint/commits"),
-        hint=2,
+        hint=0,
     ),
     Guard(
         "a cut waits until producers have committed",
         _consumers_are_not_waited_for,
         _UNALIGNED,
         _held_up_at("write commits/"),
-        hint=0,
+        hint=2,
     ),
     Guard("a checkpoint carries what a round has staged before it", _nothing_is_carried, _LONG_ROUNDS, _quiet, hint=0),
-    Guard("what a checkpoint carries stays", _carried_files_go, _LONG_ROUNDS, _quiet, hint=1),
-    Guard("what discarded checkpoints have named stays", _what_was_named_before_goes, _LONG_PUBLIC, _quiet, hint=5),
-    Guard("files in flight stay", _in_flight_files_go, replace(_LONG, unaligned=True, between=True), hint=12),
+    Guard("what a checkpoint carries stays", _carried_files_go, _LONG_ROUNDS, _quiet, hint=0),
+    Guard("what discarded checkpoints have named stays", _what_was_named_before_goes, _LONG_PUBLIC, _quiet, hint=0),
+    Guard("files in flight stay", _in_flight_files_go, replace(_LONG, unaligned=True, between=True), hint=28),
 ]
