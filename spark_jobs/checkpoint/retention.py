@@ -1,4 +1,4 @@
-"""Decides which checkpoints may go, and deletes what goes with them (design, section 7, 'Deleting').
+"""Decides which checkpoints may go, and deletes what goes with them.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""Savepoints: copies of a checkpoint that are the user's own (design, section 9).
+"""Savepoints: copies of a checkpoint that are the user's own.
 
 A savepoint is a directory with everything that a restore needs: the manifest, its state and channel files, and what is staged and was
 not known to be public when the checkpoint was taken, with the manifests of the checkpoints that have staged it. It refers to nothing

@@ -1,4 +1,4 @@
-"""Attempts: numbered, the highest is live, all lower ones are fenced (design, section 10).
+"""Attempts: numbered, the highest is live, all lower ones are fenced.
 
 An attempt *claims* its number, then it *begins*, unless one that it did not know of has. The two are one document each: an attempt that
 stalls before its claim, while a higher one goes to work, has a claim in the end, and what it names (another incarnation) must not count.

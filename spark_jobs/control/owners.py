@@ -1,4 +1,4 @@
-"""Records who has charge of an attempt, and cancels attempts (design, section 11).
+"""Records who has charge of an attempt, and cancels attempts.
 
 Invariants:
 

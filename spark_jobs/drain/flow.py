@@ -1,4 +1,4 @@
-"""Stop-with-savepoint as one table: from a state and what has happened to the next state and what is to be done (design, section 9).
+"""Stop-with-savepoint as one table: from a state and what has happened to the next state and what is to be done.
 
 Pure. Whoever executes it does the :class:`Action`, and tells the :class:`Event` that it came to.
 

@@ -1,4 +1,4 @@
-"""The document that lets an attempt go on (design, section 10)."""
+"""The document that lets an attempt go on."""
 
 from spark_jobs.protocol.codec import Document
 from spark_jobs.protocol.ids import AttemptNumber

@@ -1,4 +1,4 @@
-"""The bodies of the durable documents in a home (design, section 5). ``docs/reference/formats.md`` says who may write and read what."""
+"""The bodies of the durable documents in a home. ``docs/reference/formats.md`` says who may write and read what."""
 
 from collections.abc import Mapping
 from datetime import datetime

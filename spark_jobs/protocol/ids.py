@@ -50,7 +50,7 @@ def new_run_id() -> RunId:
 
 
 def app_id(pipeline: PipelineUuid, incarnation: IncarnationId, sink: SinkName) -> AppId:
-    """The app id under which one incarnation publishes into one sink's table (design, section 6)."""
+    """The app id under which one incarnation publishes into one sink's table."""
     return AppId(f"{pipeline}/{incarnation}/{sink}")
 
 
@@ -70,10 +70,10 @@ def file_prefix(incarnation: IncarnationId, stage: StageName) -> str:
 
 
 def start_request_id(attempt: AttemptNumber) -> RequestId:
-    """The id of the request that attempt ``attempt`` answers (design, section 11)."""
+    """The id of the request that attempt ``attempt`` answers."""
     return RequestId(f"start-{attempt}")
 
 
 def cancel_request_id(attempt: AttemptNumber, owner: OwnerNumber) -> RequestId:
-    """The id of the request by which an owner ends an attempt (design, section 11)."""
+    """The id of the request by which an owner ends an attempt."""
     return RequestId(f"cancel-{attempt}-{owner}")

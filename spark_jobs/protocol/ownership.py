@@ -1,4 +1,4 @@
-"""Documents by which those who wait for an attempt agree on who may end it (design, section 11)."""
+"""Documents by which those who wait for an attempt agree on who may end it."""
 
 from datetime import datetime
 

@@ -143,7 +143,7 @@ class DeltaJvm:
         return self.log(path).update(False, none, none).allFiles().toDF()
 
     def write_files(self, frame: "DataFrame", path: str, prefix: str) -> list[dict[str, Any]]:
-        """Writes a frame's rows as Parquet files into a table's directory, without a Delta commit (phase 1; design, section 6).
+        """Writes a frame's rows as Parquet files into a table's directory, without a Delta commit (phase 1).
 
         Returns:
             Delta's ``add`` actions, with paths relative to the table.

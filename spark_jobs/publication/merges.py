@@ -1,4 +1,4 @@
-"""Merges by keys: what the staged rows of a publication make of a table's rows, and the MERGE that does it (design, section 6).
+"""Merges by keys: what the staged rows of a publication make of a table's rows, and the MERGE that does it.
 
 The staged rows of a key are put into one total order: by ``sequence_by``, then deletes after rows, then by the other columns. What comes of
 them depends on the set of rows alone: neither their order, nor how they came in batches and checkpoints, nor a repetition changes it.

@@ -1,4 +1,4 @@
-"""What a start does about requests that the attempts before it have left open (design, section 9)."""
+"""What a start does about requests that the attempts before it have left open."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""One try at a checkpoint: everything it names is made durable, then ONE manifest makes it exist (design, sections 5 to 8)."""
+"""One try at a checkpoint: everything it names is made durable, then ONE manifest makes it exist."""
 
 import time
 from collections import Counter

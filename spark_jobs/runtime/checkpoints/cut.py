@@ -1,4 +1,4 @@
-"""The cut rule: which batch of each stage belongs to a checkpoint (design, section 7).
+"""The cut rule: which batch of each stage belongs to a checkpoint.
 
 A cut is consistent if no stage has consumed what its producer has not produced in it. Spark's batch commit log says what a stage has done;
 a consumer can be ahead of it, because it sees a version of its producer's private log a moment before the producer commits that batch.

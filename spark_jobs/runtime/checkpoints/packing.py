@@ -1,4 +1,4 @@
-"""Packing: many small staged files become few, before a checkpoint names them (design, section 6).
+"""Packing: many small staged files become few, before a checkpoint names them.
 
 Only the actions of the manifest change. The files of the batches stay for the stage's consumers, and are swept once nobody reads them.
 """

@@ -1,4 +1,4 @@
-"""Executes a stop: does what the table of states says, and reports the outcome to the table (design, section 9)."""
+"""Executes a stop: does what the table of states says, and reports the outcome to the table."""
 
 import logging
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Deletes staged files that nothing names (design, section 7, 'Deleting').
+"""Deletes staged files that nothing names.
 
 Only files that carry a stage's own prefix are looked at, only after a manifest that this attempt created itself, and only those of
 batches that it holds: later ones may be under way.

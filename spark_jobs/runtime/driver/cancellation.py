@@ -1,4 +1,4 @@
-"""Ends an attempt that nobody wants any more: whoever has charge of it says so in the home (design, section 11)."""
+"""Ends an attempt that nobody wants any more: whoever has charge of it says so in the home."""
 
 import logging
 import os

@@ -1,7 +1,7 @@
 """The ends of a stage's streams, and how a batch that reads past an end is cut back to it.
 
 Spark's ``AvailableNow`` pins an end of its own at each start. What arrived between the recorded pin and that start would join the round, so
-each batch is compared with the pin before it is staged; a batch past it is planned again with the pin as its end (design, section 8).
+each batch is compared with the pin before it is staged; a batch past it is planned again with the pin as its end.
 
 Each kind of source has a bound of its own, with everything else that is known of the kind: see :mod:`.source_kind`.
 """

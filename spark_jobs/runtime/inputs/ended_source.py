@@ -1,4 +1,4 @@
-"""The stand-in for a bounded source that has ended, inside a stage that goes on (design, section 8).
+"""The stand-in for a bounded source that has ended, inside a stage that goes on.
 
 Spark's watermark is the least of those of all inputs, and an input without rows keeps what it had: a source that has ended would hold the
 stage back for ever. So the stage is stopped between two batches and started again, on the same Spark checkpoint, with an *ended* source in

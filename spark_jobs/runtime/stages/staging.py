@@ -1,4 +1,4 @@
-"""Phase 1 of the two-phase commit: each batch's rows become Parquet files that only the stage's private log names (design, section 6)."""
+"""Phase 1 of the two-phase commit: each batch's rows become Parquet files that only the stage's private log names."""
 
 import json
 from collections.abc import Mapping, Sequence

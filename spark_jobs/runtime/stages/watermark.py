@@ -1,7 +1,7 @@
 """Decides where a stage's watermark goes at the end of a round.
 
 A *held* input has a watermark that never moves by itself, because its delay is longer than all history: no row in any order is late. It is
-moved once, at the round's end, by a batch that is planned by hand (design, sections 3 and 8).
+moved once, at the round's end, by a batch that is planned by hand.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Begins an attempt: in an incarnation, in a work directory, with its state in a number of partitions (design, section 10)."""
+"""Begins an attempt: in an incarnation, in a work directory, with its state in a number of partitions."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Decides what a start request comes to, from the home's documents alone, before Spark starts (design, sections 8 and 10).
+"""Decides what a start request comes to, from the home's documents alone, before Spark starts.
 
 Pure: everything it looks at is an argument.
 """

@@ -1,4 +1,4 @@
-"""Closes abandoned incarnations: nothing of them can be published any more (design, section 10)."""
+"""Closes abandoned incarnations: nothing of them can be published any more."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

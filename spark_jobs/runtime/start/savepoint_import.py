@@ -1,4 +1,4 @@
-"""Begins a new incarnation with a savepoint: in its own home or another one, with the same tables or others (design, section 9).
+"""Begins a new incarnation with a savepoint: in its own home or another one, with the same tables or others.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""Decides which work directory an attempt goes on in: the last one, or one built from the newest checkpoint (design, section 10)."""
+"""Decides which work directory an attempt goes on in: the last one, or one built from the newest checkpoint."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The deleted keys of sinks with keys: each incarnation remembers them in tables of its own (design, section 6).
+"""The deleted keys of sinks with keys: each incarnation remembers them in tables of its own.
 
 A publication buries keys before its rows become public. So what an abandoned incarnation has buried last may be of rows that never
 became public; the next one begins with what it had when its newest public checkpoint was.
