@@ -88,6 +88,8 @@ def test_a_cancelled_run_is_answered_and_the_next_one_goes_on(site: Site, looked
 
 
 def test_a_request_that_is_given_up_while_spark_waits_for_its_cluster_is_not_begun(site: Site) -> None:
+    events = site.home.parent / "events"
+    events.mkdir()
     channel = Channel(open_files(str(site.home)))
     channel.claim(PipelineName("events"))
     request = channel.request_start(RunId("one"), parameters={})
@@ -97,7 +99,7 @@ def test_a_request_that_is_given_up_while_spark_waits_for_its_cluster_is_not_beg
         return site.spark
 
     with pytest.raises(InterruptedRunError, match="had not begun in time"):
-        launch_requested(pipeline_of(site, site.home.parent / "events"), channel.files, request.request, started_late)
+        launch_requested(pipeline_of(site, events), channel.files, request.request, started_late)
     assert channel.attempts.numbers() == []
 
 
