@@ -16,7 +16,7 @@ from tests.simulation.stages import Query
 from tests.simulation.storage import Watcher
 from tests.simulation.world import Chaos, Process
 
-ROWS = 250
+ROWS = 400
 """So many batches of the stage that is waited for."""
 QUIET = Chaos(kills=0, freezes=0, stalls=0, faults=0, reboots=0)
 
