@@ -54,6 +54,7 @@ class Site:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # who starts the tests by nohup ignores it
             env=os.environ
             | {"SPARK_HOME": str(bin_.parent), "JAVA_HOME": str(bin_.parent), "XDG_CACHE_HOME": str(self.directory / "cache")},
         )
