@@ -23,7 +23,7 @@ from spark_jobs.api.shared import Declaration
 from spark_jobs.api.sink import DeltaSink
 from spark_jobs.api.sound_parts import sound_graph
 from spark_jobs.api.source import AfterPublication, Source, Static, declare_source, declare_static
-from spark_jobs.api.stage import DeclaredStage, OutputMode, RateLimits, declare_stage, rate_limits
+from spark_jobs.api.stage import DeclaredStage, OutputMode, declare_stage, rate_limits
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, overridden
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import InvalidPipelineError
@@ -124,17 +124,7 @@ class Pipeline:
         """
 
         def without_options(place: Place, function: Function) -> Declaration:
-            return declare_source(
-                place,
-                function,
-                bounded=bounded is not False,
-                event_time=None,
-                watermark_delay=None,
-                hold_watermark=None,
-                shared=False,
-                after=None,
-                event_time_zone=None,
-            )
+            return declare_source(place, function, bounded=bounded is not False)
 
         def declare(function: F) -> F:
             with declaration(lambda: self._keep("source", function, name, without_options)):
@@ -177,11 +167,8 @@ class Pipeline:
             name: The function's, unless given.
         """
 
-        def without_options(place: Place, function: Function) -> Declaration:
-            return declare_static(place, function, refresh="round")
-
         def declare(function: F) -> F:
-            with declaration(lambda: self._keep("static", function, name, without_options)):
+            with declaration(lambda: self._keep("static", function, name, declare_static)):
                 place = self._place("static", function, name)
                 self._add(place, declare_static(place, function, refresh=refresh))
             return function
@@ -252,18 +239,7 @@ class Pipeline:
         """
 
         def without_options(place: Place, function: Function) -> Declaration:
-            return declare_stage(
-                place,
-                function,
-                inputs=inputs,
-                sink=None,
-                event_time=None,
-                watermark_delay=None,
-                output_mode=None,
-                limits=RateLimits(),
-                conf=NO_SETTINGS,
-                begin="earliest",
-            )
+            return declare_stage(place, function, inputs=inputs)
 
         def declare(function: F) -> F:
             with declaration(lambda: self._keep("stage", function, name, without_options)):

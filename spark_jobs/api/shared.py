@@ -9,7 +9,7 @@ from spark_jobs.api.names import check_name
 from spark_jobs.api.refusals import Place
 from spark_jobs.api.settings import NO_SETTINGS
 from spark_jobs.api.source import Source, Static
-from spark_jobs.api.stage import DeclaredStage, OutputMode, RateLimits
+from spark_jobs.api.stage import NO_LIMITS, DeclaredStage, OutputMode
 from spark_jobs.protocol.ids import InputName, StageName
 
 Declaration = Source | Static | DeclaredStage
@@ -59,7 +59,7 @@ def _stage(name: StageName, source: Source) -> DeclaredStage:
         event_time=source.event_time,
         delay_ms=source.delay_ms,
         output_mode=OutputMode.APPEND,
-        limits=RateLimits(),
+        limits=NO_LIMITS,
         conf=NO_SETTINGS,
     )
 

@@ -7,7 +7,7 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.shared import Declaration
 from spark_jobs.api.source import Source
-from spark_jobs.api.stage import DeclaredStage, RateLimits
+from spark_jobs.api.stage import NO_LIMITS, DeclaredStage
 from spark_jobs.protocol.errors import RejectedError
 
 Build = Callable[[Mapping[str, Declaration], Collection[str] | None], Graph]
@@ -63,7 +63,7 @@ def _reads(part: Declaration, names: Set[str]) -> bool:
 
 def _without_options(part: Declaration) -> Declaration:
     if isinstance(part, DeclaredStage):
-        return dataclasses.replace(part, sink=None, limits=RateLimits())
+        return dataclasses.replace(part, sink=None, limits=NO_LIMITS)
     if isinstance(part, Source):
         return dataclasses.replace(part, shared=False, after=None, after_publication=None, archive=None)
     return part

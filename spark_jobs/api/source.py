@@ -71,12 +71,12 @@ def declare_source(
     function: Function,
     *,
     bounded: bool,
-    event_time: str | None,
-    watermark_delay: str | None,
-    hold_watermark: bool | None,
-    shared: bool,
-    after: str | None,
-    event_time_zone: str | None,
+    event_time: str | None = None,
+    watermark_delay: str | None = None,
+    hold_watermark: bool | None = None,
+    shared: bool = False,
+    after: str | None = None,
+    event_time_zone: str | None = None,
     after_publication: str | None = None,
     archive: object = None,
 ) -> Source:
@@ -159,7 +159,7 @@ def _check_zone(place: Place, event_time: str | None, zone: object) -> None:
         )
 
 
-def declare_static(place: Place, function: Function, *, refresh: str) -> Static:
+def declare_static(place: Place, function: Function, *, refresh: str = "round") -> Static:
     """A static input, checked; see :meth:`spark_jobs.Pipeline.static`."""
     check_only_takes(place, function, (SPARK, PARAMS))
     return Static(InputName(place.name), function, choice(place, "refresh", Refresh, refresh))

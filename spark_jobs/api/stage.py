@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from spark_jobs.api.functions import PARAMS, SPARK, Function, arguments
 from spark_jobs.api.refusals import Place, choice, suggestion
-from spark_jobs.api.settings import check_stage_settings
+from spark_jobs.api.settings import NO_SETTINGS, check_stage_settings
 from spark_jobs.api.sink import DeltaSink, Sink, declare_sink
 from spark_jobs.api.source import Source, Static, check_event_time
 from spark_jobs.protocol.documents import Publish, SinkMode
@@ -58,6 +58,9 @@ class RateLimits:
     """From one batch's beginning to the next one's, at least. None: as soon as there is data."""
     max_channel_bytes: int | None = None
     """How far what the stage has staged may be ahead of its slowest consumer: then its next batch waits."""
+
+
+NO_LIMITS = RateLimits()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -134,13 +137,13 @@ def declare_stage(
     function: Function,
     *,
     inputs: Mapping[str, str] | None,
-    sink: DeltaSink | None,
-    event_time: str | None,
-    watermark_delay: str | None,
-    output_mode: str | None,
-    limits: RateLimits,
-    conf: Mapping[str, str],
-    begin: str,
+    sink: DeltaSink | None = None,
+    event_time: str | None = None,
+    watermark_delay: str | None = None,
+    output_mode: str | None = None,
+    limits: RateLimits = NO_LIMITS,
+    conf: Mapping[str, str] = NO_SETTINGS,
+    begin: str = "earliest",
 ) -> DeclaredStage:
     """A stage, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.stage`."""
     declared = None if sink is None else declare_sink(place, sink)
