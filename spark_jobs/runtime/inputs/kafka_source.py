@@ -68,7 +68,7 @@ class KafkaSource(SourceKind):
             return kafka_pin(newest_offset(frame, leaf) or "{}")
 
     def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownKafka:
-        with _asking(name, "what its topics are", were_read=were_read(leaf, before)):
+        with _asking(name, "what its topics are", known=were_read(leaf, before)):
             cluster, topics = kafka_topics(frame, leaf)
         return KnownKafka(cluster=cluster, topics=topics)
 
@@ -165,13 +165,13 @@ def were_read(leaf: Leaf, before: KnownSource | None) -> bool:
 
 
 @contextmanager
-def _asking(name: InputName, what: str, *, were_read: bool = True) -> Iterator[None]:
+def _asking(name: InputName, what: str, *, known: bool = True) -> Iterator[None]:
     """Names the input whose question Kafka does not answer.
 
     Args:
         name: The input.
         what: The question.
-        were_read: Whether its topics were there before: a broker that starts may not know them yet.
+        known: Whether its topics were there before: a broker that starts may not know them yet.
 
     Raises:
         InvalidPipelineError: It reads a topic that is not there, and that was not there before.
@@ -181,7 +181,7 @@ def _asking(name: InputName, what: str, *, were_read: bool = True) -> Iterator[N
         yield
     except spark_failures() as error:
         unknown = any("UnknownTopicOrPartition" in str(cause.toString()) for cause in java_causes(error))
-        if unknown and not were_read:
+        if unknown and not known:
             raise refused_input(
                 name, "reads a Kafka topic that is not there", "Create the topic, or correct its name."
             ) from error
