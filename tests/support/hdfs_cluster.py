@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -111,7 +112,14 @@ class HdfsCluster:
         stamp, home = Path(sys.prefix) / _JARS, os.environ.get("JAVA_HOME")
         assert stamp.exists(), f"{stamp} is missing: run `make warm`"
         java = str(Path(home) / "bin/java") if home else "java"
-        return [java, *_JAVA, "-cp", os.pathsep.join([str(self.settings), *stamp.read_text().split("\n")[:-1]]), *command]
+        return [
+            java,
+            *_JAVA,
+            f"-Djava.io.tmpdir={tempfile.gettempdir()}",
+            "-cp",
+            os.pathsep.join([str(self.settings), *stamp.read_text().split("\n")[:-1]]),
+            *command,
+        ]
 
 
 @contextmanager
