@@ -1,5 +1,6 @@
 """What a session that is started has, and what of it can be seen."""
 
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -16,7 +17,10 @@ def test_a_setting_that_is_not_on_the_allow_list_counts_and_is_in_no_command_lin
     ((name, value),) = HIDDEN_SETTING.items()
     gateway: Any = SparkContext._gateway
     jvm = psutil.Process(gateway.proc.pid)
-    commands = ["\0".join(process.cmdline()) for process in (jvm, *jvm.children(recursive=True))]
+    commands = ["\0".join(jvm.cmdline())]
+    for child in jvm.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            commands.append("\0".join(child.cmdline()))
     assert any("spark.sql.shuffle.partitions" in command for command in commands)
     assert [command for command in commands if value in command] == []
     assert spark.sparkContext.getConf().get(name) == value

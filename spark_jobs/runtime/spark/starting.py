@@ -46,14 +46,14 @@ class _Start:
         return self.processes[-1]
 
     def end(self) -> None:
-        """Ends the processes, and has PySpark forget them. Returns when they have ended, or hang in a storage."""
+        """Ends the processes, and has PySpark forget its JVM if it is one of them. Returns when they have ended, or hang in a storage."""
         self._ask()
         for process in self.processes:
             if process.stdin:
                 process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE_S + _KILL_S)
-        if self.processes:
+        if getattr(SparkContext._gateway, "proc", None) in self.processes:
             SparkContext._gateway = None
 
     def _ask(self) -> None:

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyspark.java_gateway
 import pytest
+from pyspark import SparkContext
 
 from spark_jobs.runtime.spark import starting
 from tests.support.command_line import UsedHome
@@ -106,12 +108,17 @@ def test_a_process_that_does_not_end_when_asked_is_killed(site: Site) -> None:
     assert ended(site.started)
 
 
-def test_a_start_that_fails_leaves_no_process() -> None:
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_start_that_fails_leaves_no_process(answered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    standing = SimpleNamespace(proc=object())  # a JVM that was there before, which Spark still uses
+    monkeypatch.setattr(SparkContext, "_gateway", standing)
     made: list[subprocess.Popen[bytes]] = []
 
     def fail() -> None:
         with starting.ended_unless_started():
             made.append(GATEWAY.Popen(["sleep", "600"]))
+            if answered:
+                monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=made[0]))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -119,6 +126,7 @@ def test_a_start_that_fails_leaves_no_process() -> None:
     (process,) = made
     assert process.returncode == -signal.SIGTERM
     assert GATEWAY.Popen is subprocess.Popen
+    assert SparkContext._gateway is (None if answered else standing)
 
 
 def test_a_start_that_succeeds_keeps_its_process() -> None:
