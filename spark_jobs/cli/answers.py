@@ -105,6 +105,8 @@ class StatusAnswer(Answer):
     """True if that round has not ended and no driver is at work: the next run goes on with it."""
     checkpoint: CheckpointId | None
     """The newest complete checkpoint."""
+    behind: tuple[StageName, ...] = ()
+    """The stages that were failing when it was cut, and those that they feed: their tables show less than the others."""
     checkpoint_completed_at: datetime | None
     checkpoint_duration_s: float | None
     checkpoint_failures: int
@@ -137,7 +139,9 @@ class CheckpointEntry(Answer):
     rows: int = 0
     size_bytes: int = 0
     aligned: bool | None = None
-    """Whether no row was between two stages; None where that is not known."""
+    """Whether no row was between two stages, but for those that are behind; None where that is not known."""
+    behind: tuple[StageName, ...] = ()
+    """The stages that were failing at the cut, and those that they feed."""
     alignment_s: float = 0.0
     """How long it waited for that."""
     in_flight_rows: int = 0

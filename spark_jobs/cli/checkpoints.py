@@ -19,7 +19,7 @@ from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.storage.files import Files
 
 _OF_THE_CUT = {
-    *("aligned", "alignment_s", "in_flight_rows", "in_flight_bytes", "finished", "ended_inputs"),
+    *("aligned", "behind", "alignment_s", "in_flight_rows", "in_flight_bytes", "finished", "ended_inputs"),
     *("new_state_files", "new_state_bytes", "reused_state_files", "reused_state_bytes"),
 }
 _COLUMNS = (
@@ -84,7 +84,7 @@ def _complete(manifest: Manifest, tried: CheckpointHistory | None, public: Publi
         files=sum(file.files for file in actions),
         rows=sum(file.rows for file in actions),
         size_bytes=sum(file.size_bytes for file in actions),
-        **(_cut(tried) if tried else {}) | {"aligned": manifest.aligned},
+        **(_cut(tried) if tried else {}) | {"aligned": manifest.aligned, "behind": manifest.behind},
         drained=manifest.drained,
         published={sink: public.published(cut, manifest.checkpoint) for sink, cut in manifest.sinks.items()},
         abandoned=any(public.abandoned(cut) for cut in manifest.sinks.values()),
@@ -171,9 +171,10 @@ def _aligned(entry: CheckpointEntry) -> str:
     if entry.aligned is None:
         return ""
     waited = f", {words.duration(entry.alignment_s)}" if entry.alignment_s else ""
+    without = f" without {', '.join(entry.behind)}" if entry.behind else ""
     if entry.aligned:
-        return f"aligned{waited}"
-    return f"unaligned{waited}, {words.count(entry.in_flight_rows)} rows in flight ({words.size(entry.in_flight_bytes)})"
+        return f"aligned{without}{waited}"
+    return f"unaligned{without}{waited}, {words.count(entry.in_flight_rows)} rows in flight ({words.size(entry.in_flight_bytes)})"
 
 
 def _state(entry: CheckpointEntry) -> str:

@@ -75,6 +75,7 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         round=latest.round if latest else None,
         interrupted=not at_work and _is_open(latest, attempt, head),
         checkpoint=head.checkpoint if head else None,
+        behind=head.behind if head else (),
         checkpoint_completed_at=head.completed_at if head else None,
         checkpoint_duration_s=max((head.completed_at - head.began_at).total_seconds(), 0.0) if head else None,
         checkpoint_failures=store.failures_since(head.checkpoint if head else None),
@@ -129,6 +130,8 @@ def _checkpoint(answer: StatusAnswer) -> Text:
         made.append(f", {_ago(answer.checkpoint_completed_at)}, took {words.duration(answer.checkpoint_duration_s)}")
     if answer.drained:
         made.append(", the pipeline is drained")
+    if answer.behind:
+        made.append(f", without {', '.join(answer.behind)}: see spark-jobs checkpoints", style="yellow")
     if answer.checkpoint_failures:
         tries = (
             "1 try has" if answer.checkpoint_failures == 1 else f"{words.count(answer.checkpoint_failures)} tries in a row have"

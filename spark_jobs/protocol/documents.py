@@ -374,7 +374,11 @@ class Manifest(Document):
     work_directory: WorkDirectoryId
     request: RequestId | None
     aligned: bool = True
-    """Whether no row was between two stages: all tables show the same prefix of each source that one stage reads."""
+    """Whether no row was between two stages: all tables show the same prefix of each source that one stage reads.
+
+    Both but for the stages that are :attr:`behind`."""
+    behind: tuple[StageName, ...] = ()
+    """The stages that were failing when it was cut, and those that they feed: what they have not read is in flight."""
     began_at: datetime
     completed_at: datetime
     graph: dict[str, Any]

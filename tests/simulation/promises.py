@@ -37,6 +37,7 @@ class Kept:
     incarnation: str
     attempt: int
     aligned: bool
+    """Whether all stages are, also those that were failing."""
     added: dict[str, tuple[str, ...]]
     """By sink the files that it adds."""
     replaces: bool
@@ -215,7 +216,7 @@ class Promises(Watcher):
             parent=body["parent"],
             incarnation=body["incarnation"],
             attempt=body["attempt"],
-            aligned=body["aligned"],
+            aligned=body["aligned"] and not body["behind"],
             added=added,
             replaces=any(cut["replace"] for cut in body["sinks"].values()),
             named=frozenset(named),

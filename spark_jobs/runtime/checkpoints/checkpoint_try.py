@@ -115,7 +115,8 @@ class CheckpointTry:
         finished = tuple(stage.stage.name for stage in stages if stage.output.ended.is_set())
         with history.timed("cut"):
             cut, found = self._cut(stages, finished)
-            history.see_cut(stages, cut, finished)
+            behind = stages_behind(stages, cut.failing)
+            history.see_cut(stages, cut, finished, behind)
             pinned = self._in_time(lambda: self._pin(number, stages, cut))
         with history.timed("persist"):
             files = self._in_time(lambda: {name: persist(state) for name, state in pinned.items()})
@@ -148,6 +149,7 @@ class CheckpointTry:
             work_directory=self.attempt.work_directory.id,
             request=self.due.request or (self.attempt.request if self.due.kind is CheckpointKind.FINAL else None),
             aligned=cut.aligned,
+            behind=behind,
             began_at=history.began_at,
             completed_at=datetime.now(UTC),
             graph=self.round.graph,
@@ -345,3 +347,12 @@ def _merge(rule: MergeCut | None) -> MergeCut | None:
         return rule
     log = OwnTable(open_files(rule.tombstones), "").log()
     return rule.model_copy(update={"tombstones_version": max(log.commits, default=0)})
+
+
+def stages_behind(stages: Sequence[StageRun], failing: Collection[StageName]) -> tuple[StageName, ...]:
+    """Returns failing stages and those that they feed, directly or not, in the order of ``stages``, which is topological."""
+    behind: list[StageName] = []
+    for stage in stages:
+        if stage.stage.name in failing or any(output.producer in behind for output in stage.upstream):
+            behind.append(stage.stage.name)
+    return tuple(behind)

@@ -59,8 +59,12 @@ class Cuttable(Protocol):
         """Returns whether it is held, and every batch that it has begun is committed."""
         ...
 
+    def is_failing(self) -> bool:
+        """Returns whether it has failed, and has done no batch since although there is one to do."""
+        ...
+
     def failing_with(self) -> Exception | None:
-        """Returns what it failed with, if it has done no batch since although one is needed before it can be cut."""
+        """Returns what it failed with, if it is failing and can be held only once it has done a batch again."""
         ...
 
 
@@ -72,17 +76,19 @@ class Alignment:
         wanted: Whether it waits at all.
         timeout_s: After this long it does not wait any longer. None: as long as the checkpoint may take.
         in_flight_bytes_max: It does not wait for more than this either.
+        with_failing: Whether it waits for stages that are failing. Else each of them is left out: what it has not read is in flight.
     """
 
     wanted: bool = True
     timeout_s: float | None = None
     in_flight_bytes_max: int | None = None
+    with_failing: bool = True
 
     @staticmethod
     def declared(given: Checkpointing) -> "Alignment":
         """Returns the alignment of a pipeline's periodic checkpoints."""
         timeout_s = None if given.aligned_timeout_ms is None else given.aligned_timeout_ms / 1000
-        return Alignment(not given.unaligned, timeout_s, given.max_in_flight_bytes)
+        return Alignment(not given.unaligned, timeout_s, given.max_in_flight_bytes, with_failing=False)
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,8 @@ class Cut:
     aligned: bool
     alignment_s: float
     """How long stages were held for it."""
+    failing: frozenset[StageName] = frozenset()
+    """The stages that were failing. An aligned cut is one without them."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,7 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting)
     """Finds a consistent cut.
 
     No cut waits for a stage whose inputs all end. It may be in a batch for hours, and it is not held: what the others have not read of its
-    rows by then is in flight.
+    rows by then is in flight. Nor does one wait for a failing stage, unless its alignment says so.
 
     Args:
         stages: In topological order.
@@ -160,13 +168,15 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting)
         CheckpointDeclinedError: A stage was failing, and did not come so far in time. All stages run on.
         DeadlineExceededError: A stage did not come so far in time. All stages run on.
     """
-    began_s = waiting.now_s()
+    began_s, failing = waiting.now_s(), set[StageName]()
     try:
-        aligned = alignment.wanted and _align([stage for stage in stages if not stage.ends], alignment, waiting)
+        aligned = alignment.wanted and _align([stage for stage in stages if not stage.ends], alignment, waiting, failing)
         if not aligned:
             release(stages)
+        failing |= {stage.name for stage in stages if stage.is_failing()}
         batches = _consistent(stages, waiting)
-        return Cut(batches, aligned, waiting.now_s() - began_s if alignment.wanted else 0.0)
+        alignment_s = waiting.now_s() - began_s if alignment.wanted else 0.0
+        return Cut(batches, aligned, alignment_s, frozenset(failing))
     finally:
         release(stages)
 
@@ -188,7 +198,7 @@ def quiesce(stages: Sequence[Cuttable], waiting: Waiting) -> None:
     for stage in at_once:
         stage.hold()
     try:
-        _align(stages, Alignment(), waiting, at_once)
+        _align(stages, Alignment(), waiting, set(), at_once)
         _consistent(stages, waiting)
     except BaseException:
         release(stages)
@@ -201,17 +211,31 @@ def release(stages: Sequence[Cuttable]) -> None:
         stage.release()
 
 
-def _align(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting, stay_held: Collection[Cuttable] = ()) -> bool:
+def _align(
+    stages: Sequence[Cuttable],
+    alignment: Alignment,
+    waiting: Waiting,
+    left_out: set[StageName],
+    stay_held: Collection[Cuttable] = (),
+) -> bool:
     """Holds each stage once it has consumed all of those before it, which are held by then. Returns whether all are held.
 
-    The channels of other stages do not count: those go on, and a consumer that is held could never catch up with them.
+    The channels of other stages do not count: those go on, and a consumer that is held could never catch up with them. So it is with a
+    stage that fails: once it has, it is one of ``left_out`` and goes on, whether or not it is up again before the cut.
 
-    While a stage is failing no other is held, because that may take for ever: all go on until it is up, and alignment begins again. Only
-    those of ``stay_held`` do not, also where they fail themselves: what they have staged is committed while they are held.
+    Where the alignment waits for failing stages, no other is held while one is failing, because that may take for ever: all go on until
+    it is up, and alignment begins again. Only those of ``stay_held`` do not, also where they fail themselves: what they have staged is
+    committed while they are held.
     """
     began_s, at_rest = waiting.now_s(), 0
-    names = {stage.name for stage in stages}
     while at_rest < len(stages):
+        if not alignment.with_failing and (out := next((each for each in stages if each.is_failing()), None)):
+            at_rest -= stages.index(out) < at_rest
+            stages = [each for each in stages if each is not out]
+            out.release()
+            left_out.add(out.name)
+            continue
+        names = {stage.name for stage in stages}
         stage = next((each for each in stages if each.failing_with() is not None), None)
         if stage is not None:
             for each in stages:
@@ -259,7 +283,7 @@ def _declined(stage: StageName, failure: Exception) -> CheckpointDeclinedError:
         f"Its last failure: {type(failure).__name__}: {failed.strip()}",
         exists="The other stages run on, and the checkpoints before this one stand.",
         safe="Nothing of this try was kept, and it counts for no tolerable failure.",
-        remedy="Mend what the stage fails with. With an aligned_timeout, or unaligned, periodic checkpoints do without it.",
+        remedy="Mend what the stage fails with. Checkpoints at the interval do without it.",
         stage=stage,
     )
 

@@ -49,11 +49,14 @@ class TryHistory:
         yield
         self._steps.append(StepTime(step=name, duration_s=round(time.monotonic() - began_s, 4)))
 
-    def see_cut(self, stages: Sequence[StageRun], cut: Cut, finished: tuple[StageName, ...]) -> None:
+    def see_cut(
+        self, stages: Sequence[StageRun], cut: Cut, finished: tuple[StageName, ...], behind: tuple[StageName, ...]
+    ) -> None:
         """Remembers where the stages are cut, and what is in flight there."""
         left = [Consumption(stage.spark_log, stage.bounds).in_flight(stage.stage.name, cut.batches) for stage in stages]
         self._seen = {
             "aligned": cut.aligned,
+            "behind": behind,
             "alignment_s": round(cut.alignment_s, 4),
             "in_flight_rows": sum(staged.rows for staged in left),
             "in_flight_bytes": sum(staged.size_bytes for staged in left),

@@ -44,6 +44,7 @@ class StageAtWork:
     """Why the stage has given up."""
     _failed: tuple[Exception, BatchId] | None = field(default=None, init=False)
     """The last failure, and the last batch that was committed before it."""
+    _waits_for_restart: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._work, name=f"stage-{self.name}", daemon=True)
@@ -82,14 +83,18 @@ class StageAtWork:
         gate = self.run.gate
         return gate.is_closed() and gate.is_empty() and (gate.is_waiting() or not self._is_committing())
 
+    def is_failing(self) -> bool:
+        if self._failed is None or self.committed() > self._failed[1]:
+            return False
+        return self._waits_for_restart or self.run.spark_log.pending() or not self._has_consumed_all()
+
     def failing_with(self) -> Exception | None:
-        if self._failed is None:
+        if self._failed is None or not self.is_failing() or (self._has_consumed_all() and not self._is_committing()):
             return None
-        error, committed = self._failed
-        producers = {output.producer for output in self.run.upstream}
-        if self.committed() > committed or (self.has_consumed(producers) and not self._is_committing()):
-            return None
-        return error
+        return self._failed[0]
+
+    def _has_consumed_all(self) -> bool:
+        return self.has_consumed({output.producer for output in self.run.upstream})
 
     def _is_committing(self) -> bool:
         """Returns whether a batch is staged, where consumers see it, and not committed.
@@ -146,7 +151,10 @@ class StageAtWork:
             raise exhausted(decision, error) from error
         _LOG.warning("stage %s failed and starts again in %.1f s: %s", self.name, decision.delay_s, error, extra=extra)
         self.run.heartbeat.restarting(self.name, error)
-        if not self.stopping.wait(decision.delay_s):
+        self._waits_for_restart = True
+        is_stopping = self.stopping.wait(decision.delay_s)
+        self._waits_for_restart = False
+        if not is_stopping:
             self._look_for_losses(error)
 
     def _look_for_losses(self, failure: Exception) -> None:

@@ -104,10 +104,12 @@ def test_a_try_tells_of_its_alignment_of_what_was_in_flight_and_of_what_had_ende
     state = {"new_state_files": 2, "new_state_bytes": 1_500, "reused_state_files": 7, "reused_state_bytes": 2_000_000}
     held = {"alignment_s": 2.5, "finished": (DAILY,), "ended_inputs": {HOURLY: ("events",)}}
     drained.staged.store.record(a_try(2, aligned=True, **held))
-    drained.staged.store.record(a_try(3, aligned=False, in_flight_rows=1_234, in_flight_bytes=5_000, **state, **held))
+    drained.staged.store.record(
+        a_try(3, aligned=False, behind=("scored", "best"), in_flight_rows=1_234, in_flight_bytes=5_000, **state, **held)
+    )
     shown = spark_jobs("checkpoints", "--home", drained.url).stdout
     assert "aligned, 2.50 s  " in shown
-    assert "unaligned, 2.50 s, 1,234 rows in flight (5.0 kB)" in shown
+    assert "unaligned without scored, best, 2.50 s, 1,234 rows in flight (5.0 kB)" in shown
     assert "1.5 kB of 2.0 MB" in shown
     assert "At its end in checkpoint 3: stage daily, input events of stage hourly." in shown
     entries = document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +39,7 @@ from spark_jobs.protocol.masking import masking
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.steps import observed_by
 from spark_jobs.runtime.checkpoints import try_history
-from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
+from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, stages_behind
 from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Due, Waiting, take_cut
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.log_folding import Consumer
@@ -220,6 +220,7 @@ def without_spark(name: StageName, log: SparkLog, channel: PrivateLog, consumers
         "bounds": (),
         "ended": frozenset(),
         "undrained": (),
+        "upstream": (),
     }
     required = [field.name for field in fields(StageRun) if field.default is field.default_factory is MISSING]
     parts: dict[str, Any] = dict.fromkeys(required) | looked_at
@@ -233,6 +234,19 @@ def hourly(site: Site) -> StageRun:
 
 def at_the_first_batch() -> Cut:
     return Cut({HOURLY: BatchId(0)}, aligned=True, alignment_s=0.0)
+
+
+def test_the_manifest_names_failing_stages_and_all_that_they_feed(site: Site) -> None:
+    def stage(name: str, *producers: str) -> StageRun:
+        outputs = [StageOutput(StageName(each), site.channel, None, None, held=False) for each in producers]
+        return replace(without_spark(StageName(name), site.log, site.channel), upstream=outputs)
+
+    stages = [stage("hourly"), stage("daily", "hourly"), stage("scored", "hourly"), stage("best", "daily", "scored")]
+    assert stages_behind(stages, {StageName("scored")}) == ("scored", "best")
+    assert stages_behind(stages, ()) == ()
+    manifest = a_try(site.home, lambda: replace(at_the_first_batch(), failing=frozenset({HOURLY}))).take([hourly(site)])
+    (tried,) = CheckpointStore(site.home).history()
+    assert (manifest.aligned, manifest.behind, tried.behind) == (True, (HOURLY,), (HOURLY,))
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -347,6 +361,9 @@ class GoingOn:
     def is_at_rest(self) -> bool:
         return self._gate.is_empty() and self._gate.is_waiting()
 
+    def is_failing(self) -> bool:
+        return False
+
     def failing_with(self) -> None:
         return None
 
@@ -458,6 +475,7 @@ class Purging:
             name=name,
             committed=log.last_commit,
             consumed_by=lambda batch: consumed,
+            is_failing=lambda: False,
             failing_with=lambda: None,
             release=lambda: None,
         )

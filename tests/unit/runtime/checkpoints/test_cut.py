@@ -88,6 +88,9 @@ class Model:
     def is_at_rest(self) -> bool:
         return self.held and self.visible_batch == self.committed_batch
 
+    def is_failing(self) -> bool:
+        return self.failure is not None and (self.down or self.failing_with() is not None)
+
     def failing_with(self) -> Exception | None:
         return self.failure if self._left() or self.visible_batch > self.committed_batch else None
 
@@ -172,6 +175,22 @@ def test_an_aligned_cut_leaves_nothing_between_two_stages(seed: int, failures: f
         for stage in world.stages:
             read = stage.consumed_by(cut.batches[stage.name])
             assert all(read.get(producer.name, -1) == cut.batches[producer.name] for producer in stage.producers)
+
+
+def test_an_aligned_cut_without_failing_stages_leaves_nothing_between_the_others(seed: int) -> None:
+    found: set[StageName] = set()
+    for number in range(WORLDS):
+        world = World(seed + number, failures=0.05)
+        cut = world.cut(Alignment(with_failing=False))
+        assert cut.aligned
+        assert_consistent(world, cut)
+        for stage in world.stages:
+            if stage.name not in cut.failing:
+                read = stage.consumed_by(cut.batches[stage.name])
+                healthy = [producer.name for producer in stage.producers if producer.name not in cut.failing]
+                assert all(read.get(name, -1) == cut.batches[name] for name in healthy)
+        found |= cut.failing
+    assert len(found) == 5, "no stage failed"
 
 
 @pytest.mark.parametrize("failures", FAILURES)
@@ -281,6 +300,28 @@ def test_a_try_that_expires_after_a_stage_was_failing_is_declined() -> None:
     line = Line({0.0: Line.fails, 49.0: starts_again})
     with pytest.raises(CheckpointDeclinedError, match="stage 'shaky'"):
         take_cut(line.stages, Alignment(), line.waiting(50.0))
+
+
+@pytest.mark.parametrize("fails_at_s", [0.0, 5.0])
+def test_a_checkpoint_waits_for_no_failing_stage_and_names_it(fails_at_s: float) -> None:
+    line = Line({fails_at_s: Line.fails, fails_at_s + 1: Line.goes_on})
+    cut = take_cut(line.stages, Alignment(with_failing=False), line.waiting(50.0))
+    assert line.now_s == fails_at_s
+    assert (cut.aligned, cut.batches) == (True, {"producer": 9, "shaky": -1})
+    assert cut.failing == {"shaky"}
+
+
+def test_a_stage_that_fails_now_and_then_is_waited_for_at_no_time() -> None:
+    slow = Model(StageName("slow"), visible_batch=0)
+
+    def commits(line: Line) -> None:
+        slow.committed_batch = 0
+
+    line = Line({1.0: Line.fails, 5.0: Line.heals, 6.0: Line.goes_on, 20.0: commits})
+    cut = take_cut([*line.stages, cast(Cuttable, slow)], Alignment(with_failing=False), line.waiting(50.0))
+    assert line.now_s == 20.0
+    assert (cut.aligned, cut.batches) == (True, {"producer": 9, "shaky": 0, "slow": 0})
+    assert cut.failing == {"shaky"}
 
 
 @pytest.mark.parametrize("alignment", [Alignment(timeout_s=20.0), Alignment(in_flight_bytes_max=10)])

@@ -102,6 +102,24 @@ def test_a_stage_that_has_failed_with_nothing_left_to_read_is_at_rest_once_it_is
         assert not stage.in_cut.is_at_rest()
 
 
+def test_a_stage_is_failing_while_it_waits_for_its_restart_and_while_a_batch_is_to_be_done_again() -> None:
+    stage, waits = Stage(ALL_READ), list[bool]()
+    in_cut: StageAtWork = stage.in_cut
+
+    def wait(delay_s: float) -> bool:
+        waits.append(in_cut.is_failing())
+        return False
+
+    in_cut.stopping = cast(threading.Event, SimpleNamespace(is_set=lambda: False, wait=wait))
+    stage.fails()
+    assert waits == [True]
+    assert not in_cut.is_failing(), "there is no batch to do"
+    stage.plans()
+    assert in_cut.is_failing()
+    stage.commits()
+    assert not in_cut.is_failing()
+
+
 def test_a_batch_that_is_staged_and_not_committed_keeps_a_stage_from_being_at_rest_whether_it_has_failed_or_not() -> None:
     stage = Stage(ALL_READ)
     stage.plans()
