@@ -57,6 +57,7 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
     at_work = driver_at_work(files)  # before the rest: what a driver has written last is seen
     store, heartbeat = CheckpointStore(files), heartbeats(files)()
     attempt, head, latest = Attempts(files).latest(), store.head(), Rounds(files).latest()
+    failures, failure = store.failures_since(head.checkpoint if head else None)
     return StatusAnswer(
         pipeline=pipeline.name,
         home=files.url,
@@ -77,7 +78,8 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         checkpoint=head.checkpoint if head else None,
         checkpoint_completed_at=head.completed_at if head else None,
         checkpoint_duration_s=max((head.completed_at - head.began_at).total_seconds(), 0.0) if head else None,
-        checkpoint_failures=store.failures_since(head.checkpoint if head else None),
+        checkpoint_failures=failures,
+        checkpoint_failure=failure,
         drained=head.drained if head else False,
         losses=Rounds(files).losses(latest.round) if latest else (),
         error=_newest_error(files),
@@ -120,6 +122,8 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
             shown.append(("to do", answer.error.remedy))
     shown += [("data loss", Text(lost, style="yellow")) for lost in words.losses(answer.losses)]
     shown.append(("checkpoint", _checkpoint(answer)))
+    if answer.checkpoint_failure:
+        shown.append(("last try", Text(f"{answer.checkpoint_failure.error}: {answer.checkpoint_failure.failed}", style="yellow")))
     return [words.facts(*shown), *([stage_table(heartbeat, bars=False)] if heartbeat else [])]
 
 

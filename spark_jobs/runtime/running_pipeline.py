@@ -19,6 +19,7 @@ from spark_jobs.protocol.errors import (
     InterruptedRunError,
     OutcomeUnknownError,
     RejectedError,
+    Retry,
     RunCancelledError,
     SourceChangedError,
     SparkJobFailedError,
@@ -160,7 +161,7 @@ class RunningPipeline:
         Raises:
             RunCancelledError: The attempt was cancelled.
             FencedError: A later attempt is live.
-            InterruptedRunError: More tries than are tolerable have failed; those at a savepoint are not counted.
+            InterruptedRunError: More tries than are tolerable have failed, or one that trying again does not heal. Savepoints do not count.
             IncompleteError: The pipeline was stopped, and a step after its checkpoint failed.
             StreamPipelineError: A stage has given up, the final checkpoint failed, or a checkpoint cannot be published.
         """
@@ -208,6 +209,8 @@ class RunningPipeline:
             counts = manifest is not None or not (saving or isinstance(error, CheckpointDeclinedError))
             if not self._schedule.failed(triggered_s, time.monotonic(), counts=counts):
                 raise self._too_many(what, error) from error
+            if counts and self._schedule.tolerable_failures is None and error.retry is Retry.NEVER:
+                raise self._lasting(what, error) from error
         else:
             _LOG.info("checkpoint %d took %.2f s, with its publication", manifest.checkpoint, time.monotonic() - triggered_s)
             self._schedule.completed(triggered_s, time.monotonic())
@@ -221,6 +224,14 @@ class RunningPipeline:
             safe="Nothing was published that is not in a complete checkpoint.",
             remedy="Mend the cause and run it again, or allow more with tolerable_failures.",
             failures=self._schedule.failures,
+        )
+
+    def _lasting(self, what: str, last: StreamPipelineError) -> InterruptedRunError:
+        return InterruptedRunError(
+            f"This attempt cannot take another checkpoint: {what} failed, and trying again does not heal that. {last.failed}",
+            exists="Every batch that was staged is kept, and so are the checkpoints that were completed.",
+            safe="Nothing was published that is not in a complete checkpoint.",
+            remedy=f"Start the pipeline again: it verifies its files and heals what it can. {last.remedy}",
         )
 
     def _pause(self) -> None:
