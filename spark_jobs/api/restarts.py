@@ -14,8 +14,9 @@ from spark_jobs.protocol.restart_settings import RestartSettings, read_restart
 class RestartStrategy:
     """How often a pipeline is started again after a failure, and how long it waits: Flink's strategies.
 
-    Made by one of its methods; checked where a pipeline is given it. Intervals are as ``"1 hour 30 minutes"``. An error that no
-    restart can heal ends the pipeline at once, and failures that come while a restart is pending count as one.
+    Made by one of its methods; checked where a pipeline is given it. Intervals are as ``"1 hour 30 minutes"``. The failures of each
+    stage are counted by themselves, and so are those of the driver. An error that no restart can heal ends the pipeline at once, and
+    failures that come while a restart is pending count as one.
     """
 
     kind: str
@@ -70,7 +71,7 @@ class RestartStrategy:
         backoff_multiplier: float = 1.5,
         reset_backoff_threshold: str = "1 hour",
         jitter_factor: float = 0.1,
-        attempts_before_reset_backoff: int | None = None,
+        attempts_before_reset_backoff: int | None = 20,
     ) -> "RestartStrategy":
         """Each restart after a longer time than the one before.
 
@@ -78,9 +79,10 @@ class RestartStrategy:
             initial_backoff: From the first failure to the restart.
             max_backoff: No restart waits longer.
             backoff_multiplier: So many times longer than the one before; above 1.
-            reset_backoff_threshold: Without a failure for this long after a restart, the next one is the first again.
+            reset_backoff_threshold: Without a failure for this long after a restart, the next one is the first again. A stage must also
+                have done a batch since its last failure.
             jitter_factor: From 0 to 1: by so much of itself a delay is longer or shorter, at random.
-            attempts_before_reset_backoff: So many restarts in a row; one failure more ends the pipeline. None: any number.
+            attempts_before_reset_backoff: So many restarts in a row; one failure more ends the pipeline. None: any number, as in Flink.
         """
         return RestartStrategy(
             "exponential-delay",
@@ -101,4 +103,4 @@ def declare_restart(place: Place, strategy: object) -> RestartSettings:
 
 
 RESTART_OF_UNBOUNDED = declare_restart(Place(""), RestartStrategy.exponential_delay())
-"""The strategy of a pipeline with an unbounded input that declares none: Flink's default."""
+"""The strategy of a pipeline with an unbounded input that declares none: Flink's default, with an end."""

@@ -54,13 +54,13 @@ class RunningPipeline:
     """
 
     def __init__(self, run: RoundRun) -> None:
-        strategy, checkpointing = run.graph.restart, run.graph.checkpointing
+        checkpointing = run.graph.checkpointing
         self._run = run
         self._parent = run.parent
         self._published: Mapping[SinkName, SinkResult] | None = None
         self._stopping = threading.Event()
-        restarts = None if strategy is None else Restarts(strategy, time.time, random.Random())
-        self._restarts = restarts
+        self._restarts: dict[StageName, Restarts] = {}
+        """By stage; also when all stages are built again."""
         self.stages = self._built()
         self._alignment, self._timeout_s = Alignment.declared(checkpointing), checkpointing.timeout_ms / 1000
         self._schedule = CheckpointSchedule.declared(checkpointing, time.monotonic())
@@ -138,11 +138,18 @@ class RunningPipeline:
         """Returns the stages, ready to start."""
         run, at_work = self._run, list[StageAtWork]()
         for built in self._build():
+            restarts = self._restarts_of(built.stage.name)
             if built.stage.unbounded:
-                at_work.append(RunningStage(built, self._restarts, self._stopping, run.check_lost, run.build_again))
+                at_work.append(RunningStage(built, restarts, self._stopping, run.check_lost, run.build_again))
             else:
-                at_work.append(EndingStage(built, self._restarts, self._stopping, run.check_lost, run.to_its_end))
+                at_work.append(EndingStage(built, restarts, self._stopping, run.check_lost, run.to_its_end))
         return at_work
+
+    def _restarts_of(self, stage: StageName) -> Restarts | None:
+        strategy = self._run.graph.restart
+        if strategy is None:
+            return None
+        return self._restarts.setdefault(stage, Restarts(strategy, time.time, random.Random()))
 
     def _build(self) -> list[StageRun]:
         while True:

@@ -31,7 +31,7 @@ class StageAtWork:
 
     Args:
         run: The stage as it is built now.
-        restarts: The pipeline's strategy; all its stages count together. None: the first failure of a stage ends the run.
+        restarts: The pipeline's strategy, and the failures of this stage. None: the first failure ends the run.
         stopping: Set once no stage is to go on.
         check_lost: Refuses to start the stage again if a source has lost what the stage has not read.
     """
@@ -132,15 +132,18 @@ class StageAtWork:
             RejectedError: A source has lost what the stage has not read: no restart brings it back.
             Exception: ``error``, if no restart can heal it, or there is no strategy.
         """
+        progressed = False
         with suppress(StreamPipelineError):  # while the log cannot be read, no cut can be found either
-            self._failed = error, self.committed()
+            committed = self.committed()
+            progressed = self._failed is None or committed > self._failed[1]
+            self._failed = error, committed
         if self.stopping.is_set():
             return
         if self.restarts is None or not may_heal(error):
             raise error
         if application_has_ended(self.run.frame.sparkSession):  # a new one needs a new attempt
             raise error
-        decision, extra = self.restarts.failed(), {"stage": self.name}
+        decision, extra = self.restarts.failed(progressed=progressed), {"stage": self.name}
         if isinstance(decision, Exhausted):
             _LOG.error("stage %s failed for the last time: %s", self.name, decision.reason, extra=extra)
             raise exhausted(decision, error) from error

@@ -19,13 +19,13 @@ def restart_of(**options: Any) -> RestartSettings:
     return found
 
 
-FLINKS_DEFAULT = ExponentialDelay(
+FLINKS_DEFAULT_WITH_AN_END = ExponentialDelay(
     initial_backoff_ms=1_000,
     max_backoff_ms=60_000,
     backoff_multiplier=1.5,
     reset_backoff_threshold_ms=3_600_000,
     jitter_factor=0.1,
-    attempts_before_reset_backoff=None,
+    attempts_before_reset_backoff=20,
 )
 
 
@@ -38,16 +38,16 @@ FLINKS_DEFAULT = ExponentialDelay(
             RestartStrategy.failure_rate(),
             FailureRate(max_failures_per_interval=1, failure_rate_interval_ms=60_000, delay_ms=1_000),
         ),
-        (RestartStrategy.exponential_delay(), FLINKS_DEFAULT),
+        (RestartStrategy.exponential_delay(), FLINKS_DEFAULT_WITH_AN_END),
     ],
     ids=lambda value: str(getattr(value, "kind", "")),
 )
-def test_a_strategy_has_flinks_defaults(strategy: RestartStrategy, stored: RestartSettings) -> None:
+def test_a_strategy_has_flinks_defaults_and_an_end(strategy: RestartStrategy, stored: RestartSettings) -> None:
     assert restart_of(restart=strategy) == stored
 
 
-def test_a_pipeline_is_restarted_as_flink_restarts_one_with_checkpoints() -> None:
-    assert restart_of() == FLINKS_DEFAULT
+def test_a_pipeline_is_restarted_as_flink_restarts_one_with_checkpoints_but_not_for_ever() -> None:
+    assert restart_of() == FLINKS_DEFAULT_WITH_AN_END
 
 
 def test_intervals_are_read_as_elsewhere() -> None:

@@ -110,6 +110,14 @@ def test_while_a_stop_waits_for_a_stage_those_before_it_are_quiesced_and_it_is_n
     assert pipeline.states() == running
 
 
+def test_each_stage_counts_its_own_failures(pipeline: Pipeline) -> None:
+    first, second, *_ = [stage.restarts for stage in pipeline.running.stages]
+    assert first is not None
+    assert second is not None
+    assert first is not second
+    assert [stage.restarts for stage in pipeline.running._built()][:2] == [first, second], "also when all are built again"
+
+
 def test_a_stage_that_fails_while_a_stop_waits_is_shown_so_and_the_one_that_reads_sources_stays_quiesced(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,9 +7,10 @@ from typing import cast
 
 import pytest
 
+from spark_jobs.api.restarts import RESTART_OF_UNBOUNDED
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, RejectedError, RestartsExhaustedError, StorageError
 from spark_jobs.protocol.ids import StageName
-from spark_jobs.protocol.restart_settings import FixedDelay
+from spark_jobs.protocol.restart_settings import FixedDelay, RestartSettings
 from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.stages import running_stage
@@ -23,15 +24,16 @@ STAGE = StageName("hourly")
 class Failing:
     """A stage that fails, with so many restarts allowed."""
 
-    def __init__(self, attempts: int) -> None:
+    def __init__(self, attempts: int = 0, settings: RestartSettings | None = None) -> None:
         self.stopping = threading.Event()
-        settings = FixedDelay(attempts=attempts, delay_ms=0)
-        self.restarts = Restarts(settings, lambda: 0.0, random.Random(0))
+        self.now_s = 0.0
+        self.restarts = Restarts(settings or FixedDelay(attempts=attempts, delay_ms=0), lambda: self.now_s, random.Random(0))
+        self.committed = MemoryFiles()
         self.told: list[tuple[StageName, Exception]] = []
         stage = SimpleNamespace(
             stage=SimpleNamespace(name=STAGE),
             frame=SimpleNamespace(sparkSession=None),
-            spark_log=SparkLog(MemoryFiles(), "stage"),
+            spark_log=SparkLog(self.committed, "stage"),
             heartbeat=SimpleNamespace(restarting=lambda name, error: self.told.append((name, error))),
         )
         self.lost: Exception | None = None
@@ -102,6 +104,35 @@ def test_a_stage_gives_up_once_its_strategy_allows_no_more() -> None:
     failing.restarts.history = failing.restarts.history.model_copy(update={"restart_at_ms": -1})  # that restart is over
     with pytest.raises(RestartsExhaustedError, match="fixed-delay allows 1 restart. The last failure was ValueError: seven"):
         failing.fails(ValueError("seven"))
+
+
+DEFAULT = RESTART_OF_UNBOUNDED.model_copy(update={"initial_backoff_ms": 1, "max_backoff_ms": 1, "jitter_factor": 0.0})
+"""A pipeline's default strategy, whose restarts are not waited for."""
+HOURS_S = 7_200.0
+SAME_BATCH = "Batch 7 of stage 'hourly' was computed twice and came to 3 rows after 2: the stage is not deterministic."
+
+
+@pytest.mark.usefixtures("spark_runs")
+@pytest.mark.parametrize("lasts_s", [1.0, HOURS_S])
+def test_by_default_a_batch_that_fails_at_each_try_ends_the_stage_however_long_it_takes(lasts_s: float) -> None:
+    failing = Failing(settings=DEFAULT)
+    for _ in range(20):
+        failing.fails(InterruptedRunError(SAME_BATCH))
+        failing.now_s += lasts_s
+    with pytest.raises(
+        RestartsExhaustedError, match="allows 20 restarts in a row. The last failure was InterruptedRunError: Batch 7"
+    ):
+        failing.fails(InterruptedRunError(SAME_BATCH))
+
+
+@pytest.mark.usefixtures("spark_runs")
+def test_a_stage_that_does_its_batches_between_rare_failures_is_started_again_for_ever() -> None:
+    failing = Failing(settings=DEFAULT)
+    for batch in range(100):
+        failing.committed.create(f"stage/commits/{batch}", b"v2\n{}")
+        failing.fails(StorageError("The disk is away."))
+        failing.now_s += HOURS_S
+    assert failing.restarts.history.restarts == 1
 
 
 @pytest.mark.usefixtures("spark_runs")
