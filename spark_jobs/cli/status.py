@@ -19,7 +19,15 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import AttemptDocument, ErrorReport, Manifest, PipelineDocument, RoundDocument, RunState
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    ErrorReport,
+    Manifest,
+    PipelineDocument,
+    RoundDocument,
+    RunState,
+    StageState,
+)
 from spark_jobs.protocol.errors import Retry
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files
@@ -116,6 +124,11 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
     if heartbeat and heartbeat.stop:
         stop = heartbeat.stop
         shown.append(("drain" if stop.drain else "stop", f"{stop.request}: {stop.state.value}"))
+    failed = [name for name, stage in heartbeat.stages.items() if stage.state is StageState.FAILED] if heartbeat else []
+    if failed:
+        runs_on = " The other stages run on." if answer.at_work else ""
+        to_do = "stop the pipeline and start it again" if answer.at_work else "start the pipeline again"
+        shown.append(("failed", Text(f"{', '.join(failed)}.{runs_on} Mend the cause, then {to_do}.", style="red")))
     if answer.error:
         shown.append(("last start", Text(f"{answer.error.error}: {answer.error.failed}", style="yellow")))
         if answer.error.remedy:

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from spark_jobs import DeltaSink, Pipeline, RestartStrategy
+from spark_jobs.api.restarts import OnStageFailure
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.restart_settings import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartSettings
 
@@ -101,3 +102,30 @@ def test_a_pipeline_whose_inputs_all_end_leaves_restarts_to_whoever_has_started_
         pipeline.source(bounded=True, name="events")(lambda spark: spark)
         pipeline.stage(name="copied", sink=DeltaSink("/copied"))(lambda events: events)
         assert pipeline.graph().restart == expected
+
+
+def copying(*, bounded: bool, **options: Any) -> Pipeline:
+    pipeline = Pipeline("flights", **options)
+    pipeline.source(bounded=bounded, name="events")(lambda spark: spark)
+    pipeline.stage(name="copied", sink=DeltaSink("/copied"))(lambda events: events)
+    return pipeline
+
+
+def test_the_other_stages_run_on_without_a_failed_one_unless_all_inputs_end_or_the_pipeline_says_otherwise() -> None:
+    assert copying(bounded=False).graph().on_stage_failure is OnStageFailure.ISOLATE
+    assert copying(bounded=True).graph().on_stage_failure is OnStageFailure.FAIL
+    fails = copying(bounded=False, on_stage_failure="fail")
+    assert fails.graph().on_stage_failure is fails.rewired({}, "/tables").graph().on_stage_failure is OnStageFailure.FAIL
+
+
+def test_no_stage_of_a_round_can_be_missing() -> None:
+    with pytest.raises(InvalidPipelineError, match="no round is complete without it"):
+        copying(bounded=True, on_stage_failure="isolate").graph()
+    isolates = copying(bounded=False, on_stage_failure="isolate")
+    rewired = isolates.rewired({"events": lambda spark: spark}, "/tables")
+    assert rewired.graph().on_stage_failure is OnStageFailure.FAIL, "a test's rows end"
+
+
+def test_a_choice_of_what_follows_a_failure_is_one() -> None:
+    with pytest.raises(InvalidPipelineError, match="on_stage_failure"):
+        Pipeline("flights", on_stage_failure="ignore")  # type: ignore[arg-type]

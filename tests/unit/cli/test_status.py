@@ -166,6 +166,19 @@ def test_a_stage_that_starts_again_shows_why(interrupted: UsedHome) -> None:
     assert "3. restart after ValueError: no such airport" in shown
 
 
+def test_a_stage_that_has_failed_shows_why_and_what_to_do(interrupted: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    beat(
+        interrupted,
+        StageStatus(state=StageState.FAILED, restarts=20, reason="RestartsExhaustedError: ValueError: no such airport"),
+    )
+    shown = spark_jobs("status", "--home", interrupted.url).stdout
+    assert "hourly. Mend the cause, then start the pipeline again." in shown
+    assert "after 20 restarts: RestartsExhaustedError: ValueError: no such airport" in shown
+    monkeypatch.setattr("spark_jobs.cli.status.driver_at_work", lambda files: True)
+    shown = spark_jobs("status", "--home", interrupted.url).stdout
+    assert "hourly. The other stages run on. Mend the cause, then stop the pipeline and start it again." in shown
+
+
 def test_the_newest_checkpoint_shows_its_age_its_duration_and_what_has_failed_since(drained: UsedHome) -> None:
     for error, failed in (
         ("StorageFullError", "The disk is full."),

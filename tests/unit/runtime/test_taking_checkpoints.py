@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from spark_jobs.api.restarts import OnStageFailure
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
@@ -84,7 +85,9 @@ class World(RunningPipeline):
     ) -> None:
         home = LocalFiles(directory)
         run: Any = SimpleNamespace(
-            graph=SimpleNamespace(restart=None, checkpointing=DECLARED.model_copy(update=settings)),
+            graph=SimpleNamespace(
+                restart=None, on_stage_failure=OnStageFailure.FAIL, checkpointing=DECLARED.model_copy(update=settings)
+            ),
             home=home,
             attempt=SimpleNamespace(attempt=AttemptNumber(1)),
             mask=unmasked,
@@ -107,6 +110,8 @@ class World(RunningPipeline):
         """Whether all stages have ended, and how often the final checkpoint was taken."""
         self.looked, self.fenced_at = 0, 3
         """How often it was asked whether the attempt is live, and the first time that it is not."""
+        for stage in stages:
+            vars(stage)["given_up"] = None
         self.stages, self._idle = cast(list[StageAtWork], list(stages)), idle
 
     def has_ended(self) -> bool:
