@@ -45,7 +45,8 @@ class Goal:
             case WaitFor.SUBMITTED:
                 return started
         states = {stage.state for stage in status.stages.values()} if status is not None else set()
-        if status is None or status.state is not RunState.RUNNING or StageState.RESTARTING in states:
+        fails = not states.isdisjoint({StageState.RESTARTING, StageState.FAILED})
+        if status is None or status.state is not RunState.RUNNING or fails:
             self._runs_since_s = None
             return False
         if self._runs_since_s is None:

@@ -67,11 +67,14 @@ def progress(status: Status) -> list[str]:
     head = doing(status)
     if status.checkpoint is not None:
         head += f", checkpoint {status.checkpoint}"
-    return [head, *(_stage_line(name, stage) for name, stage in status.stages.items() if stage.batch is not None)]
+    begun = [(name, stage) for name, stage in status.stages.items() if stage.batch is not None or stage.reason]
+    return [head, *(_stage_line(name, stage) for name, stage in begun)]
 
 
 def _stage_line(name: str, stage: StageStatus) -> str:
-    parts = [f"stage {name}: {stage.state.value}", f"batch {stage.batch}"]
+    parts = [f"stage {name}: {stage.state.value}"]
+    if stage.batch is not None:
+        parts.append(f"batch {stage.batch}")
     if stage.progress is not None:
         parts.append(f"{stage.progress:.0%}")
     parts += [f"{stage.rows_in:,} rows", f"{stage.rows_per_s:,.0f} rows/s"]
@@ -79,6 +82,8 @@ def _stage_line(name: str, stage: StageStatus) -> str:
         parts.append(f"watermark {_watermark(stage.watermark_ms)}")
     if stage.late_rows:
         parts.append(f"{stage.late_rows:,} late")
+    if stage.reason:
+        parts.append(stage.reason)
     return ", ".join(parts)
 
 

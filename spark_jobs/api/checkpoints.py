@@ -20,7 +20,8 @@ class CheckpointSettings:
         timeout: How long a checkpoint may take, over every step up to its manifest, until it has failed. Its publication does not count.
             The copy that makes a savepoint may take as long again; that of a stop has no limit, and neither has a final checkpoint.
         min_pause: From one checkpoint's end to the next one's beginning, at least.
-        tolerable_failures: So many checkpoints in a row may fail; one more ends the attempt.
+        tolerable_failures: So many checkpoints in a row may fail; one more ends the attempt. None: any number, as long as another try may
+            succeed.
         retained: How many complete checkpoints are kept, at least one.
         unaligned: No stage waits: what one stage has staged and the next has not read yet belongs to the checkpoint. By default
             checkpoints are aligned: each stage with an unbounded input first reads what such stages before it have staged.
@@ -33,7 +34,7 @@ class CheckpointSettings:
     interval: str = "1 minute"
     timeout: str = "10 minutes"
     min_pause: str = "0 seconds"
-    tolerable_failures: int = 0
+    tolerable_failures: int | None = None
     retained: int = 1
     unaligned: bool = False
     aligned_timeout: str | None = None

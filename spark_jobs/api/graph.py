@@ -13,7 +13,7 @@ from spark_jobs.api.address import TableAddress
 from spark_jobs.api.functions import PARAMS, arguments
 from spark_jobs.api.parameters import BoundParameters, public_fields
 from spark_jobs.api.refusals import Mistakes, Place, suggestion
-from spark_jobs.api.restarts import RESTART_OF_UNBOUNDED
+from spark_jobs.api.restarts import RESTART_OF_UNBOUNDED, OnStageFailure
 from spark_jobs.api.shared import Declaration, with_sharing_stages
 from spark_jobs.api.sink import Sink, check_distinct
 from spark_jobs.api.source import Source, Static
@@ -38,6 +38,7 @@ class Graph:
     checkpointing: Checkpointing
     restart: RestartSettings | None
     """None: a failure ends the run."""
+    on_stage_failure: OnStageFailure
     sources: Mapping[InputName, Source]
     statics: Mapping[InputName, Static]
     stages: Mapping[StageName, Stage]
@@ -78,8 +79,8 @@ class Graph:
     def describe(self) -> dict[str, Any]:
         """What decides whether state and tables of an earlier run fit: JSON values, the same for the same declaration.
 
-        Left out is what may change between two runs: ``on_end``, publication, checkpoints, restarts, rate limits, Spark settings,
-        functions' bodies.
+        Left out is what may change between two runs: ``on_end``, publication, checkpoints, restarts and ``on_stage_failure``, rate limits,
+        Spark settings, functions' bodies.
         """
         return {
             "sources": {
@@ -121,6 +122,7 @@ def build_graph(
     publish: Publish | None,
     checkpointing: Checkpointing,
     restart: RestartSettings | None,
+    on_stage_failure: OnStageFailure | None,
     mistaken: Collection[str] | None = None,
 ) -> Graph:
     """Checks the declarations against each other; see :meth:`spark_jobs.Pipeline.graph`.
@@ -134,6 +136,7 @@ def build_graph(
         publish: Instead of the sinks' policies.
         checkpointing: When checkpoints are taken.
         restart: How often a failed stage is started again.
+        on_stage_failure: What follows when one has failed for good. None: what is usual for its inputs.
         mistaken: None: the declarations are the whole pipeline. Else mistakes are known, and these parts have some: a part that
             nothing uses, or the lack of a sink, may be due to them.
     """
@@ -171,6 +174,13 @@ def build_graph(
     mistakes.check()
     nodes: dict[str, Source | Static | Stage] = {**sources, **_of(declarations, Static)}
     endless = not all(source.bounded for source in sources.values())
+    if on_stage_failure is OnStageFailure.ISOLATE and not endless and not known:
+        raise here.refused(
+            'on_stage_failure="isolate" lets the other stages run on without one that has failed, and all inputs end: '
+            "no round is complete without it.",
+            'Remove it, or use on_stage_failure="fail".',
+            on_stage_failure=on_stage_failure.value,
+        )
     for stage_name in order:
         nodes[stage_name] = declared[stage_name].placed(
             MappingProxyType({argument: nodes[read] for argument, read in declared[stage_name].inputs.items()}),
@@ -186,6 +196,7 @@ def build_graph(
         conf=conf,
         checkpointing=checkpointing,
         restart=restart or (RESTART_OF_UNBOUNDED if endless else None),
+        on_stage_failure=on_stage_failure or (OnStageFailure.ISOLATE if endless else OnStageFailure.FAIL),
         sources=MappingProxyType({source.name: source for source in sources.values()}),
         statics=MappingProxyType({static.name: static for static in _of(declarations, Static).values()}),
         stages=MappingProxyType({node.name: node for node in placed}),

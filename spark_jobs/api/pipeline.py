@@ -16,7 +16,7 @@ from spark_jobs.api.graph import Graph, build_graph
 from spark_jobs.api.names import check_name
 from spark_jobs.api.parameters import BoundParameters, bind, schema
 from spark_jobs.api.refusals import Mistakes, Place, choice, declaration, suggestion
-from spark_jobs.api.restarts import RestartStrategy, declare_restart
+from spark_jobs.api.restarts import OnStageFailure, RestartStrategy, declare_restart
 from spark_jobs.api.restore import checked_partitions, restore_from
 from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.shared import Declaration
@@ -53,6 +53,10 @@ class Pipeline:
         restart: How often a failed stage, or a failed driver, is started again, and how long it waits. By default
             ``RestartStrategy.exponential_delay()`` if an input is unbounded. If all inputs end, a failure ends the run by default: whoever
             has started it, such as an Airflow task with its retries, starts it again.
+        on_stage_failure: What follows when a stage has failed for good: its restarts are exhausted, or no restart can heal its error.
+            ``"isolate"``, the default if an input is unbounded: the stage stays failed until the next start, what it feeds gets nothing
+            more, and the other stages run on and publish. The run ends once no stage can work. ``"fail"``, the default if all inputs
+            end: the run ends with the stage's error. If all inputs end it is the only choice: no round is complete without the stage.
 
     Raises:
         InvalidPipelineError: An argument is not allowed; from every method too. Nothing was declared.
@@ -67,6 +71,7 @@ class Pipeline:
         conf: Mapping[str, str] = NO_SETTINGS,
         checkpoint: CheckpointSettings = _CHECKPOINT,
         restart: RestartStrategy | None = None,
+        on_stage_failure: OnStageFailure | Literal["fail", "isolate"] | None = None,
     ) -> None:
         place = Place(str(name))
         self.name = PipelineName(check_name(place, name))
@@ -81,6 +86,9 @@ class Pipeline:
         self._checkpointing = declare_checkpoints(place, checkpoint)
         self.restart = restart
         self._restart = None if restart is None else declare_restart(place, restart)
+        self.on_stage_failure = (
+            None if on_stage_failure is None else choice(place, "on_stage_failure", OnStageFailure, on_stage_failure)
+        )
         self._declarations: dict[str, Declaration] = {}
         self._mistaken: set[str] = set()
 
@@ -308,7 +316,7 @@ class Pipeline:
         checkpointing = overridden(Refusing(Place(self.name), "checkpoint"), self._checkpointing, checkpoint)
 
         def build(parts: Mapping[str, Declaration], mistaken: Collection[str] | None) -> Graph:
-            settings = (self.params, chosen, self.conf, override, checkpointing, self._restart)
+            settings = (self.params, chosen, self.conf, override, checkpointing, self._restart, self.on_stage_failure)
             return build_graph(self.name, parts, *settings, mistaken=mistaken)
 
         return sound_graph(build, self._declarations, self._mistaken, mistakes)
@@ -418,6 +426,7 @@ class Pipeline:
             conf=self.conf,
             checkpoint=self.checkpoint,
             restart=self.restart,
+            on_stage_failure=None if self.on_stage_failure is OnStageFailure.ISOLATE else self.on_stage_failure,
         )
         copy._declarations = dict(self._declarations)
         known = [name for name, part in copy._declarations.items() if not isinstance(part, DeclaredStage)]

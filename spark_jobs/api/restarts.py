@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -10,12 +11,22 @@ from spark_jobs.api.refusals import Place
 from spark_jobs.protocol.restart_settings import RestartSettings, read_restart
 
 
+class OnStageFailure(StrEnum):
+    """What follows when a stage has failed for good: its restarts are exhausted, or no restart can heal its error."""
+
+    FAIL = "fail"
+    """The attempt ends with the stage's error, as a job of Flink's does."""
+    ISOLATE = "isolate"
+    """The stage stays failed until the next start, and what it feeds gets nothing more. The other stages run on and publish."""
+
+
 @dataclass(frozen=True, init=False, repr=False)
 class RestartStrategy:
     """How often a pipeline is started again after a failure, and how long it waits: Flink's strategies.
 
-    Made by one of its methods; checked where a pipeline is given it. Intervals are as ``"1 hour 30 minutes"``. An error that no
-    restart can heal ends the pipeline at once, and failures that come while a restart is pending count as one.
+    Made by one of its methods; checked where a pipeline is given it. Intervals are as ``"1 hour 30 minutes"``. The failures of each
+    stage are counted by themselves, and so are those of the driver. An error that no restart can heal is the last one at once, and
+    failures that come while a restart is pending count as one. What follows the last failure of a stage is :class:`OnStageFailure`.
     """
 
     kind: str
@@ -31,7 +42,7 @@ class RestartStrategy:
 
     @staticmethod
     def none() -> "RestartStrategy":
-        """The first failure ends the pipeline."""
+        """The first failure is the last."""
         return RestartStrategy("none")
 
     @staticmethod
@@ -39,7 +50,7 @@ class RestartStrategy:
         """So many restarts in all.
 
         Args:
-            attempts: How many; one failure more ends the pipeline.
+            attempts: How many of each stage, and of the driver; one failure more is the last.
             delay: From a failure to the restart.
         """
         return RestartStrategy("fixed-delay", attempts=attempts, delay=delay)
@@ -51,7 +62,7 @@ class RestartStrategy:
         """As many restarts as are needed while failures are rare.
 
         Args:
-            max_failures_per_interval: So many failures may come in one interval; one more ends the pipeline.
+            max_failures_per_interval: So many failures may come in one interval; one more is the last.
             failure_rate_interval: How long the interval is that ends with a failure.
             delay: From a failure to the restart.
         """
@@ -70,7 +81,7 @@ class RestartStrategy:
         backoff_multiplier: float = 1.5,
         reset_backoff_threshold: str = "1 hour",
         jitter_factor: float = 0.1,
-        attempts_before_reset_backoff: int | None = None,
+        attempts_before_reset_backoff: int | None = 20,
     ) -> "RestartStrategy":
         """Each restart after a longer time than the one before.
 
@@ -78,9 +89,10 @@ class RestartStrategy:
             initial_backoff: From the first failure to the restart.
             max_backoff: No restart waits longer.
             backoff_multiplier: So many times longer than the one before; above 1.
-            reset_backoff_threshold: Without a failure for this long after a restart, the next one is the first again.
+            reset_backoff_threshold: Without a failure for this long after a restart, the next one is the first again. A stage must also
+                have done a batch since its last failure.
             jitter_factor: From 0 to 1: by so much of itself a delay is longer or shorter, at random.
-            attempts_before_reset_backoff: So many restarts in a row; one failure more ends the pipeline. None: any number.
+            attempts_before_reset_backoff: So many restarts in a row; one failure more is the last. None: any number, as in Flink.
         """
         return RestartStrategy(
             "exponential-delay",
@@ -101,4 +113,4 @@ def declare_restart(place: Place, strategy: object) -> RestartSettings:
 
 
 RESTART_OF_UNBOUNDED = declare_restart(Place(""), RestartStrategy.exponential_delay())
-"""The strategy of a pipeline with an unbounded input that declares none: Flink's default."""
+"""The strategy of a pipeline with an unbounded input that declares none: Flink's default, with an end."""

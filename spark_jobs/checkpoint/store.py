@@ -28,7 +28,7 @@ from spark_jobs.home.layout import (
 )
 from spark_jobs.home.manifests import newest_manifest, newest_of, read_manifest
 from spark_jobs.protocol.codec import canonical, sha256
-from spark_jobs.protocol.documents import ActionsFile, CarriedActions, Manifest, SinkCut
+from spark_jobs.protocol.documents import ActionsFile, CarriedActions, ErrorReport, Manifest, SinkCut
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -324,17 +324,9 @@ class CheckpointStore:
         return path
 
     def history(self) -> list[CheckpointHistory]:
-        """Returns what happened to each try that was recorded, by checkpoint and try.
-
-        Unreadable entries are logged and left out: they decide nothing.
-        """
-        found = []
-        for k, number in self._tries():
-            try:
-                found.append(read_document(self._files, history_path(k, number), CheckpointHistory))
-            except (CorruptDocumentError, NotFoundError) as error:
-                _LOG.warning("an entry of the history is left out: %s", error)
-        return found
+        """Returns what happened to each try that was recorded, by checkpoint and try. Unreadable entries are left out."""
+        found = [self._remembered(k, number) for k, number in self._tries()]
+        return [each for each in found if each is not None]
 
     def _lines(self, path: str, expected: str) -> list[dict[str, Any]]:
         place, lines = f"{self._files.url}/{path}", list[Any]()
@@ -361,9 +353,22 @@ class CheckpointStore:
     def _tries(self) -> list[tuple[CheckpointId, int]]:
         return history_tries(self._files.names(HISTORY))
 
-    def failures_since(self, checkpoint: CheckpointId | None) -> int:
-        """Returns how many tries at the numbers after ``checkpoint`` are remembered: if it is the head, those that have failed since."""
-        return sum(k > (checkpoint or 0) for k, _ in self._tries())
+    def failures_since(self, checkpoint: CheckpointId | None) -> tuple[int, ErrorReport | None]:
+        """Returns how many tries at the numbers after a checkpoint are remembered, and why the newest of them has failed.
+
+        If ``checkpoint`` is the head, all of them have failed. The reason is None where its entry cannot be read.
+        """
+        since = [each for each in self._tries() if each[0] > (checkpoint or 0)]
+        newest = self._remembered(*since[-1]) if since else None
+        return len(since), newest.failure if newest else None
+
+    def _remembered(self, checkpoint: CheckpointId, number: int) -> CheckpointHistory | None:
+        """Returns an entry of the history. One that cannot be read is logged and left out: it decides nothing."""
+        try:
+            return read_document(self._files, history_path(checkpoint, number), CheckpointHistory)
+        except (CorruptDocumentError, NotFoundError) as error:
+            _LOG.warning("an entry of the history is left out: %s", error)
+            return None
 
     def _begins(self, manifest: Manifest, *, after: CheckpointId) -> bool:
         """Returns whether ``manifest`` begins an incarnation whose origin is ``after``."""

@@ -111,6 +111,8 @@ class StatusAnswer(Answer):
     checkpoint_duration_s: float | None
     checkpoint_failures: int
     """Tries that have failed since."""
+    checkpoint_failure: ErrorReport | None = None
+    """Why the newest of them has failed."""
     drained: bool
     """Whether that checkpoint ends the pipeline."""
     losses: tuple[Loss, ...] = ()

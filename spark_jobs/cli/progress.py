@@ -31,6 +31,7 @@ _STYLES = {
     StageState.QUIESCED: "green",
     StageState.DRAINING: "cyan",
     StageState.RESTARTING: "yellow",
+    StageState.FAILED: "red",
     StageState.WAITING: "dim",
 }
 
@@ -191,6 +192,8 @@ def _lag(stage: StageStatus) -> str:
 
 
 def _restarts(stage: StageStatus) -> str:
+    if stage.state is StageState.FAILED:
+        return f"after {stage.restarts} restarts: {stage.reason}"
     if stage.reason:
         return f"{stage.restarts}. restart after {stage.reason}"
     return f"{stage.restarts} restarts" if stage.restarts else ""

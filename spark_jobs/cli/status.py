@@ -19,7 +19,15 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import AttemptDocument, ErrorReport, Manifest, PipelineDocument, RoundDocument, RunState
+from spark_jobs.protocol.documents import (
+    AttemptDocument,
+    ErrorReport,
+    Manifest,
+    PipelineDocument,
+    RoundDocument,
+    RunState,
+    StageState,
+)
 from spark_jobs.protocol.errors import Retry
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files
@@ -57,6 +65,7 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
     at_work = driver_at_work(files)  # before the rest: what a driver has written last is seen
     store, heartbeat = CheckpointStore(files), heartbeats(files)()
     attempt, head, latest = Attempts(files).latest(), store.head(), Rounds(files).latest()
+    failures, failure = store.failures_since(head.checkpoint if head else None)
     return StatusAnswer(
         pipeline=pipeline.name,
         home=files.url,
@@ -78,7 +87,8 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         behind=head.behind if head else (),
         checkpoint_completed_at=head.completed_at if head else None,
         checkpoint_duration_s=max((head.completed_at - head.began_at).total_seconds(), 0.0) if head else None,
-        checkpoint_failures=store.failures_since(head.checkpoint if head else None),
+        checkpoint_failures=failures,
+        checkpoint_failure=failure,
         drained=head.drained if head else False,
         losses=Rounds(files).losses(latest.round) if latest else (),
         error=_newest_error(files),
@@ -115,12 +125,19 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
     if heartbeat and heartbeat.stop:
         stop = heartbeat.stop
         shown.append(("drain" if stop.drain else "stop", f"{stop.request}: {stop.state.value}"))
+    failed = [name for name, stage in heartbeat.stages.items() if stage.state is StageState.FAILED] if heartbeat else []
+    if failed:
+        runs_on = " The other stages run on." if answer.at_work else ""
+        to_do = "stop the pipeline and start it again" if answer.at_work else "start the pipeline again"
+        shown.append(("failed", Text(f"{', '.join(failed)}.{runs_on} Mend the cause, then {to_do}.", style="red")))
     if answer.error:
         shown.append(("last start", Text(f"{answer.error.error}: {answer.error.failed}", style="yellow")))
         if answer.error.remedy:
             shown.append(("to do", answer.error.remedy))
     shown += [("data loss", Text(lost, style="yellow")) for lost in words.losses(answer.losses)]
     shown.append(("checkpoint", _checkpoint(answer)))
+    if answer.checkpoint_failure:
+        shown.append(("last try", Text(f"{answer.checkpoint_failure.error}: {answer.checkpoint_failure.failed}", style="yellow")))
     return [words.facts(*shown), *([stage_table(heartbeat, bars=False)] if heartbeat else [])]
 
 

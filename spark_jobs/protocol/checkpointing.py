@@ -17,8 +17,8 @@ class Checkpointing(Part):
     """A try that has taken this long, over every step up to its manifest, has failed; publication does not count."""
     min_pause_ms: int
     """From one checkpoint's end to the next one's beginning, at least."""
-    tolerable_failures: int
-    """So many tries in a row may fail; one more ends the attempt."""
+    tolerable_failures: int | None
+    """So many tries in a row may fail; one more ends the attempt. None: any number, as long as another try may succeed."""
     retained: int
     """How many complete checkpoints are kept."""
     unaligned: bool
@@ -62,18 +62,19 @@ SETTINGS: tuple[str, ...] = tuple(_READ)
 """The names that people write."""
 _LIMITS = ("aligned_timeout", "max_in_flight_bytes")
 """When an aligned checkpoint becomes an unaligned one. Not given: never."""
+_OPTIONAL = (*_LIMITS, "tolerable_failures")
 _STORED = tuple(CheckpointOverrides.model_fields)
 _ALIGNMENT = {"unaligned", *(_READ[name][0] for name in _LIMITS)}
 
 
 def read_checkpointing(refused: Refuse, given: Mapping[str, object]) -> Checkpointing:
-    """All settings as people write them, checked; only ``aligned_timeout`` and ``max_in_flight_bytes`` may be None.
+    """All settings as people write them, checked; only ``aligned_timeout``, ``max_in_flight_bytes`` and ``tolerable_failures`` may be None.
 
     Raises:
         RejectedError: One is not what it has to be, or two contradict each other.
     """
-    absent = {_READ[name][0]: None for name in _LIMITS}
-    found = _read(refused, {name: value for name, value in given.items() if name not in _LIMITS or value is not None})
+    absent = {_READ[name][0]: None for name in _OPTIONAL}
+    found = _read(refused, {name: value for name, value in given.items() if name not in _OPTIONAL or value is not None})
     return _checked(refused, Checkpointing(**(absent | found)))
 
 

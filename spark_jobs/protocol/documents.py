@@ -461,6 +461,8 @@ class StageState(StrEnum):
     """It has read and passed on all that it will, because the pipeline is being stopped."""
     RESTARTING = "restarting"
     """Its query failed and starts again after a while."""
+    FAILED = "failed"
+    """It has failed for good. The other stages run on without it, until the next start."""
     DRAINING = "draining"
     """The watermark is being moved to its end."""
     ENDED = "ended"
@@ -490,7 +492,7 @@ class StageStatus(Part):
     restarts: int = 0
     """How often this attempt has started it again after a failure."""
     reason: str | None = None
-    """Why it starts again, while it does."""
+    """Why it starts again, while it does, or why it has failed."""
 
 
 class RunState(StrEnum):

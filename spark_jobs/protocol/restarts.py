@@ -5,7 +5,6 @@ The formulas are Flink's. One rule is wider than Flink's: it merges failures tha
 """
 
 import random
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -76,7 +75,7 @@ def exhausted(decision: Exhausted, last: BaseException) -> RestartsExhaustedErro
 
 
 def after_failure(
-    settings: RestartSettings, history: RestartHistory, now_ms: int, chance: random.Random
+    settings: RestartSettings, history: RestartHistory, now_ms: int, chance: random.Random, *, progressed: bool = True
 ) -> tuple[RestartHistory, RestartIn | Exhausted]:
     """What follows from a failure.
 
@@ -85,6 +84,8 @@ def after_failure(
         history: What it remembers of the failures before.
         now_ms: When the failure came, in milliseconds since 1970; a clock that was set back does no harm.
         chance: Draws the jitter.
+        progressed: Whether a batch was done since the failure before. Without one no time sets the backoff back: a batch that fails after
+            hours would be tried for ever.
 
     Returns:
         What it remembers now, and what to do.
@@ -100,11 +101,11 @@ def after_failure(
         case FailureRate():
             return _failure_rate(settings, history, now_ms)
         case ExponentialDelay():
-            return _exponential_delay(settings, history, now_ms, chance)
+            return _exponential_delay(settings, history, now_ms, chance, progressed=progressed)
 
 
 class Restarts:
-    """The failures of one pipeline; may be told of them by several threads.
+    """The failures of one stage.
 
     Args:
         settings: The strategy.
@@ -123,13 +124,11 @@ class Restarts:
         self.settings = settings
         self.history = history or RestartHistory()
         self._clock, self._chance = clock, chance
-        self._lock = threading.Lock()
 
-    def failed(self) -> RestartIn | Exhausted:
-        """Takes note of a failure that has just come; says what to do."""
-        with self._lock:
-            now_ms = int(self._clock() * 1000)
-            self.history, decision = after_failure(self.settings, self.history, now_ms, self._chance)
+    def failed(self, *, progressed: bool = True) -> RestartIn | Exhausted:
+        """Counts a failure that has just come, and returns what to do; see :func:`after_failure`."""
+        now_ms = int(self._clock() * 1000)
+        self.history, decision = after_failure(self.settings, self.history, now_ms, self._chance, progressed=progressed)
         return decision
 
 
@@ -149,10 +148,10 @@ def _failure_rate(settings: FailureRate, history: RestartHistory, now_ms: int) -
 
 
 def _exponential_delay(
-    settings: ExponentialDelay, history: RestartHistory, now_ms: int, chance: random.Random
+    settings: ExponentialDelay, history: RestartHistory, now_ms: int, chance: random.Random, *, progressed: bool
 ) -> tuple[RestartHistory, RestartIn | Exhausted]:
     calm = history.restart_at_ms is not None and now_ms - history.restart_at_ms >= settings.reset_backoff_threshold_ms
-    restarts = 0 if calm else history.restarts
+    restarts = 0 if calm and progressed else history.restarts
     most = settings.attempts_before_reset_backoff
     if most is not None and restarts >= most:
         return _exhausted(history, f"The restart strategy exponential-delay allows {_times(most)} in a row.")

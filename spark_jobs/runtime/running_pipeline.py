@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
+from spark_jobs.api.restarts import OnStageFailure
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import look_interval_s
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
@@ -19,6 +20,7 @@ from spark_jobs.protocol.errors import (
     InterruptedRunError,
     OutcomeUnknownError,
     RejectedError,
+    Retry,
     RunCancelledError,
     SourceChangedError,
     SparkJobFailedError,
@@ -47,19 +49,19 @@ _TRIED_AGAIN = (ConflictError, DeadlineExceededError, OutcomeUnknownError, Spark
 
 
 class RunningPipeline:
-    """Runs until every stage has ended, the pipeline is stopped or cancelled, or a stage gives up.
+    """Runs until every stage has ended, the pipeline is stopped or cancelled, a stage ends it by its failure, or none can work any more.
 
     A stage with an unbounded input never ends by itself. Any other begins when the stages that it reads have ended.
     """
 
     def __init__(self, run: RoundRun) -> None:
-        strategy, checkpointing = run.graph.restart, run.graph.checkpointing
+        checkpointing = run.graph.checkpointing
         self._run = run
         self._parent = run.parent
         self._published: Mapping[SinkName, SinkResult] | None = None
         self._stopping = threading.Event()
-        restarts = None if strategy is None else Restarts(strategy, time.time, random.Random())
-        self._restarts = restarts
+        self._restarts: dict[StageName, Restarts] = {}
+        """By stage; also when all stages are built again."""
         self.stages = self._built()
         self._alignment, self._timeout_s = Alignment.declared(checkpointing), checkpointing.timeout_ms / 1000
         self._schedule = CheckpointSchedule.declared(checkpointing, time.monotonic())
@@ -126,7 +128,7 @@ class RunningPipeline:
         Code that comes with the next start would look for the new ones.
         """
         stopped = {stage.name for stage in self.stages if isinstance(stage.failure, SourceChangedError)}
-        while not all(stage.has_consumed(stopped) for stage in self.stages if stage.failure is None):
+        while not all(stage.has_consumed(stopped) for stage in self.stages if stage.failure is None and stage.given_up is None):
             self._run.site.cancellation.check()
             for stage in self.stages:
                 if stage.failure is not None and not isinstance(stage.failure, SourceChangedError):
@@ -136,12 +138,20 @@ class RunningPipeline:
     def _built(self) -> list[StageAtWork]:
         """Returns the stages, ready to start."""
         run, at_work = self._run, list[StageAtWork]()
+        isolated = run.graph.on_stage_failure is OnStageFailure.ISOLATE
         for built in self._build():
+            restarts = self._restarts_of(built.stage.name)
             if built.stage.unbounded:
-                at_work.append(RunningStage(built, self._restarts, self._stopping, run.check_lost, run.build_again))
+                at_work.append(RunningStage(built, restarts, self._stopping, run.check_lost, isolated, run.build_again))
             else:
-                at_work.append(EndingStage(built, self._restarts, self._stopping, run.check_lost, run.to_its_end))
+                at_work.append(EndingStage(built, restarts, self._stopping, run.check_lost, isolated, run.to_its_end))
         return at_work
+
+    def _restarts_of(self, stage: StageName) -> Restarts | None:
+        strategy = self._run.graph.restart
+        if strategy is None:
+            return None
+        return self._restarts.setdefault(stage, Restarts(strategy, time.time, random.Random()))
 
     def _build(self) -> list[StageRun]:
         while True:
@@ -160,7 +170,7 @@ class RunningPipeline:
         Raises:
             RunCancelledError: The attempt was cancelled.
             FencedError: A later attempt is live.
-            InterruptedRunError: More tries than are tolerable have failed; those at a savepoint are not counted.
+            InterruptedRunError: More tries than are tolerable have failed, or one that trying again does not heal. Savepoints do not count.
             IncompleteError: The pipeline was stopped, and a step after its checkpoint failed.
             StreamPipelineError: A stage has given up, the final checkpoint failed, or a checkpoint cannot be published.
         """
@@ -208,6 +218,8 @@ class RunningPipeline:
             counts = manifest is not None or not (saving or isinstance(error, CheckpointDeclinedError))
             if not self._schedule.failed(triggered_s, time.monotonic(), counts=counts):
                 raise self._too_many(what, error) from error
+            if counts and self._schedule.tolerable_failures is None and error.retry is Retry.NEVER:
+                raise self._lasting(what, error) from error
         else:
             _LOG.info("checkpoint %d took %.2f s, with its publication", manifest.checkpoint, time.monotonic() - triggered_s)
             self._schedule.completed(triggered_s, time.monotonic())
@@ -223,29 +235,93 @@ class RunningPipeline:
             failures=self._schedule.failures,
         )
 
+    def _lasting(self, what: str, last: StreamPipelineError) -> InterruptedRunError:
+        return InterruptedRunError(
+            f"This attempt cannot take another checkpoint: {what} failed, and trying again does not heal that. {last.failed}",
+            exists="Every batch that was staged is kept, and so are the checkpoints that were completed.",
+            safe="Nothing was published that is not in a complete checkpoint.",
+            remedy=f"Start the pipeline again: it verifies its files and heals what it can. {last.remedy}",
+        )
+
     def _pause(self) -> None:
         """Lets a moment pass.
 
         Raises:
             RunCancelledError: The attempt was cancelled.
-            StreamPipelineError: A stage has given up.
+            StreamPipelineError: A stage has failed for good, and the others are not to run on without it, or none of them can.
         """
         self._run.site.cancellation.check()
-        failure = next((stage.failure for stage in self.stages if stage.failure is not None), None)
+        failure = next((stage.failure for stage in self.stages if stage.failure is not None), None) or self._of_all()
         if failure is not None:
             raise failure
         time.sleep(_LOOK_S)
+
+    def _of_all(self) -> Exception | None:
+        """Returns the first failure of a stage that was given up, if no stage is left that can work; else None."""
+        given_up = self._given_up()
+        if not given_up:
+            return None
+        stuck = set[StageName]()
+        for stage in self.stages:
+            if not stage.run.output.ended.is_set():
+                if stage.gets_rows(stuck):
+                    return None
+                stuck.add(stage.name)
+        return next(iter(given_up.values()))
+
+    def _given_up(self) -> dict[StageName, Exception]:
+        """Returns the stages that have failed for good while the others run on, and what each has failed with."""
+        return {stage.name: stage.given_up for stage in self.stages if stage.given_up is not None}
 
     def _deadline_s(self) -> float:
         """Returns when a try that is triggered now has failed, on the monotonic clock."""
         return time.monotonic() + self._timeout_s
 
-    def quiesce(self) -> None:
-        """Holds every stage once nothing is left for it, and keeps it held."""
+    def quiesce(self, request: CheckpointRequest) -> None:
+        """Holds every stage once nothing is left for it, and keeps it held. Stages that were given up are at rest.
+
+        Raises:
+            RejectedError: A stage was given up, and the stop cannot do without it.
+            StreamPipelineError: A stage did not come so far in time.
+        """
         if drain_begun(self._run.site.work) is not None:
             return  # by an attempt before: none of them runs
         self._told = {}
-        quiesce(self.stages, Waiting(self._deadline_s(), time.monotonic, self._pause, self._tell_held, self._tell_let_go))
+        given_up = self._given_up()
+        if request.drain and given_up:
+            raise self._cannot_stop(
+                next(iter(given_up)),
+                "a drain flushes every stage",
+                "stop the pipeline without a drain and start it again. Then drain it",
+            )
+        at_work = [stage for stage in self.stages if stage.name not in given_up]
+        quiesce(at_work, Waiting(self._deadline_s(), time.monotonic, self._pause, self._tell_held, self._tell_let_go))
+        if (stage := self._ahead_of_its_commit()) is not None:
+            raise self._cannot_stop(
+                stage,
+                "another stage has read a batch that it has not committed",
+                "end the pipeline with spark-jobs cancel and start it again",
+            )
+
+    def _ahead_of_its_commit(self) -> StageName | None:
+        """Returns a stage that was given up after it had staged a batch and before it committed that, if another stage has read of it."""
+        given_up = self._given_up()
+        committed = {stage.name: stage.committed() for stage in self.stages if given_up}
+        for stage in self.stages if given_up else ():
+            for producer, last in stage.consumed_by(committed[stage.name]).items():
+                if producer in given_up and last > committed[producer]:
+                    return producer
+        return None
+
+    def _cannot_stop(self, stage: StageName, why: str, remedy: str) -> RejectedError:
+        return RejectedError(
+            f"The pipeline cannot be stopped like this: stage '{stage}' has failed, and {why}. "
+            f"The stage failed with {self._run.site.heartbeat.status.stages[stage].reason}",
+            exists="The other stages run on, and the checkpoints before this one stand.",
+            safe="Nothing was flushed, and nothing was lost.",
+            remedy=f"Mend the cause, then {remedy}.",
+            stage=stage,
+        )
 
     def flush(self, request: CheckpointRequest) -> None:
         """Ends every stage where it is, one after the other: each flushes into the next. Idempotent, also for the next attempt.
@@ -313,8 +389,9 @@ class RunningPipeline:
         return manifest
 
     def _where_they_are(self) -> Cut:
-        """The cut of stages that are all at rest."""
-        return Cut({stage.name: stage.committed() for stage in self.stages}, aligned=True, alignment_s=0.0)
+        """Returns the cut of stages that are all at rest. What lies before a stage that was given up is in flight."""
+        batches = {stage.name: stage.committed() for stage in self.stages}
+        return Cut(batches, aligned=True, alignment_s=0.0, failing=frozenset(self._given_up()))
 
     def _unknown(self, request: CheckpointRequest, error: StreamPipelineError) -> InterruptedRunError:
         return InterruptedRunError(

@@ -11,6 +11,7 @@ from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId,
 IDLE = StageStatus(state=StageState.RUNNING)
 WORKED = StageStatus(state=StageState.RUNNING, batch=BatchId(0))
 FAILING = StageStatus(state=StageState.RESTARTING, batch=BatchId(3), restarts=1)
+FAILED = StageStatus(state=StageState.FAILED, batch=BatchId(3), restarts=20)
 
 
 def status(*stages: StageStatus, state: RunState = RunState.RUNNING, checkpoint: int | None = None) -> Status:
@@ -37,6 +38,7 @@ def runs(seen: Status | None, now_s: float = 0.0, goal: Goal | None = None) -> b
         (status(IDLE, WORKED), True),
         (status(IDLE, checkpoint=1), True),
         (status(WORKED, FAILING), False),
+        (status(WORKED, FAILED), False),
         (status(WORKED, state=RunState.FAILED), False),
     ],
 )

@@ -3,8 +3,8 @@
 from itertools import pairwise
 
 from airflow_provider.waits.progress import ProgressLog, progress
-from spark_jobs.protocol.documents import RunState
-from spark_jobs.protocol.ids import CheckpointId
+from spark_jobs.protocol.documents import RunState, StageState, StageStatus
+from spark_jobs.protocol.ids import CheckpointId, StageName
 from tests.airflow.test_waiting import status
 
 
@@ -14,6 +14,13 @@ def test_progress_names_checkpoint_stage_batch_rate_and_watermark() -> None:
         "attempt 2: running, checkpoint 7",
         "stage hourly: running, batch 3, 25%, 1,000 rows, 50 rows/s, watermark 2013-01-01 12:00:00Z, 2 late",
     ]
+
+
+def test_a_stage_that_has_failed_says_why_also_before_its_first_batch() -> None:
+    reason = "PermanentFailureError: Stage 'hourly' failed in batch 0"
+    failed = StageStatus(state=StageState.FAILED, reason=reason)
+    seen = status().model_copy(update={"stages": {StageName("hourly"): failed}})
+    assert progress(seen)[1] == "stage hourly: failed, 0 rows, 0 rows/s, PermanentFailureError: Stage 'hourly' failed in batch 0"
 
 
 def test_a_drained_stage_is_at_the_end_of_time() -> None:

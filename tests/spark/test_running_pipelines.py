@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -15,7 +16,8 @@ from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
-from spark_jobs.protocol.documents import Manifest, RunState
+from spark_jobs.protocol.checkpoint_requests import Wanted
+from spark_jobs.protocol.documents import Manifest, RunState, StageState
 from spark_jobs.protocol.errors import FencedError, RestartsExhaustedError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, SinkName, StageName
 from spark_jobs.protocol.restart_settings import NoRestart
@@ -224,9 +226,10 @@ def test_a_checkpoint_whose_attempt_died_before_it_was_public_is_public_once_the
         assert_shown(site, events)
 
 
-def failing(site: Site, events: Events, switch: Path, restart: RestartStrategy) -> Pipeline:
+def failing(site: Site, events: Events, switch: Path, restart: RestartStrategy, **options: Any) -> Pipeline:
     """Two stages, the second of which fails while ``switch`` is there."""
-    pipeline = Pipeline("failing", checkpoint=CheckpointSettings(interval="1 second"), restart=restart)
+    options = {"checkpoint": CheckpointSettings(interval="1 second")} | options
+    pipeline = Pipeline("failing", restart=restart, **options)
     events.source(pipeline)
     there = str(switch)
 
@@ -289,7 +292,9 @@ def test_an_exhausted_restart_strategy_ends_the_attempt_for_good_and_names_the_s
     switch = tmp_path / "switch"
     switch.touch()
     events.end()
-    with Running(site.spark, failing(site, events, switch, RestartStrategy.none()), site.home) as running:
+    with Running(
+        site.spark, failing(site, events, switch, RestartStrategy.none(), on_stage_failure="fail"), site.home
+    ) as running:
         error = running.ends()
     assert isinstance(error, RestartsExhaustedError)
     assert "The restart strategy is none. The last failure was InterruptedRunError:" in error.failed
@@ -399,3 +404,29 @@ def test_a_pipeline_without_rows_takes_no_checkpoints_and_sees_all_the_same_that
         assert mine is not None
         attempts.create(mine.model_copy(update={"attempt": AttemptNumber(mine.attempt + 1)}))
         assert isinstance(running.ends(), FencedError)
+
+
+def test_the_others_publish_without_a_stage_that_has_failed_and_the_next_start_goes_on_with_it(
+    site: Site, events: Events, tmp_path: Path
+) -> None:
+    """Unaligned: no checkpoint waits for the rows that lie before the stage."""
+    switch, unaligned = tmp_path / "switch", CheckpointSettings(interval="1 second", unaligned=True)
+    pipeline = failing(site, events, switch, RestartStrategy.none(), checkpoint=unaligned)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "shaky")) == events.rows)
+        before = events.rows
+        switch.touch()
+        for _ in range(2):
+            events.add(50)
+            running.until(lambda: len(ids(site, "steady")) == events.rows)
+        running.until(lambda: running.status and running.status.stages[StageName("shaky")].reason)
+        assert running.status is not None
+        shaky = running.status.stages[StageName("shaky")]
+        assert (shaky.state, "the switch is there" in str(shaky.reason)) == (StageState.FAILED, True)
+        CheckpointRequests(running.files).ask(request_id("now", Wanted.STOP))
+        running.stopped()
+    assert len(ids(site, "shaky")) == before
+    switch.unlink()
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "shaky")) == events.rows)
+    assert sorted(ids(site, "shaky")) == sorted(ids(site, "steady"))

@@ -17,13 +17,13 @@ class CheckpointSchedule:
     Args:
         interval_s: Between two triggers.
         min_pause_s: Between the end of a try and the next trigger.
-        tolerable_failures: So many tries one after the other may fail; a checkpoint that completes sets the count back.
+        tolerable_failures: So many tries one after the other may fail; a checkpoint that completes sets the count back. None: any number.
         began_s: When the pipeline began to run.
     """
 
     interval_s: float
     min_pause_s: float
-    tolerable_failures: int
+    tolerable_failures: int | None
     began_s: float
     failures: int = 0
     """Tries that have failed since the last checkpoint that completed, without savepoints."""
@@ -54,7 +54,7 @@ class CheckpointSchedule:
         """Counts a failed try, and plans the next one. Returns whether the pipeline may go on."""
         self.failures += counts
         self._plan(triggered_s, now_s)
-        return self.failures <= self.tolerable_failures
+        return self.tolerable_failures is None or self.failures <= self.tolerable_failures
 
     def _plan(self, triggered_s: float, now_s: float) -> None:
         if self.is_due(triggered_s):

@@ -96,7 +96,7 @@ class Stop:
     def _do(self, action: Action) -> None:
         if action is Action.QUIESCE:
             self._answers.check(self._request)
-            self._pipeline.quiesce()
+            self._pipeline.quiesce(self._request)
         elif action is Action.FLUSH:
             self._pipeline.flush(self._request)
         elif action is Action.CHECKPOINT:

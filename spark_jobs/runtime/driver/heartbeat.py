@@ -136,11 +136,18 @@ class Heartbeat:
 
     def restarting(self, name: StageName, error: Exception) -> None:
         """Tells that a stage has failed and starts again after a while, until its state is told anew."""
-        failed = error.failed if isinstance(error, StreamPipelineError) else str(error)
-        reason = self._mask(f"{type(error).__name__}: {failed.strip()}")[:_REASON_MAX]
         restarts = self.status.stages[name].restarts + 1
-        self._update(name, {"state": StageState.RESTARTING, "reason": reason, "restarts": restarts})
+        self._update(name, {"state": StageState.RESTARTING, "reason": self._reason(error), "restarts": restarts})
         self._changed.set()
+
+    def failed(self, name: StageName, error: Exception) -> None:
+        """Tells that a stage has failed for good, and the others run on without it."""
+        self._update(name, {"state": StageState.FAILED, "reason": self._reason(error)})
+        self._changed.set()
+
+    def _reason(self, error: Exception) -> str:
+        failed = error.failed if isinstance(error, StreamPipelineError) else str(error)
+        return self._mask(f"{type(error).__name__}: {failed.strip()}")[:_REASON_MAX]
 
     def expect(self, name: StageName, rows: int | None) -> None:
         """Tells how many rows a stage will read, where that is known."""

@@ -8,7 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from spark_jobs.protocol.documents import InputLag, StageState
-from spark_jobs.protocol.errors import SourceChangedError, StreamPipelineError
+from spark_jobs.protocol.errors import (
+    PermanentFailureError,
+    RejectedError,
+    RestartsExhaustedError,
+    SourceChangedError,
+    StreamPipelineError,
+)
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.restarts import Exhausted, Restarts, exhausted, may_heal
 from spark_jobs.runtime.spark.session import application_has_ended
@@ -31,17 +37,21 @@ class StageAtWork:
 
     Args:
         run: The stage as it is built now.
-        restarts: The pipeline's strategy; all its stages count together. None: the first failure of a stage ends the run.
+        restarts: The pipeline's strategy, and the failures of this stage. None: the first failure ends the run.
         stopping: Set once no stage is to go on.
         check_lost: Refuses to start the stage again if a source has lost what the stage has not read.
+        isolated: Whether the others run on when the stage has failed for good.
     """
 
     run: StageRun
     restarts: Restarts | None
     stopping: threading.Event
     check_lost: Callable[[StageRun, Exception], object]
+    isolated: bool
     failure: BaseException | None = field(default=None, init=False)
-    """Why the stage has given up."""
+    """What the run ends with: the stage has failed for good."""
+    given_up: Exception | None = field(default=None, init=False)
+    """What the stage has failed with for good, where the others run on without it."""
     _failed: tuple[Exception, BatchId] | None = field(default=None, init=False)
     """The last failure, and the last batch that was committed before it."""
     _waits_for_restart: bool = field(default=False, init=False)
@@ -84,11 +94,15 @@ class StageAtWork:
         return gate.is_closed() and gate.is_empty() and (gate.is_waiting() or not self._is_committing())
 
     def is_failing(self) -> bool:
+        if self.given_up is not None:
+            return True
         if self._failed is None or self.committed() > self._failed[1]:
             return False
         return self._waits_for_restart or self.run.spark_log.pending() or not self._has_consumed_all()
 
     def failing_with(self) -> Exception | None:
+        if self.given_up is not None:
+            return self.given_up
         if self._failed is None or not self.is_failing() or (self._has_consumed_all() and not self._is_committing()):
             return None
         return self._failed[0]
@@ -126,8 +140,42 @@ class StageAtWork:
                     raise
                 except Exception as error:  # noqa: BLE001 - whatever a user's code raises: a thread's edge
                     self._wait_for_restart(error)
+        except Exception as error:  # noqa: BLE001 - kept for the pipeline
+            if self._fails_alone(error):
+                self._give_up(error)
+            else:
+                self.failure = error
         except BaseException as error:  # noqa: BLE001 - kept for the pipeline, which raises it
             self.failure = error
+
+    def _fails_alone(self, error: Exception) -> bool:
+        """Returns whether an error is of the stage's rows, code or inputs, and the other stages are to run on.
+
+        Any other one ends the attempt: a later attempt is live, somebody has cancelled, or a file is gone or damaged, which the next
+        attempt may heal.
+        """
+        return self.isolated and isinstance(error, PermanentFailureError | RejectedError | RestartsExhaustedError)
+
+    def _give_up(self, error: Exception) -> None:
+        _LOG.error(
+            "stage %s has failed for good. The other stages run on, and what it feeds gets nothing more. "
+            "To start it again: mend the cause, stop the pipeline and start it. It failed with: %s",
+            self.name,
+            error,
+            extra={"stage": self.name},
+        )
+        self.run.heartbeat.failed(self.name, error)
+        self.given_up = error
+
+    def gets_rows(self, stuck: Set[StageName]) -> bool:
+        """Returns whether rows may still come to the stage.
+
+        Args:
+            stuck: The stages before it that work no more, and have not come to their end.
+        """
+        producers = {output.producer for output in self.run.upstream}
+        reads_sources = any(stream is not None for stream in self.run.sources)
+        return self.given_up is None and (reads_sources or not producers or not producers <= stuck)
 
     def _wait_for_restart(self, error: Exception) -> None:
         """Waits as long as the strategy says after a failure. Returns at once if no stage is to go on.
@@ -137,15 +185,18 @@ class StageAtWork:
             RejectedError: A source has lost what the stage has not read: no restart brings it back.
             Exception: ``error``, if no restart can heal it, or there is no strategy.
         """
+        progressed = False
         with suppress(StreamPipelineError):  # while the log cannot be read, no cut can be found either
-            self._failed = error, self.committed()
+            committed = self.committed()
+            progressed = self._failed is None or committed > self._failed[1]
+            self._failed = error, committed
         if self.stopping.is_set():
             return
         if self.restarts is None or not may_heal(error):
             raise error
         if application_has_ended(self.run.frame.sparkSession):  # a new one needs a new attempt
             raise error
-        decision, extra = self.restarts.failed(), {"stage": self.name}
+        decision, extra = self.restarts.failed(progressed=progressed), {"stage": self.name}
         if isinstance(decision, Exhausted):
             _LOG.error("stage %s failed for the last time: %s", self.name, decision.reason, extra=extra)
             raise exhausted(decision, error) from error

@@ -15,12 +15,12 @@ def copying(**options: Any) -> Pipeline:
     return pipeline
 
 
-def test_the_defaults_are_flinks_and_an_interval_of_a_minute() -> None:
+def test_the_defaults_are_flinks_but_for_the_interval_and_the_failures() -> None:
     assert copying().graph().checkpointing == Checkpointing(
         interval_ms=60_000,
         timeout_ms=600_000,
         min_pause_ms=0,
-        tolerable_failures=0,
+        tolerable_failures=None,
         retained=1,
         unaligned=False,
         aligned_timeout_ms=None,

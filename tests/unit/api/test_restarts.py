@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from spark_jobs import DeltaSink, Pipeline, RestartStrategy
+from spark_jobs.api.restarts import OnStageFailure
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.restart_settings import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartSettings
 
@@ -19,13 +20,13 @@ def restart_of(**options: Any) -> RestartSettings:
     return found
 
 
-FLINKS_DEFAULT = ExponentialDelay(
+FLINKS_DEFAULT_WITH_AN_END = ExponentialDelay(
     initial_backoff_ms=1_000,
     max_backoff_ms=60_000,
     backoff_multiplier=1.5,
     reset_backoff_threshold_ms=3_600_000,
     jitter_factor=0.1,
-    attempts_before_reset_backoff=None,
+    attempts_before_reset_backoff=20,
 )
 
 
@@ -38,16 +39,16 @@ FLINKS_DEFAULT = ExponentialDelay(
             RestartStrategy.failure_rate(),
             FailureRate(max_failures_per_interval=1, failure_rate_interval_ms=60_000, delay_ms=1_000),
         ),
-        (RestartStrategy.exponential_delay(), FLINKS_DEFAULT),
+        (RestartStrategy.exponential_delay(), FLINKS_DEFAULT_WITH_AN_END),
     ],
     ids=lambda value: str(getattr(value, "kind", "")),
 )
-def test_a_strategy_has_flinks_defaults(strategy: RestartStrategy, stored: RestartSettings) -> None:
+def test_a_strategy_has_flinks_defaults_and_an_end(strategy: RestartStrategy, stored: RestartSettings) -> None:
     assert restart_of(restart=strategy) == stored
 
 
-def test_a_pipeline_is_restarted_as_flink_restarts_one_with_checkpoints() -> None:
-    assert restart_of() == FLINKS_DEFAULT
+def test_a_pipeline_is_restarted_as_flink_restarts_one_with_checkpoints_but_not_for_ever() -> None:
+    assert restart_of() == FLINKS_DEFAULT_WITH_AN_END
 
 
 def test_intervals_are_read_as_elsewhere() -> None:
@@ -101,3 +102,30 @@ def test_a_pipeline_whose_inputs_all_end_leaves_restarts_to_whoever_has_started_
         pipeline.source(bounded=True, name="events")(lambda spark: spark)
         pipeline.stage(name="copied", sink=DeltaSink("/copied"))(lambda events: events)
         assert pipeline.graph().restart == expected
+
+
+def copying(*, bounded: bool, **options: Any) -> Pipeline:
+    pipeline = Pipeline("flights", **options)
+    pipeline.source(bounded=bounded, name="events")(lambda spark: spark)
+    pipeline.stage(name="copied", sink=DeltaSink("/copied"))(lambda events: events)
+    return pipeline
+
+
+def test_the_other_stages_run_on_without_a_failed_one_unless_all_inputs_end_or_the_pipeline_says_otherwise() -> None:
+    assert copying(bounded=False).graph().on_stage_failure is OnStageFailure.ISOLATE
+    assert copying(bounded=True).graph().on_stage_failure is OnStageFailure.FAIL
+    fails = copying(bounded=False, on_stage_failure="fail")
+    assert fails.graph().on_stage_failure is fails.rewired({}, "/tables").graph().on_stage_failure is OnStageFailure.FAIL
+
+
+def test_no_stage_of_a_round_can_be_missing() -> None:
+    with pytest.raises(InvalidPipelineError, match="no round is complete without it"):
+        copying(bounded=True, on_stage_failure="isolate").graph()
+    isolates = copying(bounded=False, on_stage_failure="isolate")
+    rewired = isolates.rewired({"events": lambda spark: spark}, "/tables")
+    assert rewired.graph().on_stage_failure is OnStageFailure.FAIL, "a test's rows end"
+
+
+def test_a_choice_of_what_follows_a_failure_is_one() -> None:
+    with pytest.raises(InvalidPipelineError, match="on_stage_failure"):
+        Pipeline("flights", on_stage_failure="ignore")  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.checkpoint.store import HISTORY_KEPT, CheckpointStore
 from spark_jobs.protocol.codec import canonical, encode, sha256
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish, SinkCut
+from spark_jobs.protocol.documents import CheckpointKind, ErrorReport, Manifest, Publish, SinkCut
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
     CorruptDocumentError,
@@ -331,7 +331,21 @@ def test_the_history_is_bounded_and_the_newest_tries_stay(store: CheckpointStore
 def test_tries_after_a_checkpoint_are_counted_whatever_attempt_has_made_them(store: CheckpointStore) -> None:
     for k in (1, 2, 2, 2):
         store.record(a_history(k))
-    assert [store.failures_since(CheckpointId(1)), store.failures_since(CheckpointId(2)), store.failures_since(None)] == [3, 0, 4]
+    counts = [store.failures_since(checkpoint)[0] for checkpoint in (CheckpointId(1), CheckpointId(2), None)]
+    assert counts == [3, 0, 4]
+
+
+def test_the_reason_of_the_newest_failed_try_is_told_unless_its_entry_cannot_be_read(
+    store: CheckpointStore, files: MemoryFiles
+) -> None:
+    for why in ("The disk is full.", "Checkpoint expired before completing."):
+        report = ErrorReport(error="StorageError", retry="with_backoff", failed=why)
+        store.record(a_history(1).model_copy(update={"failure": report}))
+    count, newest = store.failures_since(None)
+    assert newest is not None
+    assert (count, newest.failed) == (2, "Checkpoint expired before completing.")
+    files.contents["history/1-2.json"] = b""
+    assert store.failures_since(None) == (2, None)
 
 
 def test_an_unreadable_entry_of_the_history_stops_nothing(store: CheckpointStore, files: MemoryFiles) -> None:

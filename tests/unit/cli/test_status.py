@@ -166,16 +166,37 @@ def test_a_stage_that_starts_again_shows_why(interrupted: UsedHome) -> None:
     assert "3. restart after ValueError: no such airport" in shown
 
 
+def test_a_stage_that_has_failed_shows_why_and_what_to_do(interrupted: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    beat(
+        interrupted,
+        StageStatus(state=StageState.FAILED, restarts=20, reason="RestartsExhaustedError: ValueError: no such airport"),
+    )
+    shown = spark_jobs("status", "--home", interrupted.url).stdout
+    assert "hourly. Mend the cause, then start the pipeline again." in shown
+    assert "after 20 restarts: RestartsExhaustedError: ValueError: no such airport" in shown
+    monkeypatch.setattr("spark_jobs.cli.status.driver_at_work", lambda files: True)
+    shown = spark_jobs("status", "--home", interrupted.url).stdout
+    assert "hourly. The other stages run on. Mend the cause, then stop the pipeline and start it again." in shown
+
+
 def test_the_newest_checkpoint_shows_its_age_its_duration_and_what_has_failed_since(drained: UsedHome) -> None:
-    report = ErrorReport(error="StorageFullError", retry="with_backoff", failed="The disk is full.")
-    for _ in range(2):
+    for error, failed in (
+        ("StorageFullError", "The disk is full."),
+        (
+            "DeadlineExceededError",
+            "Checkpoint expired before completing: stage 'hourly' did not reach the end of a batch in time.",
+        ),
+    ):
+        report = ErrorReport(error=error, retry="with_backoff", failed=failed)
         drained.staged.store.record(a_try(2, failure=report))
     shown = spark_jobs("status", "--home", drained.url).stdout
     assert "took 2 s" in shown
     assert " h ago" in shown
     assert "2 tries in a row have failed since" in shown
+    assert "last try    DeadlineExceededError: Checkpoint expired before completing: stage 'hourly'" in shown
     answer = document(spark_jobs("status", "--home", drained.url, "--output", "json"))
     assert (answer["checkpoint_duration_s"], answer["checkpoint_failures"]) == (2.0, 2)
+    assert answer["checkpoint_failure"]["error"] == "DeadlineExceededError"
 
 
 @pytest.mark.parametrize(("drain", "word"), [(False, "stop"), (True, "drain")])

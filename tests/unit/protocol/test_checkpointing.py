@@ -41,6 +41,10 @@ def overrides(**given: Any) -> CheckpointOverrides:
     return read_overrides(refused, given)
 
 
+def test_any_number_of_failures_is_tolerated_where_none_is_given() -> None:
+    assert settings(tolerable_failures=None).tolerable_failures is None
+
+
 def test_intervals_are_stored_as_milliseconds() -> None:
     assert settings(aligned_timeout="30 seconds", max_in_flight_bytes=1 << 20) == Checkpointing(
         interval_ms=60_000,

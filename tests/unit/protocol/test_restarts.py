@@ -155,6 +155,16 @@ def test_a_clock_that_was_set_back_makes_nobody_wait_for_it(settings: RestartSet
     assert not decision.merged
 
 
+def test_a_batch_that_fails_after_hours_each_time_is_not_tried_for_ever() -> None:
+    settings, history = exponential(attempts_before_reset_backoff=3), RestartHistory()
+    decisions = list[RestartIn | Exhausted]()
+    for number in range(5):
+        history, decision = after_failure(settings, history, 2 * HOUR_MS * number, Highest(), progressed=False)
+        decisions.append(decision)
+    assert delays_s(decisions) == [1.0, 1.5, 2.25, None, None]
+    assert delays_s(follow(settings, [2 * HOUR_MS * number for number in range(5)])) == [1.0] * 5, "with a batch done in between"
+
+
 def test_an_exhausted_strategy_stays_exhausted() -> None:
     assert delays_s(follow(FixedDelay(attempts=0, delay_ms=9_000), [0, 1, 20_000])) == [None, None, None]
     once = exponential(attempts_before_reset_backoff=1)

@@ -9,12 +9,21 @@ from typing import Any, cast
 
 import pytest
 
+from spark_jobs.api.restarts import OnStageFailure
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, PipelineDocument, StageState
-from spark_jobs.protocol.errors import DeadlineExceededError, FencedError, InterruptedRunError, StorageError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RequestId, RunId, StageName
+from spark_jobs.protocol.errors import (
+    DeadlineExceededError,
+    FencedError,
+    InterruptedRunError,
+    PermanentFailureError,
+    RejectedError,
+    StorageError,
+    StreamPipelineError,
+)
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, PipelineName, RequestId, RunId, StageName
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.protocol.restart_settings import NoRestart
 from spark_jobs.runtime.checkpoints.cut import Cut, Due
@@ -42,7 +51,8 @@ class Stage:
         self.stage = SimpleNamespace(name=name, unbounded=name is not OVER)
         self.gate, self.bounds, self.outlet = Gate(), (), SimpleNamespace(public=None)
         self.spark_log = SparkLog(work, checkpoint_directory(name))
-        self.output = SimpleNamespace(ended=threading.Event())
+        self.output = SimpleNamespace(ended=threading.Event(), producer=name)
+        self.sources = [] if pipeline.stages else [object()]
         self.upstream = [stage.output for stage in pipeline.stages.values()]
         self._pipeline = pipeline
 
@@ -68,7 +78,7 @@ class Pipeline:
         for name in STAGES:
             self.heartbeat.stage(name, StageState.ENDED if name is OVER else StageState.RUNNING)
         run: Any = SimpleNamespace(
-            graph=SimpleNamespace(restart=NoRestart(), checkpointing=DECLARED),
+            graph=SimpleNamespace(restart=NoRestart(), on_stage_failure=OnStageFailure.ISOLATE, checkpointing=DECLARED),
             home=home,
             attempt=SimpleNamespace(attempt=AttemptNumber(1)),
             mask=unmasked,
@@ -100,14 +110,22 @@ def pipeline(tmp_path: Path) -> Pipeline:
 def test_while_a_stop_waits_for_a_stage_those_before_it_are_quiesced_and_it_is_not(pipeline: Pipeline) -> None:
     running = [StageState.RUNNING] * 3 + [StageState.ENDED]
     with pipeline.stages[SECOND].gate.batch(), pytest.raises(DeadlineExceededError):
-        pipeline.running.quiesce()
+        pipeline.running.quiesce(STOP)
     assert pipeline.seen == [[StageState.QUIESCED, StageState.RUNNING, StageState.RUNNING, StageState.ENDED]]
     pipeline.running.run_on()
     assert pipeline.states() == running, "a stop that failed"
-    pipeline.running.quiesce()
+    pipeline.running.quiesce(STOP)
     assert pipeline.states() == [StageState.QUIESCED] * 3 + [StageState.ENDED]
     pipeline.running.run_on()
     assert pipeline.states() == running
+
+
+def test_each_stage_counts_its_own_failures(pipeline: Pipeline) -> None:
+    first, second, *_ = [stage.restarts for stage in pipeline.running.stages]
+    assert first is not None
+    assert second is not None
+    assert first is not second
+    assert [stage.restarts for stage in pipeline.running._built()][:2] == [first, second], "also when all are built again"
 
 
 def test_a_stage_that_fails_while_a_stop_waits_is_shown_so_and_the_one_that_reads_sources_stays_quiesced(
@@ -125,7 +143,7 @@ def test_a_stage_that_fails_while_a_stop_waits_is_shown_so_and_the_one_that_read
     running, quiesced = StageState.RUNNING, StageState.QUIESCED
     pipeline.happens = [fails, is_up_again]
     with pipeline.stages[THIRD].gate.batch(), pytest.raises(DeadlineExceededError):
-        pipeline.running.quiesce()
+        pipeline.running.quiesce(STOP)
     assert pipeline.seen == [
         [quiesced, quiesced, running, StageState.ENDED],
         [quiesced, StageState.RESTARTING, running, StageState.ENDED],
@@ -136,8 +154,52 @@ def test_a_stage_that_fails_while_a_stop_waits_is_shown_so_and_the_one_that_read
     assert not any(stage.gate.is_closed() for stage in pipeline.stages.values())
 
 
+FAILED = PermanentFailureError("A row cannot be divided.")
+
+
+def give_up(pipeline: Pipeline, name: StageName) -> None:
+    pipeline.heartbeat.failed(name, FAILED)
+    pipeline.running.stages[STAGES.index(name)].given_up = FAILED
+
+
+def test_the_others_run_on_without_a_stage_that_has_failed_until_none_is_left_that_can_work(pipeline: Pipeline) -> None:
+    pipeline.happens = [lambda: None] * 2
+    give_up(pipeline, SECOND)
+    pipeline.running._pause()
+    give_up(pipeline, FIRST)  # the third reads only these, and the fourth has ended
+    with pytest.raises(PermanentFailureError):
+        pipeline.running._pause()
+
+
+def test_a_stop_does_without_a_stage_that_has_failed(pipeline: Pipeline) -> None:
+    give_up(pipeline, SECOND)
+    pipeline.running.quiesce(STOP)
+    assert pipeline.states() == [StageState.QUIESCED, StageState.FAILED, StageState.QUIESCED, StageState.ENDED]
+        assert pipeline.running._where_they_are().failing == {SECOND}, "rows may lie before the stage"
+    pipeline.running.run_on()
+    assert pipeline.states() == [StageState.RUNNING, StageState.FAILED, StageState.RUNNING, StageState.ENDED]
+
+
+def test_a_stop_is_refused_where_others_have_read_a_batch_that_the_failed_stage_has_not_committed(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_up(pipeline, SECOND)
+    monkeypatch.setattr(pipeline.running.stages[2], "consumed_by", lambda batch: {SECOND: BatchId(0)})
+    with pytest.raises(
+        RejectedError, match=r"another stage has read a batch .* PermanentFailureError: A row .* spark-jobs cancel"
+    ):
+        pipeline.running.quiesce(STOP)
+
+
+def test_a_drain_is_refused_while_a_stage_has_failed_and_holds_nobody(pipeline: Pipeline) -> None:
+    give_up(pipeline, SECOND)
+    with pytest.raises(RejectedError, match="stage 'second' has failed, and a drain flushes every stage"):
+        pipeline.running.quiesce(STOP.model_copy(update={"drain": True}))
+    assert not any(stage.gate.is_closed() for stage in pipeline.stages.values())
+
+
 def test_while_a_stage_is_flushed_it_is_draining_and_those_before_it_have_ended(pipeline: Pipeline) -> None:
-    pipeline.running.quiesce()
+    pipeline.running.quiesce(STOP)
     pipeline.running.flush(STOP)
     held, draining, ended = StageState.QUIESCED, StageState.DRAINING, StageState.ENDED
     assert pipeline.seen == [
@@ -161,7 +223,7 @@ class Failing:
             cancellation=SimpleNamespace(check=lambda: None),
             losses=[],
         )
-        declared = {"restart": NoRestart(), "checkpointing": DECLARED}
+        declared = {"restart": NoRestart(), "on_stage_failure": OnStageFailure.ISOLATE, "checkpointing": DECLARED}
         graph: Any = SimpleNamespace(sources={}, statics={}, stages={}, unbounded=False, **declared)
         document = PipelineDocument(name=PipelineName("p"), uuid=PIPELINE)
         run = RoundRun(graph, home, document, attempt(1), ROUND, site, cast(Any, None))

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from spark_jobs.api.restarts import OnStageFailure
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
@@ -16,12 +17,15 @@ from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     FencedError,
     InterruptedRunError,
+    NotFoundError,
+    OutcomeUnknownError,
     SparkJobFailedError,
     StorageError,
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, StageName
 from spark_jobs.protocol.masking import unmasked
+from spark_jobs.protocol.restarts import may_heal
 from spark_jobs.runtime import running_pipeline
 from spark_jobs.runtime.checkpoints.cut import Cut, Due
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
@@ -81,7 +85,9 @@ class World(RunningPipeline):
     ) -> None:
         home = LocalFiles(directory)
         run: Any = SimpleNamespace(
-            graph=SimpleNamespace(restart=None, checkpointing=DECLARED.model_copy(update=settings)),
+            graph=SimpleNamespace(
+                restart=None, on_stage_failure=OnStageFailure.FAIL, checkpointing=DECLARED.model_copy(update=settings)
+            ),
             home=home,
             attempt=SimpleNamespace(attempt=AttemptNumber(1)),
             mask=unmasked,
@@ -104,6 +110,8 @@ class World(RunningPipeline):
         """Whether all stages have ended, and how often the final checkpoint was taken."""
         self.looked, self.fenced_at = 0, 3
         """How often it was asked whether the attempt is live, and the first time that it is not."""
+        for stage in stages:
+            vars(stage)["given_up"] = None
         self.stages, self._idle = cast(list[StageAtWork], list(stages)), idle
 
     def has_ended(self) -> bool:
@@ -214,6 +222,26 @@ def test_a_requested_one_that_fails_counts_and_is_answered_before_the_attempt_en
     world.errors = [StorageError("The disk is away."), StorageError("The disk is away.")]
     world.run_until(InterruptedRunError)
     assert [asked for asked, _ in world.askers.failed_with] == [[A], [B]]
+
+
+@pytest.mark.parametrize("kind", [DeadlineExceededError, OutcomeUnknownError, SparkJobFailedError, StorageError])
+def test_unless_a_number_is_declared_no_number_of_failed_tries_ends_the_attempt(
+    tmp_path: Path, kind: type[StreamPipelineError]
+) -> None:
+    world = World(tmp_path, Askers(*([A] for _ in range(31))), tolerable_failures=None)
+    world.fenced_at, world.errors = 1_000, [kind("It did not work.")] * 30
+    world.run()
+    assert world.askers.failed_with == [([A], kind.__name__)] * 30
+    assert world.askers.completed_with == [([A], 31)]
+
+
+def test_one_that_no_other_try_of_the_attempt_can_heal_ends_it_so_that_the_next_attempt_heals_it(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A]), tolerable_failures=None)
+    world.errors = [NotFoundError("A file of Spark's is gone.")]
+    with pytest.raises(InterruptedRunError, match="cannot take another checkpoint: .* A file of Spark's is gone") as ended:
+        world.run_to_its_stop()
+    assert may_heal(ended.value), "a restart strategy starts the next attempt"
+    assert world.askers.failed_with == [([A], "NotFoundError")]
 
 
 def test_one_that_a_failing_stage_has_declined_is_answered_and_does_not_count(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from spark_jobs.runtime.checkpoints.schedule import CheckpointSchedule
 
 
-def schedule(*, min_pause_s: float = 0.0, tolerable_failures: int = 0) -> CheckpointSchedule:
+def schedule(*, min_pause_s: float = 0.0, tolerable_failures: int | None = None) -> CheckpointSchedule:
     return CheckpointSchedule(60.0, min_pause_s, tolerable_failures, began_s=100.0)
 
 
@@ -32,8 +32,14 @@ def test_the_pause_runs_from_an_end_to_the_next_trigger() -> None:
     assert given.is_due(240.0)
 
 
-def test_by_default_the_first_failure_is_one_too_many() -> None:
-    assert not schedule().failed(160.0, 161.0)
+def test_unless_a_number_is_given_any_number_may_fail() -> None:
+    given = schedule()
+    assert all(given.failed(160.0, 161.0) for _ in range(1_000))
+    assert given.failures == 1_000
+
+
+def test_where_none_may_fail_the_first_failure_is_one_too_many() -> None:
+    assert not schedule(tolerable_failures=0).failed(160.0, 161.0)
 
 
 def test_only_failures_in_a_row_are_counted() -> None:
@@ -73,7 +79,7 @@ def test_a_failed_one_that_somebody_has_asked_for_counts() -> None:
 
 
 def test_a_savepoint_that_fails_does_not_count_and_the_next_checkpoint_is_due_as_planned() -> None:
-    given = schedule()
+    given = schedule(tolerable_failures=0)
     assert [given.failed(triggered_s=at, now_s=at + 5.0, counts=False) for at in (110.0, 120.0, 160.0)] == [True] * 3
     assert (given.failures, given.is_due(219.0), given.is_due(220.0)) == (0, False, True)
     assert not given.failed(triggered_s=220.0, now_s=221.0)

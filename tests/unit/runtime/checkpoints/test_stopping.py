@@ -58,7 +58,7 @@ class World:
     def check(self, request: CheckpointRequest) -> None:
         self._do("check")
 
-    def quiesce(self) -> None:
+    def quiesce(self, request: CheckpointRequest) -> None:
         self._do("quiesce")
 
     def flush(self, request: CheckpointRequest) -> None:

@@ -213,6 +213,11 @@ def test_a_stage_that_starts_again_says_why_without_secrets_until_it_runs(watche
     assert running.restarts == 3
 
 
+def test_a_stage_that_has_failed_for_good_says_why_without_secrets(watched: Watched) -> None:
+    watched.heartbeat.failed(HOURLY, ValueError("no login with hunter-twelve"))
+    assert (watched.stage.state, watched.stage.reason) == (StageState.FAILED, "ValueError: no login with ***")
+
+
 def test_lag_is_told_by_input_and_ends_with_the_stage(watched: Watched) -> None:
     query = Query()
     query.batch(0, endOffset='{"events": {"0": 5, "1": 7}}', latestOffset='{"events": {"0": 9, "1": 7, "2": 3}}')

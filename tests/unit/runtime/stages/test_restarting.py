@@ -7,9 +7,21 @@ from typing import cast
 
 import pytest
 
-from spark_jobs.protocol.errors import FencedError, InterruptedRunError, RejectedError, RestartsExhaustedError, StorageError
+from spark_jobs.api.restarts import RESTART_OF_UNBOUNDED
+from spark_jobs.protocol.errors import (
+    CorruptDocumentError,
+    FencedError,
+    InterruptedRunError,
+    NotFoundError,
+    PermanentFailureError,
+    RejectedError,
+    RestartsExhaustedError,
+    RunCancelledError,
+    SourceChangedError,
+    StorageError,
+)
 from spark_jobs.protocol.ids import StageName
-from spark_jobs.protocol.restart_settings import FixedDelay
+from spark_jobs.protocol.restart_settings import FixedDelay, RestartSettings
 from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.stages import running_stage
@@ -23,26 +35,42 @@ STAGE = StageName("hourly")
 class Failing:
     """A stage that fails, with so many restarts allowed."""
 
-    def __init__(self, attempts: int) -> None:
+    def __init__(self, attempts: int = 0, settings: RestartSettings | None = None, *, isolated: bool = False) -> None:
         self.stopping = threading.Event()
-        settings = FixedDelay(attempts=attempts, delay_ms=0)
-        self.restarts = Restarts(settings, lambda: 0.0, random.Random(0))
+        self.now_s = 0.0
+        self.restarts = Restarts(settings or FixedDelay(attempts=attempts, delay_ms=0), lambda: self.now_s, random.Random(0))
+        self.committed = MemoryFiles()
         self.told: list[tuple[StageName, Exception]] = []
         stage = SimpleNamespace(
             stage=SimpleNamespace(name=STAGE),
             frame=SimpleNamespace(sparkSession=None),
-            spark_log=SparkLog(MemoryFiles(), "stage"),
-            heartbeat=SimpleNamespace(restarting=lambda name, error: self.told.append((name, error))),
+            spark_log=SparkLog(self.committed, "stage"),
+            output=SimpleNamespace(ended=threading.Event()),
+            upstream=[],
+            heartbeat=SimpleNamespace(
+                restarting=lambda name, error: self.told.append((name, error)),
+                failed=lambda name, error: self.told.append((name, error)),
+            ),
         )
         self.lost: Exception | None = None
-        self._at_work = StageAtWork(cast(StageRun, stage), self.restarts, self.stopping, self._check_lost)
+        self.at_work = StageAtWork(cast(StageRun, stage), self.restarts, self.stopping, self._check_lost, isolated)
 
     def _check_lost(self, run: StageRun, error: Exception) -> None:
         if self.lost is not None:
             raise self.lost
 
     def fails(self, error: Exception) -> None:
-        self._at_work._wait_for_restart(error)
+        self.at_work._wait_for_restart(error)
+
+    def runs_until(self, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Runs the stage, which fails with this error at each try, until it is not started again."""
+
+        def go_on() -> None:
+            raise error
+
+        monkeypatch.setattr(self.at_work, "_go_on", go_on)
+        self.at_work.start()
+        self.at_work.stop()
 
 
 @pytest.fixture
@@ -102,6 +130,84 @@ def test_a_stage_gives_up_once_its_strategy_allows_no_more() -> None:
     failing.restarts.history = failing.restarts.history.model_copy(update={"restart_at_ms": -1})  # that restart is over
     with pytest.raises(RestartsExhaustedError, match="fixed-delay allows 1 restart. The last failure was ValueError: seven"):
         failing.fails(ValueError("seven"))
+
+
+DEFAULT = RESTART_OF_UNBOUNDED.model_copy(update={"initial_backoff_ms": 1, "max_backoff_ms": 1, "jitter_factor": 0.0})
+"""A pipeline's default strategy, whose restarts are not waited for."""
+HOURS_S = 7_200.0
+SAME_BATCH = "Batch 7 of stage 'hourly' was computed twice and came to 3 rows after 2: the stage is not deterministic."
+
+
+@pytest.mark.usefixtures("spark_runs")
+@pytest.mark.parametrize("lasts_s", [1.0, HOURS_S])
+def test_by_default_a_batch_that_fails_at_each_try_ends_the_stage_however_long_it_takes(lasts_s: float) -> None:
+    failing = Failing(settings=DEFAULT)
+    for _ in range(20):
+        failing.fails(InterruptedRunError(SAME_BATCH))
+        failing.now_s += lasts_s
+    with pytest.raises(
+        RestartsExhaustedError, match="allows 20 restarts in a row. The last failure was InterruptedRunError: Batch 7"
+    ):
+        failing.fails(InterruptedRunError(SAME_BATCH))
+
+
+@pytest.mark.usefixtures("spark_runs")
+def test_a_stage_that_does_its_batches_between_rare_failures_is_started_again_for_ever() -> None:
+    failing = Failing(settings=DEFAULT)
+    for batch in range(100):
+        failing.committed.create(f"stage/commits/{batch}", b"v2\n{}")
+        failing.fails(StorageError("The disk is away."))
+        failing.now_s += HOURS_S
+    assert failing.restarts.history.restarts == 1
+
+
+OF_ITS_OWN = [
+    (PermanentFailureError("A row cannot be divided."), PermanentFailureError),
+    (RejectedError("Its records have expired."), RejectedError),
+    (InterruptedRunError(SAME_BATCH), RestartsExhaustedError),
+]
+
+
+@pytest.mark.usefixtures("spark_runs")
+@pytest.mark.parametrize(("error", "given_up_with"), OF_ITS_OWN)
+def test_a_stage_that_has_failed_for_good_is_given_up_alone_and_is_failing_from_then_on(
+    error: Exception, given_up_with: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = Failing(attempts=0, isolated=True)
+    failing.runs_until(error, monkeypatch)
+    given_up = failing.at_work.given_up
+    assert isinstance(given_up, given_up_with)
+    assert (failing.at_work.failure, failing.at_work.failing_with(), failing.told) == (None, given_up, [(STAGE, given_up)])
+
+
+@pytest.mark.usefixtures("spark_runs")
+@pytest.mark.parametrize(("error", "ends_with"), OF_ITS_OWN)
+def test_a_stage_that_has_failed_for_good_ends_the_attempt_where_that_was_chosen(
+    error: Exception, ends_with: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = Failing(attempts=0)
+    failing.runs_until(error, monkeypatch)
+    assert isinstance(failing.at_work.failure, ends_with)
+    assert (failing.at_work.given_up, failing.told) == (None, [])
+
+
+@pytest.mark.usefixtures("spark_runs")
+@pytest.mark.parametrize(
+    "error",
+    [
+        FencedError("Another attempt is live."),
+        RunCancelledError("Somebody has ended it."),
+        SourceChangedError("It has other columns."),
+        NotFoundError("A file of the work directory is gone."),
+        CorruptDocumentError("A version of a log is torn."),
+    ],
+)
+def test_what_only_another_attempt_can_heal_or_is_of_all_stages_ends_the_attempt(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = Failing(attempts=1000, isolated=True)
+    failing.runs_until(error, monkeypatch)
+    assert (failing.at_work.failure, failing.at_work.given_up) == (error, None)
 
 
 @pytest.mark.usefixtures("spark_runs")
