@@ -114,6 +114,11 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
     if heartbeat and heartbeat.stop:
         stop = heartbeat.stop
         shown.append(("drain" if stop.drain else "stop", f"{stop.request}: {stop.state.value}"))
+    if heartbeat and heartbeat.blocked:
+        shown.append(("blocked", Text(heartbeat.blocked.summary, style="yellow")))
+        if heartbeat.blocked.rows_kept_until is not None:
+            until = words.moment(heartbeat.blocked.rows_kept_until)
+            shown.append(("rows kept", f"until {until}; then a VACUUM may delete the oldest rows that wait"))
     if answer.error:
         shown.append(("last start", Text(f"{answer.error.error}: {answer.error.failed}", style="yellow")))
         if answer.error.remedy:
