@@ -199,6 +199,10 @@ def _every_refusal_ends_it(site: Site, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "may_heal", lambda error: False)
 
 
+def _every_refusal_ends_a_start(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(application, "may_heal", lambda error: False)
+
+
 def _it_is_never_tried_again(site: Site, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Retries, "is_due", lambda retries, now_s: False)
 
@@ -266,8 +270,9 @@ GUARDS = [
     Guard("a rewind closes what it abandons", _nothing_is_closed, replace(_REWINDS, external=True), _AT_COMMIT, hint=13),
     Guard("what is complete is public before anything runs", _head_stays_private, hint=0),
     Guard("a table that refuses ends no pipeline", _every_refusal_ends_it, _REFUSES, _quiet),
+    Guard("a table that refuses ends no start", _every_refusal_ends_a_start, _REFUSES, _quiet, hint=1),
     Guard("a blocked publication is tried again", _it_is_never_tried_again, replace(_REFUSES, rows=50), _quiet),
-    Guard("the table that is behind is published first", _who_is_behind_does_not_come_first, _REFUSES, _quiet, hint=1),
+    Guard("the table that is behind is published first", _who_is_behind_does_not_come_first, _REFUSES, _quiet, hint=3),
     Guard("a fenced attempt stops [fencehead]", _fenced_goes_on, hint=3),
     Guard("the version is read and committed on one handle", _two_handles, _PUBLISHED_BY_OTHERS, hint=13),
     Guard(
