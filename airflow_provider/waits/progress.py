@@ -21,19 +21,21 @@ class ProgressLog:
         self._shortest_s, self._longest_s = interval_s, longest_s
         self._interval_s = interval_s
         self._said: list[str] = []
-        self._state: RunState | None = None
+        self._state: tuple[RunState, bool] | None = None
+        """Of the last report, and whether a publication was blocked."""
         self._due_s = float("-inf")
 
     def lines(self, status: Status | None, now_s: float) -> list[str]:
         """What to log now; nothing too often, nothing twice."""
-        if status is None or (now_s < self._due_s and status.state is self._state):
+        state = None if status is None else (status.state, status.blocked is not None)
+        if status is None or (now_s < self._due_s and state == self._state):
             return []
         lines = progress(status)
         new = [line for line in lines if line not in self._said]
         if new:
-            if status.state is not self._state:
+            if state != self._state:
                 self._interval_s = self._shortest_s
-            self._said, self._state, self._due_s = lines, status.state, now_s + self._interval_s
+            self._said, self._state, self._due_s = lines, state, now_s + self._interval_s
             self._interval_s = min(self._longest_s, self._interval_s * _RARER)
         return new
 
@@ -57,18 +59,26 @@ class ChangeLog:
 
 
 def doing(status: Status) -> str:
-    """What an attempt is doing, and how far a stop is that it was asked for."""
+    """What an attempt is doing, how far a stop is that it was asked for, and which publication is blocked."""
+    return ". ".join([_attempt(status), *_blocked(status)])
+
+
+def progress(status: Status) -> list[str]:
+    """A heartbeat in words: the attempt, what is blocked, then each stage that has begun."""
+    head = _attempt(status)
+    if status.checkpoint is not None:
+        head += f", checkpoint {status.checkpoint}"
+    begun = [(name, stage) for name, stage in status.stages.items() if stage.batch is not None or stage.reason]
+    return [head, *_blocked(status), *(_stage_line(name, stage) for name, stage in begun)]
+
+
+def _attempt(status: Status) -> str:
     stop = f", {status.stop.request}: {status.stop.state.value}" if status.stop else ""
     return f"attempt {status.attempt}: {status.state.value}{stop}"
 
 
-def progress(status: Status) -> list[str]:
-    """A heartbeat in words: the attempt, then each stage that has begun."""
-    head = doing(status)
-    if status.checkpoint is not None:
-        head += f", checkpoint {status.checkpoint}"
-    begun = [(name, stage) for name, stage in status.stages.items() if stage.batch is not None or stage.reason]
-    return [head, *(_stage_line(name, stage) for name, stage in begun)]
+def _blocked(status: Status) -> list[str]:
+    return [status.blocked.summary] if status.blocked else []
 
 
 def _stage_line(name: str, stage: StageStatus) -> str:

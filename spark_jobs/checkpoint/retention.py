@@ -19,7 +19,7 @@ from spark_jobs.checkpoint.carried import covers, names_of
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import CHECKPOINTS, STATE, STATE_TRY_PARTS, checkpoint_of, manifest_path, state_path, state_try
 from spark_jobs.home.places import has_others
-from spark_jobs.protocol.documents import Manifest, Publish
+from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.steps import Step, step
@@ -168,12 +168,12 @@ def _is_carried(manifest: Manifest, sink: SinkName, head: Manifest) -> bool:
     """Returns whether a checkpoint is published in a sink with the head, which carries its files or replaces its rows.
 
     The sink's rows become public by round, and the checkpoint was not public when the head was made: the head carries nothing that is
-    public. The last checkpoint of a round does not count if somebody else may still publish it by itself.
+    public. The last checkpoint of a round does not count: it may still be published by itself, and whoever has run the round waits for it.
     """
     return (
         manifest.checkpoint < head.checkpoint
         and manifest.is_published_by_round(sink)
-        and not (manifest.sinks[sink].publish is Publish.EXTERNAL and manifest.ends_round)
+        and not manifest.ends_round
         and head.is_published_by_round(sink)
         and manifest.checkpoint > (head.sinks[sink].known_published or 0)
     )

@@ -80,7 +80,8 @@ class Progress:
         if not status:
             return self._doing
         how_far = f" ({status.stop.state.value})" if status.stop and status.state is RunState.STOPPING else ""
-        return f"{self._doing}, attempt {status.attempt}: {status.state.value}{how_far}"
+        blocked = f". {status.blocked.summary}" if status.blocked else ""
+        return f"{self._doing}, attempt {status.attempt}: {status.state.value}{how_far}{blocked}"
 
     def _elapsed(self) -> str:
         return words.duration(round(time.monotonic() - self._began_s))

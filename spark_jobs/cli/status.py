@@ -130,6 +130,11 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
         runs_on = " The other stages run on." if answer.at_work else ""
         to_do = "stop the pipeline and start it again" if answer.at_work else "start the pipeline again"
         shown.append(("failed", Text(f"{', '.join(failed)}.{runs_on} Mend the cause, then {to_do}.", style="red")))
+    if heartbeat and heartbeat.blocked:
+        shown.append(("blocked", Text(heartbeat.blocked.summary, style="yellow")))
+        if heartbeat.blocked.rows_kept_until is not None:
+            until = words.moment(heartbeat.blocked.rows_kept_until)
+            shown.append(("rows kept", f"until {until}; then a VACUUM may delete the oldest rows that wait"))
     if answer.error:
         shown.append(("last start", Text(f"{answer.error.error}: {answer.error.failed}", style="yellow")))
         if answer.error.remedy:

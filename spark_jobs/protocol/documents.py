@@ -516,6 +516,33 @@ class StopStatus(Part):
     drain: bool
 
 
+class BlockedPublication(Part):
+    """A publication that did not get through, and is tried again; the stages run on, and checkpoints are taken."""
+
+    checkpoint: CheckpointId
+    """The first checkpoint that was not published."""
+    since: datetime
+    tries: int
+    """That have failed since then."""
+    waiting: tuple[SinkName, ...]
+    """The sinks whose tables lack the newest checkpoint."""
+    error: ErrorReport
+    """What the last try has failed with."""
+    rows_kept_until: datetime | None = None
+    """From then on a VACUUM may delete the oldest rows that wait; None: not known, or never."""
+
+    @property
+    def summary(self) -> str:
+        """One line that is the same from try to try: what failed, since when, which tables wait, what to do."""
+        sink = self.error.evidence.get("sink")
+        refusing = f" by sink {sink}" if sink else ""
+        waiting = f" Waiting: {', '.join(self.waiting)}." if self.waiting else ""
+        return (
+            f"Publication is blocked{refusing} since {self.since:%Y-%m-%d %H:%M:%SZ}, from checkpoint {self.checkpoint} on: "
+            f"{self.error.error}: {self.error.failed}{waiting} {self.error.remedy}"
+        )
+
+
 class Status(Document):
     """``status.json``: the latest heartbeat of the live attempt. Overwritten; a hint."""
 
@@ -529,3 +556,5 @@ class Status(Document):
     spark_ui: str | None = None
     stop: StopStatus | None = None
     """Of the newest stop that this attempt was asked for."""
+    blocked: BlockedPublication | None = None
+    """The publication that does not get through; None: none is blocked."""

@@ -13,8 +13,9 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from importlib.metadata import version as installed_version
 from typing import Any
@@ -33,12 +34,14 @@ from spark_jobs.protocol.errors import (
     ConflictError,
     NotFoundError,
     OutcomeUnknownError,
+    RejectedError,
     StorageError,
     StorageFullError,
     StreamPipelineError,
     UnsupportedTableError,
 )
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, incarnation_of
+from spark_jobs.protocol.options import interval_ms
 from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.features import candidates, obstacles
 from spark_jobs.publication.fitting import shape
@@ -60,6 +63,9 @@ _APPEND_TRIES = 15
 _LOGS_KEPT = 256
 _CHECKPOINT_INTERVAL = 100
 """The commits between two checkpoints of a log, where the table does not say it; delta-rs has the same default."""
+
+
+_FILES_KEPT_BY_DEFAULT = timedelta(weeks=1)
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,14 @@ class OpenTable:
     def allows_replacement(self) -> bool:
         """Whether files may be removed from this table."""
         return self._state.configuration.get("delta.appendOnly", "false").lower() != "true"
+
+    @property
+    def keeps_deleted_files(self) -> timedelta:
+        """How old a file has to be that the table does not name before a VACUUM deletes it."""
+        given = self._state.configuration.get("delta.deletedFileRetentionDuration", "")
+        with suppress(RejectedError):
+            return timedelta(milliseconds=interval_ms(_no_interval, "retention", given.lower().removeprefix("interval ")))
+        return _FILES_KEPT_BY_DEFAULT
 
     def commits(self) -> Iterator[list[Mapping[str, Any]]]:
         """Returns all actions of the commits that the log still has, oldest first.
@@ -380,6 +394,10 @@ def refuse_lossy(table_uri: str, add: Mapping[str, Any]) -> None:
             table=table_uri,
             path=add["path"],
         )
+
+
+def _no_interval(problem: str, remedy: str, **evidence: Any) -> RejectedError:
+    return RejectedError(problem, remedy=remedy, **evidence)
 
 
 def _add_action(add: Mapping[str, Any]) -> AddAction:

@@ -29,6 +29,7 @@ from spark_jobs.protocol.errors import (
     OutcomeUnknownError,
     RejectedError,
     StorageError,
+    StreamPipelineError,
     UnsupportedTableError,
 )
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
@@ -70,8 +71,8 @@ def publish(
     """Makes a complete checkpoint, and all before it in its incarnation, public in its sinks.
 
     Idempotent: what is public already is left alone and reported the same way, also where the pipeline has gone on and has discarded
-    the checkpoint since: only its rows are not counted any more. Sinks are published one after the other in
-    topological order; after a crash in between the same call does the rest.
+    the checkpoint since: only its rows are not counted any more. Sinks are published one after the other, in topological order; after a
+    crash in between the same call does the rest. Sinks that are behind come first: one whose table refuses holds the others.
 
     Args:
         files: The home.
@@ -148,11 +149,12 @@ class Publication:
         for sink, plan in self.plans.items():
             for transaction in plan:
                 cut = transaction.cut(sink)
-                _refuse_unkept(sink, transaction, cut.table, transaction.conditions, publishers)
-                if _replaces_own(transaction, cut):
-                    _refuse_rows_of_others(sink, transaction, cut, publishers)
+                with _naming(sink):
+                    _refuse_unkept(sink, transaction, cut.table, transaction.conditions, publishers)
+                    if _replaces_own(transaction, cut):
+                        _refuse_rows_of_others(sink, transaction, cut, publishers)
         for sink, plan in self.plans.items():
-            if plan:
+            with _naming(sink):
                 _publish_sink(store, manifest, sink, sink in self.by_round, plan, publishers, self.turns or self.files)
         return {sink: _result(store, manifest, sink, self.checkpoint) for sink in ordered_sinks(manifest) if sink in self.sinks}
 
@@ -176,14 +178,17 @@ def plan_publication(
         manifest = head
     wanted = frozenset(manifest.sinks if sinks is None else sinks)
     policies = {sink: policy or sink_cut(manifest, sink).publish for sink in sorted(wanted)}
-    due = [sink for sink in ordered_sinks(manifest) if sink in wanted and (not by_policy or _is_due(manifest, policies[sink]))]
+    due = [sink for sink in ordered_sinks(manifest) if sink in wanted and (not by_policy or is_due(manifest, policies[sink]))]
     by_round = frozenset(
         sink for sink in wanted if (manifest.is_published_by_round(sink) if policy is None else policy is Publish.FINAL)
     )
     number = manifest.checkpoint if checkpoint is None else checkpoint
     lacking = due if manifest.checkpoint == number else []
-    plans = {sink: _persist(partial(prepare, store, manifest, sink, by_round=sink in by_round)) for sink in lacking}
-    return Publication(files, number, manifest, wanted, by_round, plans)
+    plans = {}
+    for sink in lacking:
+        with _naming(sink):
+            plans[sink] = _persist(partial(prepare, store, manifest, sink, by_round=sink in by_round))
+    return Publication(files, number, manifest, wanted, by_round, _behind_first(plans))
 
 
 def published(files: Files, checkpoint: CheckpointId) -> dict[SinkName, SinkResult]:
@@ -283,8 +288,24 @@ def _close(
         return _persist(close)
 
 
-def _is_due(manifest: Manifest, policy: Publish) -> bool:
+def is_due(manifest: Manifest, policy: Publish) -> bool:
+    """Returns whether whoever completes a checkpoint publishes it in a sink with such a policy."""
     return policy is Publish.EVERY_CHECKPOINT or (policy is Publish.FINAL and manifest.ends_round)
+
+
+def _behind_first(plans: Mapping[SinkName, Sequence[PendingTransaction]]) -> dict[SinkName, Sequence[PendingTransaction]]:
+    """Returns the plans in the order in which they are carried out: while one table refuses, no other gets further ahead of it."""
+    return {sink: plans[sink] for sink in sorted(plans, key=lambda sink: plans[sink][0].after or 0 if plans[sink] else 0)}
+
+
+@contextmanager
+def _naming(sink: SinkName) -> Iterator[None]:
+    """Lets an error say which sink it is about."""
+    try:
+        yield
+    except StreamPipelineError as error:
+        error.evidence.setdefault("sink", sink)
+        raise
 
 
 def _publish_sink(

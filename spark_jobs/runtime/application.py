@@ -38,6 +38,7 @@ from spark_jobs.protocol.ids import AttemptNumber, InputName, SinkName, StageNam
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
+from spark_jobs.publication.blocked import may_heal
 from spark_jobs.publication.publisher import never_public, publish, published
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.tidying import Tidying
@@ -227,7 +228,7 @@ class Application:
                 *(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask),
                 *(request.accept_data_loss, self._tidying(session_for_run(spark))),
             )
-            self._publish_head(attempt, publishers)
+            self._publish_head(run)
             run.tidy()
             build_work_directory(self.home, attempt, facts, spark)
             run.subsumption.begin()
@@ -350,10 +351,24 @@ class Application:
         except StreamPipelineError as error:
             _LOG.warning("not all that is left of old attempts was deleted: %s", error)
 
-    def _publish_head(self, attempt: AttemptDocument, publishers: Publishers) -> None:
-        """What is complete becomes public before anything else runs: the attempt before may have died in between."""
-        if attempt.restored_from is not None:
-            publish(self.home, attempt.restored_from, by_policy=True, publishers=publishers)
+    def _publish_head(self, run: RoundRun) -> None:
+        """Publishes what is complete before anything else runs: the attempt before may have died in between.
+
+        Nothing that follows needs it: each publication walks the chain from where the table is. So a table that refuses does not end the
+        start: it blocks the publication, and whoever runs the stages tries it again.
+
+        Raises:
+            StreamPipelineError: The checkpoint can never become public, and so cannot what would follow it.
+        """
+        head = run.attempt.restored_from
+        if head is None:
+            return
+        try:
+            publish(self.home, head, by_policy=True, publishers=run.publishers)
+        except StreamPipelineError as error:
+            if not may_heal(error):
+                raise
+            run.blocking.failed(CheckpointStore(self.home).manifest(head), error)
 
     def _settle(
         self,

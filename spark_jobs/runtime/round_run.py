@@ -25,6 +25,7 @@ from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.checkpoints.cut import Due
 from spark_jobs.runtime.checkpoints.subsume import Subsumption
@@ -208,8 +209,17 @@ class RoundRun:
         if any(stage.restarts for stage in self.site.heartbeat.status.stages.values()):
             self.subsumption.expect_unnamed()
         self.subsumption.after(manifest, stages, results)
+        self.blocking.got_through()
         self.tidy()
         return results
+
+    def keep(self, stages: Sequence[StageRun], manifest: Manifest) -> None:
+        """Deletes what a checkpoint has made needless that cannot be published now: no row that waits."""
+        results = {
+            sink: SinkResult(table=cut.table, checkpoint=manifest.checkpoint, version=None, rows=cut.actions.rows)
+            for sink, cut in manifest.sinks.items()
+        }
+        self.subsumption.after(manifest, stages, results)
 
     def tidy(self) -> None:
         """Takes away the files of sources that are done with. What cannot be done is logged, and left to the next checkpoint or attempt."""
@@ -219,6 +229,11 @@ class RoundRun:
                 self.tidying.run()
         except failures as error:
             _LOG.warning("not all files that were read are archived or deleted: %s", error)
+
+    @cached_property
+    def blocking(self) -> Blocking:
+        """Remembers what blocks the publications of this attempt."""
+        return Blocking(self.home, self.mask, self.site.heartbeat.blocked)
 
     @cached_property
     def subsumption(self) -> Subsumption:

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from shlex import quote
 
 from spark_jobs.api.restarts import OnStageFailure
 from spark_jobs.control.attempts import Attempts
@@ -30,6 +31,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import RequestId, SinkName, StageName
 from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.protocol.stage_cut import StageCut
+from spark_jobs.publication.blocked import may_heal
 from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Due, Waiting, quiesce, release, take_cut
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.checkpoints.schedule import CheckpointSchedule
@@ -45,7 +47,7 @@ _LOOK_S = 0.05
 _LIVE_LIMIT_S = 10.0
 """For the home to say whether a later attempt is live. Where it does not, the next checkpoint finds out."""
 _TRIED_AGAIN = (ConflictError, DeadlineExceededError, OutcomeUnknownError, SparkJobFailedError, StorageError)
-"""What a try at a checkpoint may fail with while the pipeline runs on."""
+"""What a try at a checkpoint may fail with while the pipeline runs on. See :mod:`~spark_jobs.publication.blocked` for its publication."""
 
 
 class RunningPipeline:
@@ -89,7 +91,7 @@ class RunningPipeline:
         Raises:
             RunCancelledError: The attempt was cancelled.
             IncompleteError: It was stopped, and a step after the checkpoint failed.
-            StreamPipelineError: A stage has given up, too many checkpoints failed, or one cannot be published.
+            StreamPipelineError: A stage has given up, too many checkpoints failed, or one can never become public.
         """
         self._requests.resume(self._parent)
         drain = drain_begun(self._run.site.work)
@@ -163,7 +165,8 @@ class RunningPipeline:
     def _take_checkpoints(self) -> Manifest:
         """Takes checkpoints when they are due, one at a time. Returns the last one: the final checkpoint, or the one of a stop.
 
-        A checkpoint answers every request that is open when it is triggered, whatever has triggered it.
+        A checkpoint answers every request that is open when it is triggered, whatever has triggered it. It stands and answers also where
+        its publication is blocked.
 
         A stop that comes when all stages have ended gets the final checkpoint. A drain that comes then still flushes every stage.
 
@@ -172,7 +175,7 @@ class RunningPipeline:
             FencedError: A later attempt is live.
             InterruptedRunError: More tries than are tolerable have failed, or one that trying again does not heal. Savepoints do not count.
             IncompleteError: The pipeline was stopped, and a step after its checkpoint failed.
-            StreamPipelineError: A stage has given up, the final checkpoint failed, or a checkpoint cannot be published.
+            StreamPipelineError: A stage has given up, the final checkpoint or its publication failed, or one can never become public.
         """
         while True:
             self._pause()
@@ -189,6 +192,8 @@ class RunningPipeline:
                     return stopped
             elif asked or (self._schedule.is_due(now_s) and not self.is_idle()):
                 self._try(asked)
+            elif self._run.blocking.is_due() and self._parent is not None:
+                self._publish_or_block(self._parent)
             elif self._schedule.is_due(now_s):
                 self.check_live()
                 self._schedule.skipped(now_s)
@@ -202,42 +207,60 @@ class RunningPipeline:
             return take_cut(self.stages, alignment, Waiting(deadline_s, time.monotonic, self._pause))
 
         kind = CheckpointKind.SAVEPOINT if saving else CheckpointKind.PERIODIC
-        manifest = None
         try:
             manifest = self.complete(Due(kind, find_cut, asked[0].request if asked else None, deadline_s, self._pause))
-            self.publish(manifest)
         except (FencedError, RunCancelledError):
             raise
         except StreamPipelineError as error:
             self.check_live()
             if not isinstance(error, _TRIED_AGAIN):
                 raise
-            what = "a checkpoint" if manifest is None else f"the publication of checkpoint {manifest.checkpoint}"
-            _LOG.warning("%s failed: %s", what, error)
+            _LOG.warning("a checkpoint failed: %s", error)
             self._requests.failed(asked, error)
-            counts = manifest is not None or not (saving or isinstance(error, CheckpointDeclinedError))
+            counts = not (saving or isinstance(error, CheckpointDeclinedError))
             if not self._schedule.failed(triggered_s, time.monotonic(), counts=counts):
-                raise self._too_many(what, error) from error
+                raise self._too_many(error) from error
             if counts and self._schedule.tolerable_failures is None and error.retry is Retry.NEVER:
-                raise self._lasting(what, error) from error
+                raise self._lasting(error) from error
         else:
+            if not self._publish_or_block(manifest):
+                self._run.keep([stage.run for stage in self.stages], manifest)
             _LOG.info("checkpoint %d took %.2f s, with its publication", manifest.checkpoint, time.monotonic() - triggered_s)
             self._schedule.completed(triggered_s, time.monotonic())
             self._requests.completed(asked, manifest)
 
-    def _too_many(self, what: str, last: StreamPipelineError) -> InterruptedRunError:
+    def _publish_or_block(self, newest: Manifest) -> bool:
+        """Publishes the newest checkpoint, and with it all before it. Returns whether it is public: if not, it is tried again later.
+
+        Raises:
+            FencedError: A later attempt is live.
+            StreamPipelineError: It can never become public, or rows that wait may be deleted soon.
+        """
+        try:
+            self.publish(newest)
+        except (FencedError, RunCancelledError):
+            raise
+        except StreamPipelineError as error:
+            self.check_live()
+            if not may_heal(error):
+                raise
+            self._run.blocking.failed(newest, error)
+            return False
+        return True
+
+    def _too_many(self, last: StreamPipelineError) -> InterruptedRunError:
         return InterruptedRunError(
-            f"Exceeded checkpoint tolerable failure threshold: {self._schedule.failures} checkpoints, or their publications, have failed "
-            f"in a row, and {self._schedule.tolerable_failures} may. At last {what} failed: {last.failed}",
+            f"Exceeded checkpoint tolerable failure threshold: {self._schedule.failures} checkpoints have failed in a row, and "
+            f"{self._schedule.tolerable_failures} may. The last one: {last.failed}",
             exists="Every batch that was staged is kept, and so are the checkpoints that were completed.",
             safe="Nothing was published that is not in a complete checkpoint.",
             remedy="Mend the cause and run it again, or allow more with tolerable_failures.",
             failures=self._schedule.failures,
         )
 
-    def _lasting(self, what: str, last: StreamPipelineError) -> InterruptedRunError:
+    def _lasting(self, last: StreamPipelineError) -> InterruptedRunError:
         return InterruptedRunError(
-            f"This attempt cannot take another checkpoint: {what} failed, and trying again does not heal that. {last.failed}",
+            f"This attempt cannot take another checkpoint: trying again does not heal what the last one failed with. {last.failed}",
             exists="Every batch that was staged is kept, and so are the checkpoints that were completed.",
             safe="Nothing was published that is not in a complete checkpoint.",
             remedy=f"Start the pipeline again: it verifies its files and heals what it can. {last.remedy}",
@@ -385,8 +408,26 @@ class RunningPipeline:
         )
         manifest = self.complete(due)
         self._run.site.heartbeat.state(RunState.PUBLISHING)
-        self.publish(manifest)
+        try:
+            self.publish(manifest)
+        except (FencedError, RunCancelledError):
+            raise
+        except StreamPipelineError as error:
+            if not may_heal(error):
+                raise
+            raise self._not_public(manifest, error) from error
         return manifest
+
+    def _not_public(self, final: Manifest, error: StreamPipelineError) -> StreamPipelineError:
+        """Returns the error of a publication that keeps a run from its end; as worth a retry as the error itself."""
+        publishing = f"spark-jobs publish --home {quote(self._run.home.url)} --checkpoint {final.checkpoint}"
+        return type(error)(
+            f"The final checkpoint {final.checkpoint} of run {final.run} cannot be published: {error.failed}",
+            exists=f"The checkpoint is complete and has every row of the run. {error.exists}".strip(),
+            safe=error.safe,
+            remedy=f"{error.remedy} Once that is done, this makes the rows public and computes none again: {publishing}; or run it again.",
+            **error.evidence,
+        )
 
     def _where_they_are(self) -> Cut:
         """Returns the cut of stages that are all at rest. What lies before a stage that was given up is in flight."""
@@ -490,8 +531,9 @@ class RunningPipeline:
         return manifest
 
     def is_idle(self) -> bool:
-        """Whether nothing has happened since the last checkpoint: another one would say the same."""
-        last = self._parent.stages if self._parent and self._published is not None else {}
+        """Whether nothing has happened since the last checkpoint: another one would say the same, and publish no more."""
+        is_settled = self._published is not None or self._run.blocking.is_blocked
+        last = self._parent.stages if self._parent and is_settled else {}
         return all(stage.name in last and _says(last[stage.name], stage) for stage in self.stages)
 
     def check_live(self) -> None:

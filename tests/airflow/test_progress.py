@@ -1,10 +1,11 @@
 """What a task's log says of a pipeline at work."""
 
+from datetime import UTC, datetime
 from itertools import pairwise
 
-from airflow_provider.waits.progress import ProgressLog, progress
-from spark_jobs.protocol.documents import RunState, StageState, StageStatus
-from spark_jobs.protocol.ids import CheckpointId, StageName
+from airflow_provider.waits.progress import ProgressLog, doing, progress
+from spark_jobs.protocol.documents import BlockedPublication, ErrorReport, RunState, StageState, StageStatus, Status
+from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
 from tests.airflow.test_waiting import status
 
 
@@ -47,3 +48,31 @@ def test_progress_of_what_goes_on_for_weeks_is_told_less_often_until_it_does_som
     last_s = told_s[-1]
     assert log.lines(status(RunState.STOPPING, batch=1), last_s + 1.0)
     assert log.lines(status(RunState.STOPPING, batch=2), last_s + 11.0)
+
+
+def blocked(seen: Status, tries: int = 1) -> Status:
+    error = ErrorReport(
+        error="UnsupportedTableError",
+        retry="never",
+        failed="Sink daily: 7 rows break positive.",
+        remedy="Drop the constraint.",
+        evidence={"sink": "daily"},
+    )
+    since = datetime(2026, 3, 2, 9, 14, 7, tzinfo=UTC)
+    found = BlockedPublication(checkpoint=CheckpointId(4), since=since, tries=tries, waiting=(SinkName("daily"),), error=error)
+    return seen.model_copy(update={"blocked": found})
+
+
+BLOCKED = (
+    "Publication is blocked by sink daily since 2026-03-02 09:14:07Z, from checkpoint 4 on: UnsupportedTableError: "
+    "Sink daily: 7 rows break positive. Waiting: daily. Drop the constraint."
+)
+
+
+def test_a_blocked_publication_is_told_at_once_and_once_with_what_to_do() -> None:
+    log = ProgressLog()
+    log.lines(status(batch=1), 1.0)
+    assert log.lines(blocked(status(batch=1)), 2.0) == [BLOCKED]
+    assert BLOCKED not in log.lines(blocked(status(batch=2), tries=2), 20.0)
+    assert doing(blocked(status())) == f"attempt 2: running. {BLOCKED}"
+    assert doing(blocked(status(), tries=2)) == doing(blocked(status())), "no line for each try"

@@ -11,6 +11,7 @@ from deltalake import CommitProperties, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
+from spark_jobs.protocol.errors import AccessDeniedError
 from spark_jobs.publication.table_log import TableLog
 from tests.simulation.storage import Disk, SimulatedFiles
 from tests.simulation.world import Process
@@ -115,7 +116,15 @@ class SimulatedDeltaTable:
 
 
 class _LogFiles(SimulatedFiles):
-    """The log of a table: its creates are commits."""
+    """The log of a table: its creates are commits, which the table may refuse."""
+
+    def __init__(self, tables: "Tables", path: str) -> None:
+        super().__init__(tables.disk, f"{path}/_delta_log")
+        self._tables, self._table_path = tables, path
+
+    def create(self, path: str, data: bytes) -> None:
+        self._tables.check(self._table_path)
+        super().create(path, data)
 
     def _point(self, operation: str, path: str) -> None:
         super()._point("commit" if operation == "create" else operation, f"{path} of {self._root}")
@@ -125,28 +134,45 @@ class Tables:
     """All tables of a world."""
 
     def __init__(self, disk: Disk) -> None:
-        self._disk = disk
+        self.disk = disk
         self.by_path: dict[str, SimulatedTable] = {}
+        self.refusing: str | None = None
+        """The path of the table that takes no commits now."""
+        self.refused: dict[Process, str] = {}
+        """By process the table that has refused it last."""
         self._logs: dict[tuple[Process | None, str], TableLog] = {}
+
+    def check(self, path: str) -> None:
+        """Refuses a commit to a table that takes none.
+
+        Raises:
+            AccessDeniedError: It does not.
+        """
+        if path == self.refusing:
+            current = self.disk.world.current
+            assert current is not None
+            self.refused[current.process] = path
+            self.disk.world.trace.append(f"{current.name}: {path} refuses")
+            raise AccessDeniedError(f"The storage of table {path} refuses.", remedy="Allow it.", table=path)
 
     def make(self, path: str) -> SimulatedTable:
         """Returns the table at ``path``, made where it is missing."""
         if path not in self.by_path:
-            self.by_path[path] = SimulatedTable(self._disk, path)
+            self.by_path[path] = SimulatedTable(self.disk, path)
         return self.by_path[path]
 
     def log_of(self, uri: str) -> TableLog:
         """Stands for :func:`spark_jobs.publication.delta_rs.log_of`: each process remembers for itself."""
-        actor, path = self._disk.world.current, unquote(urlsplit(uri).path)
+        actor, path = self.disk.world.current, unquote(urlsplit(uri).path)
         process = None if actor is None else actor.process
         if (process, path) not in self._logs:
-            self._logs[process, path] = TableLog(_LogFiles(self._disk, f"{path}/_delta_log"), uri)
+            self._logs[process, path] = TableLog(_LogFiles(self, path), uri)
         return self._logs[process, path]
 
     def open(self, uri: str, version: int | None = None) -> SimulatedDeltaTable:
         """Stands for ``DeltaTable(uri, version)``."""
         path = unquote(urlsplit(uri).path)
-        self._disk.world.pause(f"open {path}")
+        self.disk.world.pause(f"open {path}")
         if path not in self.by_path:
             raise TableNotFoundError(f"no table at {path}")
         table = self.by_path[path]

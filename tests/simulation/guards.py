@@ -18,9 +18,10 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import BatchId, CheckpointId
-from spark_jobs.publication import delta_rs, pending
-from spark_jobs.runtime import application
+from spark_jobs.publication import delta_rs, pending, publisher
+from spark_jobs.runtime import application, running_pipeline
 from spark_jobs.runtime.checkpoints import checkpoint_try, cut, subsume
+from spark_jobs.runtime.checkpoints.blocked_publication import Retries
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, sweep
 from spark_jobs.runtime.start import attempt, way_back
@@ -193,6 +194,23 @@ def _head_stays_private(site: Site, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(application.Application, "_publish_head", lambda *_: None)
 
 
+def _every_refusal_ends_it(site: Site, patch: pytest.MonkeyPatch) -> None:
+    for module in (application, running_pipeline):
+        patch.setattr(module, "may_heal", lambda error: False)
+
+
+def _every_refusal_ends_a_start(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(application, "may_heal", lambda error: False)
+
+
+def _it_is_never_tried_again(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Retries, "is_due", lambda retries, now_s: False)
+
+
+def _who_is_behind_does_not_come_first(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(publisher, "_behind_first", lambda plans: plans)
+
+
 def _fenced_goes_on(site: Site, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Attempts, "check_live", lambda attempts, number: None)
 
@@ -224,7 +242,7 @@ def _in_flight_files_go(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 _PUBLISHED_BY_OTHERS, _PUBLISHED_LATE = Plan(external=True), Plan(external=True, published_late=True)
-_REWINDS = Plan(rewinds=True)
+_REWINDS, _REFUSES = Plan(rewinds=True), Plan(refuses=True)
 _UNALIGNED = Plan(unaligned=True)
 GUARDS = [
     Guard("publication walks the parent chain from the table's version [chain]", _only_the_newest, _PUBLISHED_LATE, _quiet),
@@ -251,6 +269,10 @@ GUARDS = [
     Guard("nothing is continued in a work directory that is damaged", _nothing_is_healed, Plan(damaged=True), _quiet, hint=0),
     Guard("a rewind closes what it abandons", _nothing_is_closed, replace(_REWINDS, external=True), _AT_COMMIT, hint=13),
     Guard("what is complete is public before anything runs", _head_stays_private, hint=0),
+    Guard("a table that refuses ends no pipeline", _every_refusal_ends_it, _REFUSES, _quiet),
+    Guard("a table that refuses ends no start", _every_refusal_ends_a_start, _REFUSES, _quiet, hint=1),
+    Guard("a blocked publication is tried again", _it_is_never_tried_again, replace(_REFUSES, rows=50), _quiet),
+    Guard("the table that is behind is published first", _who_is_behind_does_not_come_first, _REFUSES, _quiet, hint=3),
     Guard("a fenced attempt stops [fencehead]", _fenced_goes_on, hint=3),
     Guard("the version is read and committed on one handle", _two_handles, _PUBLISHED_BY_OTHERS, hint=13),
     Guard(

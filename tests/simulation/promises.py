@@ -114,10 +114,10 @@ class Promises(Watcher):
             watcher.created(path, data)
 
     def _check_begin_is_public(self) -> None:
-        """What is complete is public before an attempt stages anything."""
+        """What is complete is public before an attempt stages anything, or people are told that it is blocked."""
         actor = self._site.world.current
         attempt = self._begun.get(actor.process) if actor else None
-        if attempt is None or attempt["restored_from"] is None:
+        if actor is None or attempt is None or attempt["restored_from"] is None or actor.process in self._site.blocked:
             return
         kept = self.known[attempt["incarnation"], attempt["restored_from"]][-1]
         if kept.by_policy and not self.is_public(kept):
@@ -153,6 +153,7 @@ class Promises(Watcher):
             self.counts["closed"] += 1
             return
         self.counts["published"] += 1
+        self._check_waits(table)
         rows = sorted(self.rows(table, version))
         doubled = [row for row, count in Counter(rows).items() if count > 1]
         if doubled:
@@ -164,6 +165,16 @@ class Promises(Watcher):
             self.break_promise(f"{table.path} shows {rows} as checkpoint {number}, which holds {expected}")
         if rows != list(range(len(rows))):
             self.break_promise(f"{table.path} shows {rows}: some are lost")
+
+    def _check_waits(self, table: SimulatedTable) -> None:
+        """Once a table has refused a driver, that driver publishes into no other table before this one."""
+        actor, refusing = self._site.world.current, self._site.tables.refusing
+        process = actor.process if actor else None
+        refused = self._site.tables.refused.get(process) if process else None
+        if process is not None and refused == table.path:
+            del self._site.tables.refused[process]
+        elif refused is not None and refused == refusing:
+            self.break_promise(f"{table.path} goes on, and {refused} refuses")
 
     def rows(self, table: SimulatedTable, version: Version | None = None) -> list[int]:
         """What a reader of a table sees."""

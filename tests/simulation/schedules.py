@@ -21,7 +21,7 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_i
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import OnRewind, Publish, StartResponse
-from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.errors import AccessDeniedError, StreamPipelineError
 from spark_jobs.protocol.ids import RequestId, RunId
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.launch import RunOptions, launch
@@ -70,6 +70,7 @@ class Plan:
         published_late: Somebody else publishes once the rest is over.
         rows: So many rows come in.
         windows: Every stage holds rows back, until the watermark has passed them.
+        refuses: A table takes no commits for a while.
         damaged: There is one driver at a time, and after each a digit of what the newest checkpoint was cut from changes.
         stops: What is asked for, by several askers at once.
     """
@@ -85,6 +86,7 @@ class Plan:
     every_checkpoint: bool = False
     early: bool = False
     damaged: bool = False
+    refuses: bool = False
     stops: tuple[Ask, ...] = ()
 
     @staticmethod
@@ -100,6 +102,7 @@ class Plan:
             every_checkpoint=public == "every checkpoint",
             early=public == "early",
             damaged=random.random() < 0.3,
+            refuses=random.random() < 0.3,
         )
 
 
@@ -201,10 +204,14 @@ class Schedule:
             self.world.spawn(test, f"supervisor-{n}", self._supervise) for n in ((1,) if self.plan.damaged else (1, 2))
         ]
         askers = self._askers(test)
+        owners = [self.world.spawn(test, "owner", self._refuse)] if self.plan.refuses else []
         if self.plan.external and not self.plan.published_late:
             askers += [self.world.spawn(test, f"publisher-{n}", self._publish_now_and_then) for n in (1, 2)]
         self.world.run(lambda: all(actor.done for actor in supervisors), 60_000)
         self.world.calm()
+        self.world.run(lambda: all(actor.done for actor in owners), 60_000)
+        if self.plan.refuses and not self._refusal_ends_drivers():
+            self.world.spawn(test, "owner", self._refuse_the_last_rows)
         self._finish()
         self.world.run(lambda: all(actor.done for actor in askers), 60_000)
         self._check_end()
@@ -216,6 +223,26 @@ class Schedule:
         while self.site.input.rows < self.plan.rows:
             self.site.input.rows += 1
             self.world.sleep(self.world.random.uniform(0.0, 3.0))
+
+    def _refuse_the_last_rows(self) -> None:
+        """A table takes no commits until no further row comes."""
+        self.site.tables.refusing = f"{WAREHOUSE}/{self.world.random.choice(SINKS)}"
+        self.world.until(lambda: self.site.input.rows >= self.plan.rows)
+        self.world.sleep(self.world.random.uniform(10.0, 60.0))
+        self.site.tables.refusing = None
+
+    def _refuse(self) -> None:
+        """One table or another takes no commits for a while."""
+        random, tables = self.world.random, self.site.tables
+        for _ in range(3):
+            self.world.sleep(random.uniform(0.0, 8.0))
+            tables.refusing = f"{WAREHOUSE}/{random.choice(SINKS)}"
+            self.world.sleep(random.uniform(2.0, 20.0))
+            tables.refusing = None
+
+    def _refusal_ends_drivers(self) -> bool:
+        """Whether a driver ends where a table refuses: at a final checkpoint, at a stop, or where the line of a rewind is to be closed."""
+        return self.plan.bounded or self.plan.rewinds or bool(self.plan.stops)
 
     def _supervise(self) -> None:
         for _ in range(3):
@@ -250,6 +277,8 @@ class Schedule:
             self.errors[type(error).__name__] += 1
             self.world.trace.append(f"{type(error).__name__}: {error.failed}")
             self.refusals.append(f"{type(error).__name__}: {error.failed} {error.remedy}")
+            if isinstance(error, AccessDeniedError) and not self._refusal_ends_drivers():
+                self.promises.break_promise(f"a table that refuses ends a pipeline: {error}")
 
     def _has_succeeded(self, answer: StartResponse) -> None:
         """What a driver that ends with success has to have done."""
@@ -339,6 +368,7 @@ class Schedule:
         return rows == [self.plan.rows] * len(SINKS)
 
     def _check_end(self) -> None:
+        self.site.tables.refusing = None
         if self.plan.external:
             try:
                 publish(self.home)

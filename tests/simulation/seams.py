@@ -19,7 +19,7 @@ from spark_jobs.protocol.documents import StageState
 from spark_jobs.protocol.errors import HomeInUseError
 from spark_jobs.publication import delta_rs, staged_files
 from spark_jobs.runtime import application, round_run, running_pipeline
-from spark_jobs.runtime.checkpoints import checkpoint_try, exports, requested_checkpoints, try_history
+from spark_jobs.runtime.checkpoints import blocked_publication, checkpoint_try, exports, requested_checkpoints, try_history
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.spark.plan import BatchFacts
@@ -37,10 +37,11 @@ _BACK_OFF_S = 0.2
 
 
 class _Heartbeat:
-    """Tells the world of stops, and nobody of anything else."""
+    """Tells the world of stops and of what is blocked, and nobody of anything else."""
 
     def __init__(self, site: Site, *_: object, **__: object) -> None:
         self.stop = site.told
+        self.blocked = site.tell_blocked
         self.status = SimpleNamespace(stages=defaultdict(lambda: SimpleNamespace(state=StageState.RUNNING, restarts=0)))
 
     def __enter__(self) -> "_Heartbeat":
@@ -116,7 +117,10 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
     replaced: list[tuple[Any, str, Any]] = [
         # time, chance and threads
         *((module, "threading", threading) for module in (gate, running_pipeline, running_stage)),
-        *((module, "time", time) for module in (checkpoint_try, running_pipeline, running_stage, try_history)),
+        *(
+            (module, "time", time)
+            for module in (blocked_publication, checkpoint_try, running_pipeline, running_stage, try_history)
+        ),
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
         *(
             (module, "at_once", lambda jobs: [job() for job in jobs])
@@ -126,7 +130,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         *((module, "in_time", lambda work, *_: work()) for module in (checkpoint_try, exports, try_history)),
         *((module, "uuid4", world.uuid4) for module in (codec, delta_rs, ids, open_storage)),
         (private_log, "Lock", lambda: SimulatedLock(world)),
-        (requested_checkpoints, "datetime", datetime_in(world)),
+        *((module, "datetime", datetime_in(world)) for module in (blocked_publication, requested_checkpoints)),
         (running_pipeline, "RequestedCheckpoints", partial(RequestedCheckpoints, now_s=time.monotonic)),
         # the operating system: hosts, their locks, the driver's own log
         (attempt, "boot_id", boot),

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.api.source import Source
 from spark_jobs.api.stage import Stage
-from spark_jobs.protocol.documents import PinnedInput, StopStatus
+from spark_jobs.protocol.documents import BlockedPublication, PinnedInput, StopStatus
 from spark_jobs.protocol.ids import BatchId, StageName, file_prefix
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.publication.delta_rs import check_publishable
@@ -41,7 +41,7 @@ from tests.simulation.delta_tables import SCHEMA_TEXT, Tables
 from tests.simulation.storage import Disk, SimulatedFiles
 from tests.simulation.threads import SimulatedEvent, SimulatedThread
 from tests.simulation.windows import Windows
-from tests.simulation.world import Interrupted, World
+from tests.simulation.world import Interrupted, Process, World
 
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 SOURCE_TABLE = "events"
@@ -78,6 +78,14 @@ class Site:
     """Whether every stage holds rows back."""
     told: Callable[[StopStatus], None] = lambda status: None
     """Told what people are, of a stop."""
+    blocked: set[Process] = field(default_factory=set)
+    """The drivers that tell people of a blocked publication."""
+
+    def tell_blocked(self, blocked: BlockedPublication | None) -> None:
+        """Told what people are, of a publication that does not get through."""
+        current = self.world.current
+        assert current is not None
+        (self.blocked.discard if blocked is None else self.blocked.add)(current.process)
 
     def files(self, path: str) -> SimulatedFiles:
         return SimulatedFiles(self.disk, path)

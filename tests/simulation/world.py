@@ -215,7 +215,9 @@ class World:
         self.trace.append(f"{process.name} is killed")
         for actor in self.actors:
             if actor.process is process:
-                with suppress(Crashed):  # of an actor that has not begun
+                if not actor.greenlet:  # it has not begun: what is thrown comes out at its parent
+                    actor.greenlet.parent = getcurrent()
+                with suppress(Crashed):
                     actor.greenlet.throw(Crashed())
         for actor in [actor for actor in self.actors if actor.done]:
             self._forget(actor)

@@ -29,6 +29,7 @@ from tests.support.growing_table import Events, bounded_at_night, bounded_too, e
 from tests.support.running import Running, lose
 
 pytestmark = pytest.mark.spark
+AGAIN = SinkName("again")
 
 
 @pytest.fixture
@@ -224,6 +225,36 @@ def test_a_checkpoint_whose_attempt_died_before_it_was_public_is_public_once_the
     with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: running.status and running.status.state is RunState.RUNNING)
         assert_shown(site, events)
+
+
+def waiting_rows(running: Running) -> int:
+    """How many rows complete checkpoints hold for the second table that are blocked."""
+    blocked = running.status.blocked if running.status else None
+    waiting = [k for k in running.store.ids() if k >= blocked.checkpoint] if blocked else []
+    return sum(running.store.manifest(k).sinks[AGAIN].actions.rows for k in waiting)
+
+
+def test_a_constraint_that_rows_break_blocks_publication_over_a_restart_and_once_it_is_dropped_each_row_is_public_once(
+    site: Site, events: Events
+) -> None:
+    pipeline, table = three_stages(site, events), f"delta.`{site.tables / 'again'}`"
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == events.rows)
+        before = events.rows
+        site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT small CHECK (id < {before})")
+        events.add(50)
+        running.until(lambda: waiting_rows(running) == 50)
+        assert ids(site, "copied") == ids(site, "again") == list(range(before)), "all tables wait"
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: running.status and running.status.state is RunState.RUNNING)
+        running.until(lambda: running.status and running.status.blocked)
+        assert running.status
+        assert running.status.blocked
+        assert running.status.blocked.error.evidence["sink"] == AGAIN
+        assert ids(site, "copied") == list(range(before))
+        site.spark.sql(f"ALTER TABLE {table} DROP CONSTRAINT small")
+        goes_on_until_all_is_shown(site, running, events)
+        running.until(lambda: running.status and running.status.blocked is None)
 
 
 def failing(site: Site, events: Events, switch: Path, restart: RestartStrategy, **options: Any) -> Pipeline:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.control.home import look_interval_s
 from spark_jobs.control.status import write_status
-from spark_jobs.protocol.documents import InputLag, RunState, StageState, StageStatus, Status, StopStatus
+from spark_jobs.protocol.documents import BlockedPublication, InputLag, RunState, StageState, StageStatus, Status, StopStatus
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
@@ -124,6 +124,10 @@ class Heartbeat:
         """Tells how far a stop is."""
         self._tell(stop=stop)
         _LOG.info("%s: %s", stop.request, stop.state.value)
+
+    def blocked(self, blocked: BlockedPublication | None) -> None:
+        """Tells which publication is blocked; None if none is."""
+        self._tell(blocked=blocked)
 
     def completed(self, checkpoint: CheckpointId) -> None:
         """Tells the newest checkpoint."""

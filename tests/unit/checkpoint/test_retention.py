@@ -87,6 +87,19 @@ class TestWhatStays:
         manifests = [with_sink(k, "some.parquet", publish="final") for k in range(1, 6)]
         assert going(manifests, published=0, remembered=0) == [1, 2, 3]
 
+    @pytest.mark.parametrize("publish", ["final", "external"])
+    def test_the_last_one_of_a_round_that_is_not_public_although_the_head_carries_it(self, publish: str) -> None:
+        """Whoever has run the round waits for it: a table has refused it, or somebody else publishes it."""
+        ending = {2: CheckpointKind.FINAL}
+        kinds = [ending.get(k, CheckpointKind.PERIODIC) for k in range(1, 6)]
+        bounded = {"sources": {"events": {"bounded": True}}}
+        manifests = [
+            with_sink(k, "some.parquet", publish=publish).model_copy(update={"checkpoint_kind": kind, "graph": bounded})
+            for k, kind in enumerate(kinds, start=1)
+        ]
+        assert going(manifests, published=0, remembered=0) == [1, 3]
+        assert 2 in going(manifests, published=2, remembered=100)
+
     @pytest.mark.parametrize("carries", [False, True])
     def test_what_was_public_when_the_head_was_made_the_head_does_not_carry(self, carries: bool) -> None:
         """A final checkpoint of an earlier round, which names its files itself, or those of the checkpoints before it."""

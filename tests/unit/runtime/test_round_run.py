@@ -118,7 +118,7 @@ class Daily:
         live = attempt(max(attempts.numbers(), default=0) + 1).model_copy(update={"incarnation": IncarnationId("first")})
         attempts.begin(live, known=attempts.numbers())
         status = SimpleNamespace(stages={STAGE: SimpleNamespace(restarts=restarts)})
-        site: Any = SimpleNamespace(work=self.work, heartbeat=SimpleNamespace(status=status))
+        site: Any = SimpleNamespace(work=self.work, heartbeat=SimpleNamespace(status=status, blocked=lambda told: None))
         graph: Any = SimpleNamespace(checkpointing=CHECKPOINTING)
         none: Any = None
         run = RoundRun(graph, self.home, none, live, none, site, Publishers())

@@ -18,10 +18,12 @@ from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     FencedError,
     InterruptedRunError,
+    NotFoundError,
     PermanentFailureError,
     RejectedError,
     StorageError,
     StreamPipelineError,
+    UnsupportedTableError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, PipelineName, RequestId, RunId, StageName
 from spark_jobs.protocol.masking import unmasked
@@ -175,7 +177,7 @@ def test_a_stop_does_without_a_stage_that_has_failed(pipeline: Pipeline) -> None
     give_up(pipeline, SECOND)
     pipeline.running.quiesce(STOP)
     assert pipeline.states() == [StageState.QUIESCED, StageState.FAILED, StageState.QUIESCED, StageState.ENDED]
-        assert pipeline.running._where_they_are().failing == {SECOND}, "rows may lie before the stage"
+    assert pipeline.running._where_they_are().failing == {SECOND}, "rows may lie before the stage"
     pipeline.running.run_on()
     assert pipeline.states() == [StageState.RUNNING, StageState.FAILED, StageState.RUNNING, StageState.ENDED]
 
@@ -231,6 +233,9 @@ class Failing:
 
     def complete(self, due: Due) -> Manifest:
         return self._running.complete(due)
+
+    def finish(self) -> Manifest:
+        return self._running.finish()
 
     def checkpoint(self) -> int | StreamPipelineError:
         """The number of a new checkpoint, or what it has failed with."""
@@ -288,3 +293,40 @@ def test_a_manifest_of_an_earlier_try_that_comes_late_is_taken_up_by_its_own_att
         manifest = pipeline.complete(due)
         assert (manifest.checkpoint, manifest.parent, manifest.checkpoint_kind) == (2, 1, CheckpointKind.PERIODIC)
     assert CheckpointStore(home).taken() == ([1] if overtaken else [1, 2])
+
+
+@pytest.mark.parametrize("kind", [UnsupportedTableError, StorageError])
+def test_a_final_checkpoint_that_is_refused_ends_the_run_with_what_is_complete_and_how_it_becomes_public(
+    tmp_path: Path, kind: type[StreamPipelineError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Attempts(quick(tmp_path)).create(attempt(1))
+    pipeline = Failing(tmp_path, cast(FaultSystem, QuickSystem()))
+
+    def refuse(*_: object) -> None:
+        raise kind("Sink daily: 7 rows break positive.", remedy="Drop the constraint.", sink="daily")
+
+    monkeypatch.setattr(RoundRun, "publish", refuse)
+    with pytest.raises(kind) as refused:
+        pipeline.finish()
+    assert "final checkpoint 1" in refused.value.failed
+    assert "7 rows break positive" in refused.value.failed
+    assert "The checkpoint is complete" in refused.value.exists
+    assert refused.value.remedy.startswith("Drop the constraint.")
+    assert f"spark-jobs publish --home {tmp_path.as_uri()} --checkpoint 1" in refused.value.remedy
+    assert refused.value.evidence["sink"] == "daily"
+    assert CheckpointStore(quick(tmp_path)).taken() == [1]
+
+
+def test_a_final_checkpoint_that_can_never_become_public_has_no_such_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Attempts(quick(tmp_path)).create(attempt(1))
+    pipeline, lost = Failing(tmp_path, cast(FaultSystem, QuickSystem())), NotFoundError("Staged files are gone.")
+
+    def refuse(*_: object) -> None:
+        raise lost
+
+    monkeypatch.setattr(RoundRun, "publish", refuse)
+    with pytest.raises(NotFoundError) as refused:
+        pipeline.finish()
+    assert refused.value is lost

@@ -12,6 +12,7 @@ from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import (
+    AccessDeniedError,
     CheckpointDeclinedError,
     CorruptDocumentError,
     DeadlineExceededError,
@@ -22,6 +23,7 @@ from spark_jobs.protocol.errors import (
     SparkJobFailedError,
     StorageError,
     StreamPipelineError,
+    UnsupportedTableError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, StageName
 from spark_jobs.protocol.masking import unmasked
@@ -70,6 +72,21 @@ class Askers:
         self.failed_with.append((list(requests), type(error).__name__))
 
 
+class Blocking:
+    """Remembers what has blocked a publication; it may be tried again at once."""
+
+    def __init__(self) -> None:
+        self.failures: list[tuple[int, str]] = []
+        self.is_blocked = False
+
+    def is_due(self) -> bool:
+        return self.is_blocked
+
+    def failed(self, manifest: Manifest, error: StreamPipelineError) -> None:
+        self.failures.append((manifest.checkpoint, type(error).__name__))
+        self.is_blocked = True
+
+
 class World(RunningPipeline):
     """A pipeline whose tries end as they are told to: after one it has run long enough, unless ``tries`` says otherwise."""
 
@@ -84,7 +101,10 @@ class World(RunningPipeline):
         **settings: Any,
     ) -> None:
         home = LocalFiles(directory)
+        self.blocking, self.kept = Blocking(), list[int]()
         run: Any = SimpleNamespace(
+            blocking=self.blocking,
+            keep=lambda stages, manifest: self.kept.append(manifest.checkpoint),
             graph=SimpleNamespace(
                 restart=None, on_stage_failure=OnStageFailure.FAIL, checkpointing=DECLARED.model_copy(update=settings)
             ),
@@ -104,6 +124,7 @@ class World(RunningPipeline):
         """What happens while a checkpoint is taken."""
         self.errors: list[Exception] = []
         self.not_published: list[Exception] = []
+        self.published_with: list[int] = []
         self.stops: list[list[CheckpointRequest]] = []
         self.stops_end: list[Manifest | None] = []
         self.ended, self.finished = False, 0
@@ -137,11 +158,13 @@ class World(RunningPipeline):
             raise FencedError("Another attempt is live.")
 
     def publish(self, manifest: Manifest) -> None:
+        self.published_with.append(manifest.checkpoint)
         if self.not_published:
             raise self.not_published.pop(0)
+        self.blocking.is_blocked = False
 
     def _pause(self) -> None:
-        if not self.askers.asked and not self.errors and self._tries <= 0:
+        if not self.askers.asked and not self.errors and self._tries <= 0 and not self.blocking.is_blocked:
             raise TheEnd
         super()._pause()
 
@@ -162,7 +185,8 @@ class World(RunningPipeline):
             self.takes()
         finally:
             self._tries -= 1
-        return a_manifest(len(self.due), request=due.request)
+        self._parent = a_manifest(len(self.due), request=due.request)
+        return self._parent
 
 
 @pytest.fixture(autouse=True)
@@ -261,14 +285,39 @@ def test_a_savepoint_that_fails_is_answered_and_ends_no_attempt(tmp_path: Path) 
     assert world.askers.completed_with == [([B], 3)]
 
 
-def test_a_publication_that_fails_counts_whatever_the_checkpoint_is_for_and_is_what_the_attempt_ends_with(tmp_path: Path) -> None:
-    world = World(tmp_path, Askers([SAVE], [A]), tolerable_failures=1)
-    world.not_published = [StorageError("The table is away."), StorageError("The table is away.")]
-    with pytest.raises(
-        InterruptedRunError, match=r"2 checkpoints, .* publication of checkpoint 2 failed: The table is away\."
-    ) as ended:
-        world.run_to_its_stop()
-    assert ended.value.evidence == {"failures": 2}
+@pytest.mark.parametrize("kind", [UnsupportedTableError, AccessDeniedError, StorageError, OutcomeUnknownError])
+def test_a_publication_that_fails_ends_nothing_counts_for_nothing_and_its_checkpoint_answers_those_who_had_asked(
+    tmp_path: Path, kind: type[StreamPipelineError]
+) -> None:
+    world = World(tmp_path, Askers([SAVE], [A]), tolerable_failures=0)
+    world.fenced_at, world.not_published = 99, [kind("The table refuses.")] * 2
+    world.run()
+    assert world.blocking.failures == [(1, kind.__name__), (2, kind.__name__)]
+    assert world.askers.completed_with == [([SAVE], 1), ([A], 2)]
+    assert world.kept == [1, 2], "what no row needs that waits is deleted all the same"
+
+
+def test_a_blocked_publication_is_tried_again_without_another_checkpoint_until_it_gets_through(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A]), interval_ms=0, idle=True)
+    world.fenced_at, world.not_published = 99, [UnsupportedTableError("The table refuses.")] * 3
+    world.run()
+    assert (world.published_with, world.kept) == ([1, 1, 1, 1], [1])
+    assert len(world.due) == 1
+
+
+@pytest.mark.parametrize("kind", [NotFoundError, CorruptDocumentError])
+def test_a_publication_that_can_never_succeed_ends_the_attempt(tmp_path: Path, kind: type[StreamPipelineError]) -> None:
+    world = World(tmp_path, Askers([A]), tolerable_failures=5)
+    world.not_published = [kind("Staged files are gone.")]
+    world.run_until(kind)
+    assert world.blocking.failures == []
+
+
+def test_a_publication_that_fails_in_an_attempt_that_was_fenced_blocks_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, Askers([A]))
+    world.fenced_at, world.not_published = 1, [UnsupportedTableError("The table refuses.")]
+    world.run_until(FencedError)
+    assert world.blocking.failures == []
 
 
 def test_an_attempt_that_is_fenced_answers_nobody(tmp_path: Path) -> None:

@@ -1,0 +1,124 @@
+"""A publication that does not get through: what may heal by itself, which tables wait, and until when their staged rows are safe.
+
+``VACUUM`` deletes files that a table does not name once they are older than the table's retention. Staged rows are such files.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from spark_jobs.checkpoint.savepoint_files import staged_in
+from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.errors import (
+    ConflictError,
+    DeadlineExceededError,
+    FencedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SparkJobFailedError,
+    StorageError,
+    StreamPipelineError,
+    UnsupportedTableError,
+)
+from spark_jobs.protocol.ids import CheckpointId, SinkName
+from spark_jobs.publication.delta_rs import open_table
+from spark_jobs.publication.pending import ordered_sinks, pending_lines
+from spark_jobs.publication.publisher import is_due
+from spark_jobs.storage.files import Files
+
+_MAY_HEAL = (
+    ConflictError,
+    DeadlineExceededError,
+    OutcomeUnknownError,
+    SparkJobFailedError,
+    StorageError,
+    UnsupportedTableError,
+)
+_ENDS = (FencedError, NotFoundError)
+_OLD_SHARE, _TOO_OLD_SHARE = 0.5, 0.9
+"""Of the time for which a table keeps files: rows that have waited so long are told of, and end the pipeline."""
+
+
+def may_heal(error: StreamPipelineError) -> bool:
+    """Returns whether a publication that has failed with ``error`` is worth another try: somebody may undo what the table refuses.
+
+    What is gone, damaged, or published by another incarnation does not come back.
+    """
+    return isinstance(error, _MAY_HEAL) and not isinstance(error, _ENDS)
+
+
+def waiting_sinks(manifest: Manifest) -> list[SinkName]:
+    """Returns the sinks in which a checkpoint is due and not public. A table that cannot be read counts as one that waits."""
+    due = [sink for sink in ordered_sinks(manifest) if is_due(manifest, manifest.sinks[sink].publish)]
+    return [sink for sink in due if not _has_reached(manifest, sink)]
+
+
+def _has_reached(manifest: Manifest, sink: SinkName) -> bool:
+    cut = manifest.sinks[sink]
+    try:
+        return (open_table(cut.table).transaction_version(cut.app) or 0) >= manifest.checkpoint
+    except StreamPipelineError:
+        return False
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """Rows that wait in the directory of a table, where a VACUUM may find them.
+
+    Args:
+        sink: Whose rows they are.
+        table: The table's URI.
+        since: When the oldest of them was staged.
+        kept_for: How long the table keeps files that it does not name.
+    """
+
+    sink: SinkName
+    table: str
+    since: datetime
+    kept_for: timedelta
+
+    @property
+    def kept_until(self) -> datetime:
+        """From then on a VACUUM may delete the oldest of them."""
+        return self.since + self.kept_for
+
+    def is_old(self, now: datetime) -> bool:
+        """Returns whether people should know that they are not kept for ever."""
+        return now >= self.since + self.kept_for * _OLD_SHARE
+
+    def check(self, checkpoint: CheckpointId, now: datetime) -> None:
+        """Refuses to let more rows wait behind them where they may be deleted soon.
+
+        Raises:
+            UnsupportedTableError: They may. Nothing is lost yet.
+        """
+        if now < self.since + self.kept_for * _TOO_OLD_SHARE:
+            return
+        since, until = (f"{moment:%Y-%m-%d %H:%M:%SZ}" for moment in (self.since, self.kept_until))
+        raise UnsupportedTableError(
+            f"Sink {self.sink}: rows of checkpoint {checkpoint} or before were staged at {since} and are not public, and from "
+            f"{until} on a VACUUM of table {self.table} may delete them.",
+            exists=f"The checkpoint is complete. The table keeps files that it does not name for {self.kept_for}.",
+            safe="No row was lost.",
+            remedy="Undo what blocks the publication (spark-jobs status names it), or let the table keep its files longer (ALTER TABLE … "
+            "SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 30 days')). Then start again. Run no VACUUM before.",
+            sink=self.sink,
+            table=self.table,
+            checkpoint=checkpoint,
+            kept_until=until,
+        )
+
+
+def staged_rows(files: Files, manifest: Manifest, sink: SinkName) -> StagedRows | None:
+    """Returns the rows of a sink that wait in its table's directory; None if there are none, or if they wait in the home.
+
+    Raises:
+        StreamPipelineError: The table or a document cannot be read.
+    """
+    cut = manifest.sinks[sink]
+    if staged_in(cut) != cut.table:
+        return None
+    written_ms = [line["add"]["modificationTime"] for line in pending_lines(files, sink, manifest.checkpoint)]
+    if not written_ms:
+        return None
+    since = datetime.fromtimestamp(min(written_ms) / 1000, UTC)
+    return StagedRows(sink, cut.table, since, open_table(cut.table).keeps_deleted_files)

@@ -1,0 +1,119 @@
+"""A publication that is blocked: when it is tried again, and what people are told of it."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from spark_jobs.protocol.documents import BlockedPublication, Manifest
+from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.ids import SinkName
+from spark_jobs.protocol.masking import Mask, masked_error
+from spark_jobs.protocol.reports import report_error
+from spark_jobs.publication.blocked import StagedRows, staged_rows, waiting_sinks
+from spark_jobs.storage.files import Files
+
+_LOG = logging.getLogger(__name__)
+FIRST_DELAY_S = 5.0
+LONGEST_DELAY_S = 60.0
+
+
+@dataclass
+class Retries:
+    """Decides when a blocked publication is tried again. Pure: the time is an argument."""
+
+    tries: int = 0
+    """That have failed since the last one that got through."""
+    _delay_s: float = FIRST_DELAY_S
+    _due_s: float = 0.0
+
+    def failed(self, now_s: float) -> None:
+        """Counts a failed try; the next one is due after a delay that doubles each time."""
+        self.tries += 1
+        self._due_s, self._delay_s = now_s + self._delay_s, min(2 * self._delay_s, LONGEST_DELAY_S)
+
+    def got_through(self) -> None:
+        """Forgets what has failed."""
+        self.tries, self._delay_s = 0, FIRST_DELAY_S
+
+    def is_due(self, now_s: float) -> bool:
+        """Returns whether a blocked publication is to be tried now."""
+        return self.tries > 0 and now_s >= self._due_s
+
+
+class Blocking:
+    """Remembers what blocks the publications of an attempt.
+
+    Args:
+        home: The home.
+        mask: Takes secrets out of what people are told.
+        tell: Called with what is blocked; None once nothing is.
+    """
+
+    def __init__(self, home: Files, mask: Mask, tell: Callable[[BlockedPublication | None], None]) -> None:
+        self._home, self._mask, self._tell = home, mask, tell
+        self._retries = Retries()
+        self._told: BlockedPublication | None = None
+        self._warned = False
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the last publication has failed."""
+        return self._told is not None
+
+    def is_due(self) -> bool:
+        """Returns whether a blocked publication is to be tried now."""
+        return self._retries.is_due(time.monotonic())
+
+    def failed(self, manifest: Manifest, error: StreamPipelineError) -> None:
+        """Takes up that a publication has failed that may succeed later.
+
+        Raises:
+            UnsupportedTableError: Rows that wait may be deleted soon.
+        """
+        self._retries.failed(time.monotonic())
+        now = datetime.now(UTC)
+        before, waiting = self._told, waiting_sinks(manifest)
+        oldest = min(self._staged(manifest, waiting), key=lambda rows: rows.kept_until, default=None)
+        told = BlockedPublication(
+            checkpoint=before.checkpoint if before else manifest.checkpoint,
+            since=before.since if before else now,
+            tries=self._retries.tries,
+            waiting=tuple(waiting),
+            error=report_error(masked_error(error, self._mask)),
+            rows_kept_until=oldest.kept_until if oldest else None,
+        )
+        if before is None or before.summary != told.summary:
+            _LOG.warning("%s", told.summary)
+        self._told = told
+        self._tell(told)
+        if oldest is not None:
+            oldest.check(manifest.checkpoint, now)
+            self._warn(oldest, now)
+
+    def got_through(self) -> None:
+        """Takes up that everything that is due is public."""
+        self._retries.got_through()
+        if self._told is not None:
+            _LOG.info("the publication is not blocked any more: everything that is due is public")
+            self._told, self._warned = None, False
+            self._tell(None)
+
+    def _staged(self, manifest: Manifest, waiting: Sequence[SinkName]) -> Iterator[StagedRows]:
+        for sink in waiting:
+            try:
+                rows = staged_rows(self._home, manifest, sink)
+            except StreamPipelineError as error:
+                _LOG.warning("how long the rows of sink %s are kept cannot be read: %s", sink, error)
+            else:
+                if rows is not None:
+                    yield rows
+
+    def _warn(self, oldest: StagedRows, now: datetime) -> None:
+        if oldest.is_old(now) and not self._warned:
+            self._warned = True
+            _LOG.warning(
+                "sink %s: rows have waited since %s; from %s on a VACUUM of table %s may delete them, and the pipeline ends before that",
+                *(oldest.sink, oldest.since.isoformat(" "), oldest.kept_until.isoformat(" "), oldest.table),
+            )

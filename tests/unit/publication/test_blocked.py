@@ -1,0 +1,131 @@
+"""Which failed publications are tried again, which tables wait, and how long their staged rows are safe from a VACUUM."""
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_jobs.protocol.documents import CheckpointKind, Publish
+from spark_jobs.protocol.errors import (
+    AccessDeniedError,
+    ConflictError,
+    CorruptDocumentError,
+    FencedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RejectedError,
+    RunCancelledError,
+    StorageError,
+    StreamPipelineError,
+    UnsupportedTableError,
+)
+from spark_jobs.publication.blocked import StagedRows, may_heal, staged_rows, waiting_sinks
+from spark_jobs.publication.delta_rs import open_table
+from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.table_log import TableLog
+from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, path_of
+
+EVERY: dict[str, Any] = {"publish": Publish.EVERY_CHECKPOINT, "checkpoint_kind": CheckpointKind.PERIODIC}
+STAGED = datetime.fromtimestamp(1_700_000_000, UTC)
+"""When the files of the pipeline were written, as they say."""
+
+
+@pytest.mark.parametrize("kind", [AccessDeniedError, ConflictError, OutcomeUnknownError, StorageError, UnsupportedTableError])
+def test_what_somebody_can_undo_is_tried_again(kind: type[StreamPipelineError]) -> None:
+    assert may_heal(kind("It does not work."))
+
+
+@pytest.mark.parametrize("kind", [CorruptDocumentError, FencedError, NotFoundError, RejectedError, RunCancelledError])
+def test_what_never_comes_back_is_not_tried_again(kind: type[StreamPipelineError]) -> None:
+    assert not may_heal(kind("It does not work."))
+
+
+def test_the_sinks_wait_that_a_checkpoint_is_due_in_and_whose_tables_lack_it(pipeline: StagedPipeline) -> None:
+    manifest = pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]}, **EVERY)
+    assert waiting_sinks(manifest) == [HOURLY, DAILY]
+    publish(pipeline.files, sinks=[HOURLY])
+    assert waiting_sinks(manifest) == [DAILY]
+    later = pipeline.checkpoint(
+        {HOURLY: [(3, "a")], DAILY: [(4, "b")]}, publish=Publish.FINAL, checkpoint_kind=CheckpointKind.PERIODIC
+    )
+    assert waiting_sinks(later) == []
+
+
+def test_a_table_that_cannot_be_read_waits(pipeline: StagedPipeline) -> None:
+    manifest = pipeline.checkpoint({HOURLY: [(1, "a")]}, **EVERY)
+    log = path_of(pipeline.tables[HOURLY]) / "_delta_log"
+    log.rename(log.with_name("away"))
+    assert waiting_sinks(manifest) == [HOURLY]
+
+
+@pytest.mark.parametrize(
+    ("setting", "kept_for"),
+    [
+        (None, timedelta(days=7)),
+        ("interval 30 days", timedelta(days=30)),
+        ("INTERVAL 1 week 12 hours", timedelta(days=7, hours=12)),
+        ("interval 1 fortnight", timedelta(days=7)),
+    ],
+)
+def test_rows_are_kept_from_when_the_oldest_was_staged_for_as_long_as_the_table_keeps_files(
+    pipeline: StagedPipeline, setting: str | None, kept_for: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: []}, **EVERY)
+    table = open_table(pipeline.tables[HOURLY])
+    if setting is not None:
+        found = SimpleNamespace(configuration={"delta.deletedFileRetentionDuration": setting})
+        monkeypatch.setattr(table, "_state", found)
+        assert table.keeps_deleted_files == kept_for
+        return
+    rows = staged_rows(pipeline.files, manifest, HOURLY)
+    assert rows is not None
+    assert (rows.since, rows.kept_until) == (STAGED, STAGED + kept_for)
+    assert staged_rows(pipeline.files, manifest, DAILY) is None, "nothing is staged"
+    publish(pipeline.files)
+    assert staged_rows(pipeline.files, manifest, HOURLY) is None, "nothing waits"
+
+
+def test_before_rows_can_be_lost_people_are_warned_and_then_it_is_an_error_that_says_until_when(tmp_path: Any) -> None:
+    rows = StagedRows(HOURLY, "file:///t", STAGED, timedelta(days=10))
+    early, late = STAGED + timedelta(days=4, hours=23), STAGED + timedelta(days=8, hours=23)
+    assert not rows.is_old(early)
+    assert rows.is_old(late)
+    rows.check(manifest_number(), late)
+    with pytest.raises(UnsupportedTableError, match=r"from 2023-11-24 22:13:20Z on a VACUUM of table file:///t may delete them"):
+        rows.check(manifest_number(), STAGED + timedelta(days=9))
+
+
+def manifest_number() -> Any:
+    return 4
+
+
+class Refusing:
+    """A table that takes no commits."""
+
+    def __init__(self, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = TableLog.create
+
+        def create(log: TableLog, *arguments: Any) -> None:
+            if log._table == table:
+                raise AccessDeniedError("The table refuses.", table=table)
+            real(log, *arguments)
+
+        monkeypatch.setattr(TableLog, "create", create)
+
+
+def test_while_a_table_refuses_no_other_gets_further_ahead_and_the_error_names_its_sink(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]}, **EVERY)
+    with monkeypatch.context() as patch:
+        Refusing(pipeline.tables[DAILY], patch)
+        for _ in range(3):
+            with pytest.raises(AccessDeniedError) as refused:
+                publish(pipeline.files)
+            assert refused.value.evidence["sink"] == DAILY
+            pipeline.checkpoint({HOURLY: [(3, "a")], DAILY: [(4, "b")]}, **EVERY)
+    assert (pipeline.commits(HOURLY), pipeline.commits(DAILY)) == ([1], [])
+    publish(pipeline.files)
+    assert (pipeline.commits(HOURLY), pipeline.commits(DAILY)) == ([1, 2, 3, 4], [1, 2, 3, 4])
+    assert pipeline.rows(HOURLY) == [(1, "a")] + [(3, "a")] * 3

@@ -1,0 +1,124 @@
+"""When a blocked publication is tried again, and what people are told of it."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, Manifest, Publish
+from spark_jobs.protocol.errors import StorageError, UnsupportedTableError
+from spark_jobs.protocol.masking import masking
+from spark_jobs.publication.publisher import publish
+from spark_jobs.runtime.checkpoints import blocked_publication
+from spark_jobs.runtime.checkpoints.blocked_publication import Blocking, Retries
+from tests.support.memory_files import MemoryFiles
+from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline
+
+STAGED = datetime.fromtimestamp(1_700_000_000, UTC)
+
+
+def test_it_is_tried_again_after_five_seconds_and_then_after_twice_as_long_up_to_a_minute() -> None:
+    retries, now_s, delays = Retries(), 100.0, list[float]()
+    assert not retries.is_due(10**9), "nothing has failed"
+    for _ in range(2_000):
+        retries.failed(now_s)
+        before_s = now_s
+        while not retries.is_due(now_s):
+            now_s += 5.0
+        delays.append(now_s - before_s)
+    assert delays[:6] == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
+    assert set(delays[6:]) == {60.0}
+    retries.got_through()
+    assert not retries.is_due(now_s)
+    retries.failed(now_s)
+    assert retries.is_due(now_s + 5.0)
+
+
+class Clock:
+    """What stands for the class ``datetime``."""
+
+    def __init__(self) -> None:
+        self.time = STAGED + timedelta(hours=1)
+
+    def now(self, zone: object) -> datetime:
+        return self.time
+
+
+class Blocked:
+    """A pipeline of two tables that publishes each checkpoint, and what is told of it."""
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self.pipeline, self.clock = StagedPipeline(MemoryFiles(), directory), clock
+        self.pipeline.make_table(HOURLY)
+        self.pipeline.make_table(DAILY, partition_by=())
+        self.told: list[BlockedPublication | None] = []
+        self.blocking = Blocking(self.pipeline.files, masking(["hunter2"]), self.told.append)
+
+    def checkpoint(self) -> Manifest:
+        every = {"publish": Publish.EVERY_CHECKPOINT, "checkpoint_kind": CheckpointKind.PERIODIC}
+        return self.pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]}, **every)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Blocked:
+    clock = Clock()
+    monkeypatch.setattr(blocked_publication, "datetime", clock)
+    return Blocked(tmp_path, clock)
+
+
+REFUSED = UnsupportedTableError("Sink hourly: 7 rows break hunter2.", remedy="Drop the constraint.", sink="hourly")
+
+
+def test_people_are_told_what_failed_since_when_who_waits_and_what_to_do_without_secrets(blocked: Blocked) -> None:
+    blocked.blocking.failed(blocked.checkpoint(), REFUSED)
+    (told,) = blocked.told
+    assert told is not None
+    assert told.summary == (
+        "Publication is blocked by sink hourly since 2023-11-14 23:13:20Z, from checkpoint 1 on: UnsupportedTableError: "
+        "Sink hourly: 7 rows break ***. Waiting: hourly, daily. Drop the constraint."
+    )
+    assert told.rows_kept_until == STAGED + timedelta(days=7)
+    assert blocked.blocking.is_blocked
+
+
+def test_a_later_try_keeps_the_time_and_the_checkpoint_of_the_first_and_has_the_newest_error(blocked: Blocked) -> None:
+    blocked.blocking.failed(blocked.checkpoint(), REFUSED)
+    blocked.clock.time += timedelta(hours=2)
+    blocked.blocking.failed(blocked.checkpoint(), StorageError("The disk is away."))
+    first, second = blocked.told
+    assert first is not None
+    assert second is not None
+    assert (second.since, second.checkpoint, second.tries, second.error.error) == (first.since, 1, 2, "StorageError")
+
+
+def test_once_it_gets_through_people_are_told_that_nothing_is_blocked_once(blocked: Blocked) -> None:
+    blocked.blocking.got_through()
+    assert blocked.told == []
+    blocked.blocking.failed(blocked.checkpoint(), REFUSED)
+    publish(blocked.pipeline.files)
+    blocked.blocking.got_through()
+    blocked.blocking.got_through()
+    assert blocked.told[1:] == [None]
+    assert not blocked.blocking.is_blocked
+
+
+def test_what_says_the_same_is_logged_once_and_old_rows_are_warned_of_once(
+    blocked: Blocked, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = blocked.checkpoint()
+    for _ in range(3):
+        blocked.blocking.failed(manifest, REFUSED)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    blocked.clock.time = STAGED + timedelta(days=4)
+    for _ in range(3):
+        blocked.blocking.failed(manifest, REFUSED)
+    assert "from 2023-11-21 22:13:20+00:00 on a VACUUM" in caplog.records[-1].getMessage()
+    assert len(caplog.records) == 2
+
+
+def test_before_the_first_row_can_be_lost_it_is_an_error_and_people_are_told(blocked: Blocked) -> None:
+    manifest = blocked.checkpoint()
+    blocked.clock.time = STAGED + timedelta(days=6, hours=10)
+    with pytest.raises(UnsupportedTableError, match="may delete them"):
+        blocked.blocking.failed(manifest, REFUSED)
+    assert blocked.told[-1] is not None
