@@ -27,9 +27,10 @@ def run_facts(
 
     Returns:
         ``home``, ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained``, ``completed_at``, and per sink under ``sinks`` its
-        ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``. Under ``losses`` what the round has left out:
-        ``source``, ``stage`` and, in words, ``lost``. By source under ``tidied`` the files that were to be archived or deleted and
-        ``left``. Without a manifest ``round``, ``drained`` and ``completed_at`` are None.
+        ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``. By stage and expectation under
+        ``violations`` how many rows of the round violate it. Under ``losses`` what the round has left out: ``source``, ``stage`` and,
+        in words, ``lost``. By source under ``tidied`` the files that were to be archived or deleted and ``left``. Without a manifest
+        ``round``, ``drained``, ``completed_at`` and ``violations`` are None.
     """
     known = _facts(home, manifest) if manifest is not None else _unknown(home, answer.checkpoint)
     losses = manifest.losses if manifest is not None else ()
@@ -59,6 +60,9 @@ def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId) -> None:
     for name, sink in facts["sinks"].items():
         version = "staged" if sink["version"] is None else f"version {sink['version']}"
         log.info("Sink %s: %s of %s, %s rows", name, version, sink["table"], f"{sink['rows']:,}")
+    for stage, counts in (facts["violations"] or {}).items():
+        for name, rows in counts.items():
+            log.warning("Stage %s: %s rows violate what it expects as %s", stage, f"{rows:,}", name)
     for loss in facts["losses"]:
         log.warning("Stage %s went on without what is gone of source %s: %s", loss["stage"], loss["source"], loss["lost"])
     for name, found in facts["tidied"].items():
@@ -136,12 +140,13 @@ def _facts(home: str, manifest: Manifest) -> dict[str, Any]:
         "checkpoint": manifest.checkpoint,
         "drained": manifest.drained,
         "completed_at": manifest.completed_at.isoformat(),
+        "violations": {name: dict(cut.violations) for name, cut in manifest.stages.items() if cut.violations},
     }
 
 
 def _unknown(home: str, checkpoint: CheckpointId | None) -> dict[str, Any]:
     """As :func:`_facts`, of a checkpoint that is gone."""
-    nothing = dict.fromkeys(("run", "round", "attempt", "checkpoint", "drained", "completed_at"))
+    nothing = dict.fromkeys(("run", "round", "attempt", "checkpoint", "drained", "completed_at", "violations"))
     return {"home": home} | nothing | {"checkpoint": checkpoint}
 
 

@@ -92,6 +92,7 @@ def _stage_line(name: str, stage: StageStatus) -> str:
         parts.append(f"watermark {_watermark(stage.watermark_ms)}")
     if stage.late_rows:
         parts.append(f"{stage.late_rows:,} late")
+    parts += [f"{rows:,} violate {expectation}" for expectation, rows in stage.violations.items()]
     if stage.reason:
         parts.append(stage.reason)
     return ", ".join(parts)

@@ -16,6 +16,7 @@ from spark_jobs.api.refusals import Mistakes, Place, suggestion
 from spark_jobs.api.restarts import RESTART_OF_UNBOUNDED, OnStageFailure
 from spark_jobs.api.shared import Declaration, with_sharing_stages
 from spark_jobs.api.sink import Sink, check_distinct
+from spark_jobs.api.sorted_stages import with_sorting_stages
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import DeclaredStage, OutputMode, Stage
 from spark_jobs.protocol.checkpointing import Checkpointing
@@ -161,7 +162,7 @@ def build_graph(
     if params is None:
         _check_no_params(name, declarations, mistakes)
     mistakes.check()
-    declarations = with_sharing_stages(name, declarations)
+    declarations = with_sorting_stages(name, with_sharing_stages(name, declarations))
     declared = _of(declarations, DeclaredStage)
     order = _topological(here, declared)
     sources = _following(name, _of(declarations, Source))
@@ -295,18 +296,16 @@ def _check_all_used(
 def _check_sinks(stages: Iterable[DeclaredStage], params: type[BaseModel] | None, mistakes: Mistakes) -> None:
     """Sinks have names of their own, also on a file system that ignores case, and paths of known parameters."""
     seen: dict[str, str] = {}
-    for stage in stages:
-        if stage.sink is None:
-            continue
-        key = stage.sink.name.casefold()
+    for stage, sink in [(each, sink) for each in stages for sink in each.sinks]:
+        key = sink.name.casefold()
         with mistakes.noted():
             if key in seen:
                 problem = f"the sinks of the stages {seen[key]!r} and {stage.name!r} have one name."
-                raise stage.sink.place.refused(
+                raise sink.place.refused(
                     problem, 'Give one of them another: DeltaSink(..., name="...").', stages=[seen[key], stage.name]
                 )
             seen[key] = stage.name
-            stage.sink.check_fields(public_fields(params))
+            sink.check_fields(public_fields(params))
 
 
 def _check_no_params(pipeline: str, declarations: Mapping[str, Declaration], mistakes: Mistakes) -> None:

@@ -1,6 +1,7 @@
 """Names of pipelines, inputs, stages and sinks. They become file and directory names in a home, on any file system."""
 
 import re
+from collections.abc import Iterable
 
 from spark_jobs.api.refusals import Place
 
@@ -25,3 +26,25 @@ def check_name(place: Place, name: object) -> str:
     if place.kind and name.lower() in _RESERVED:
         raise place.refused(f"the name {name!r} is reserved.", 'Choose another one, also with name="...".', name=name)
     return name
+
+
+def derived_name(place: Place, why: str, name: str, taken: Iterable[str]) -> str:
+    """``name`` for a stage that a part of a pipeline brings along, if it is free.
+
+    Args:
+        place: The part that brings it along.
+        why: Why it does, with the name, as the beginning of a sentence.
+        name: The name.
+        taken: The names of the parts that are declared.
+
+    Raises:
+        InvalidPipelineError: A part has the name already, or it cannot be a name.
+    """
+    clash = {known.casefold(): known for known in taken}.get(name.casefold())
+    if clash is not None:
+        raise place.refused(
+            f"{why}, and {clash!r} is declared already.",
+            'Give one of them another name with name="...".',
+            declared=clash,
+        )
+    return check_name(Place(place.pipeline, "stage", name), name)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from spark_jobs.api.address import AddressTemplate
 from spark_jobs.api.checkpoints import CheckpointSettings, Refusing, declare_checkpoints
+from spark_jobs.api.expectations import OnViolation
 from spark_jobs.api.functions import Function, function_name, is_rerun
 from spark_jobs.api.graph import Graph, build_graph
 from spark_jobs.api.names import check_name
@@ -203,6 +204,9 @@ class Pipeline:
         max_channel_bytes: int | None = None,
         conf: Mapping[str, str] = NO_SETTINGS,
         begin: Literal["earliest", "now"] = "earliest",
+        expect: Mapping[str, str] | None = None,
+        on_violation: OnViolation | Literal["fail", "drop", "divert"] | None = None,
+        violations: DeltaSink | None = None,
         name: str | None = None,
     ) -> Callable[[F], F]: ...
 
@@ -222,6 +226,9 @@ class Pipeline:
         max_channel_bytes: int | None = None,
         conf: Mapping[str, str] = NO_SETTINGS,
         begin: Literal["earliest", "now"] = "earliest",
+        expect: Mapping[str, str] | None = None,
+        on_violation: OnViolation | Literal["fail", "drop", "divert"] | None = None,
+        violations: DeltaSink | None = None,
         name: str | None = None,
     ) -> F | Callable[[F], F]:
         """Declares a streaming query. The function's arguments are its inputs, by name: sources, static inputs and stages.
@@ -243,6 +250,12 @@ class Pipeline:
             conf: Spark settings of this query alone.
             begin: Where the stage begins to read its sources if it is new in a pipeline that goes on: at their beginning, or after
                 what the pipeline has read of them before.
+            expect: By name a SQL condition on the result's columns that each row must fulfil, such as ``{"positive": "amount > 0"}``.
+                Null does not fulfil it.
+            on_violation: What becomes of a row that does not: ``"fail"``, its batch fails; ``"drop"``, it is counted and left out;
+                ``"divert"``, the default with ``violations``, it goes into that table.
+            violations: The table of diverted rows. It has the stage's columns, ``violated_expectations``, ``violated_in_batch`` and
+                ``violated_at``.
             name: The function's, unless given.
         """
 
@@ -269,6 +282,9 @@ class Pipeline:
                     ),
                     conf=conf,
                     begin=begin,
+                    expect=expect,
+                    on_violation=on_violation,
+                    violations=violations,
                 )
                 self._add(place, stage)
             return function
@@ -443,9 +459,8 @@ class Pipeline:
         copy._declarations = {name: _for_test(part) for name, part in copy._declarations.items()}
         directory = tables.replace("{", "{{").replace("}", "}}")
         for name, part in copy._declarations.items():
-            if isinstance(part, DeclaredStage) and part.sink:
-                sink = dataclasses.replace(part.sink, address=AddressTemplate(f"{directory}/{part.sink.name}", (), named=False))
-                copy._declarations[name] = dataclasses.replace(part, sink=sink)
+            if isinstance(part, DeclaredStage):
+                copy._declarations[name] = part.moved(lambda sink: AddressTemplate(f"{directory}/{sink.name}", (), named=False))
         return copy
 
     def _place(self, kind: str, function: object, name: str | None) -> Place:

@@ -1,11 +1,11 @@
 """Shared sources: each is staged once, by a stage of its own, so that at a checkpoint every stage has read the same prefix of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from spark_jobs.api.names import check_name
+from spark_jobs.api.names import derived_name
 from spark_jobs.api.refusals import Place
 from spark_jobs.api.settings import NO_SETTINGS
 from spark_jobs.api.source import Source, Static
@@ -27,26 +27,16 @@ def with_sharing_stages(pipeline: str, declarations: Mapping[str, Declaration]) 
         InvalidPipelineError: The stage's name is taken, or is too long for a file's.
     """
     shared = {name: source for name, source in declarations.items() if isinstance(source, Source) and source.shared}
-    stage_of = {name: _name(Place(pipeline, "source", name), source, declarations) for name, source in shared.items()}
+    stage_of = {name: sharing_stage(source.name) for name, source in shared.items()}
+    for name, stage in stage_of.items():
+        why = f"it is shared, so the stage {stage!r} reads it for all others"
+        derived_name(Place(pipeline, "source", name), why, stage, declarations)
     expanded: dict[str, Declaration] = {}
     for name, part in declarations.items():
-        expanded[name] = _reading(part, stage_of) if isinstance(part, DeclaredStage) else part
+        expanded[name] = reading(part, stage_of) if isinstance(part, DeclaredStage) else part
         if name in shared:
             expanded[stage_of[name]] = _stage(stage_of[name], shared[name])
     return expanded
-
-
-def _name(place: Place, source: Source, taken: Iterable[str]) -> StageName:
-    name = sharing_stage(source.name)
-    clash = {known.casefold(): known for known in taken}.get(name.casefold())
-    if clash is not None:
-        raise place.refused(
-            f"it is shared, so the stage {name!r} reads it for all others, and {clash!r} is declared already.",
-            'Give one of them another name with name="...".',
-            declared=clash,
-        )
-    check_name(Place(place.pipeline, "stage", name), name)
-    return name
 
 
 def _stage(name: StageName, source: Source) -> DeclaredStage:
@@ -64,7 +54,8 @@ def _stage(name: StageName, source: Source) -> DeclaredStage:
     )
 
 
-def _reading(stage: DeclaredStage, stage_of: Mapping[str, StageName]) -> DeclaredStage:
+def reading(stage: DeclaredStage, stage_of: Mapping[str, StageName]) -> DeclaredStage:
+    """The stage, with other stages instead of some of its inputs."""
     inputs = {argument: str(stage_of.get(read, read)) for argument, read in stage.inputs.items()}
     return replace(stage, inputs=MappingProxyType(inputs))
 

@@ -180,11 +180,20 @@ class Sink:
         return described
 
 
-def declare_sink(place: Place, sink: object) -> Sink:
-    """A stage's sink, checked; see :class:`DeltaSink`. ``place`` is the stage's."""
+def declare_sink(place: Place, sink: object, option: str = "sink", default_name: str | None = None) -> Sink:
+    """A sink of a stage, checked; see :class:`DeltaSink`.
+
+    Args:
+        place: The stage's.
+        sink: What was given.
+        option: As what.
+        default_name: The sink's name, unless it has one. None: the stage's.
+    """
     if not isinstance(sink, DeltaSink):
-        raise place.refused(f"sink={sink!r} is not a sink.", 'Write sink=DeltaSink("{warehouse}/table").')
-    name = check_name(Place(place.pipeline, "sink", str(sink.name)), place.name if sink.name is None else sink.name)
+        raise place.refused(f"{option}={sink!r} is not a sink.", f'Write {option}=DeltaSink("{{warehouse}}/table").')
+    name = check_name(
+        Place(place.pipeline, "sink", str(sink.name)), (default_name or place.name) if sink.name is None else sink.name
+    )
     here = Place(place.pipeline, "sink", name)
     mode = choice(here, "mode", SinkMode, sink.mode)
     size = _size_bytes(here, sink.target_file_size)

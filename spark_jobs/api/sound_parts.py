@@ -63,7 +63,7 @@ def _reads(part: Declaration, names: Set[str]) -> bool:
 
 def _without_options(part: Declaration) -> Declaration:
     if isinstance(part, DeclaredStage):
-        return dataclasses.replace(part, sink=None, limits=NO_LIMITS)
+        return dataclasses.replace(part, sink=None, limits=NO_LIMITS, expectations=None)
     if isinstance(part, Source):
         return dataclasses.replace(part, shared=False, after=None, after_publication=None, archive=None)
     return part
@@ -75,4 +75,4 @@ def _part(error: RejectedError, parts: Mapping[str, Declaration]) -> str:
     if kind != "sink":
         return name
     stages = (part for part in parts.values() if isinstance(part, DeclaredStage))
-    return next((stage.name for stage in stages if stage.sink and stage.sink.name == name), "")
+    return next((stage.name for stage in stages if name in {sink.name for sink in stage.sinks}), "")

@@ -1,10 +1,12 @@
 """Stages: streaming queries of a pipeline, as declared and as placed in its graph."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+from spark_jobs.api.address import AddressTemplate
+from spark_jobs.api.expectations import Expectations, declare_expectations
 from spark_jobs.api.functions import PARAMS, SPARK, Function, arguments
 from spark_jobs.api.refusals import Place, choice, suggestion
 from spark_jobs.api.settings import NO_SETTINGS, check_stage_settings
@@ -78,6 +80,22 @@ class DeclaredStage:
     limits: RateLimits
     conf: Mapping[str, str]
     begin: BeginAt = BeginAt.EARLIEST
+    expectations: Expectations | None = None
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """The sink of its rows, and the one of its violations."""
+        violations = self.expectations.violations if self.expectations else None
+        return tuple(sink for sink in (self.sink, violations) if sink is not None)
+
+    def moved(self, address: Callable[[Sink], AddressTemplate]) -> "DeclaredStage":
+        """The stage with its tables at other addresses."""
+        sink = replace(self.sink, address=address(self.sink)) if self.sink else None
+        expectations = self.expectations
+        if expectations is not None and expectations.violations is not None:
+            violations = expectations.violations
+            expectations = replace(expectations, violations=replace(violations, address=address(violations)))
+        return replace(self, sink=sink, expectations=expectations)
 
     def placed(self, inputs: "Mapping[str, Source | Static | Stage]", publish: Publish | None, *, endless: bool) -> "Stage":
         """The stage with its inputs looked up.
@@ -106,6 +124,7 @@ class DeclaredStage:
             limits=self.limits,
             conf=self.conf,
             begin=self.begin,
+            expectations=self.expectations,
         )
 
 
@@ -130,6 +149,8 @@ class Stage:
     conf: Mapping[str, str]
     """Spark settings of this stage's query alone."""
     begin: BeginAt = BeginAt.EARLIEST
+    expectations: Expectations | None = None
+    """None: any row will do."""
 
 
 def declare_stage(
@@ -144,6 +165,9 @@ def declare_stage(
     limits: RateLimits = NO_LIMITS,
     conf: Mapping[str, str] = NO_SETTINGS,
     begin: str = "earliest",
+    expect: Mapping[str, str] | None = None,
+    on_violation: str | None = None,
+    violations: DeltaSink | None = None,
 ) -> DeclaredStage:
     """A stage, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.stage`."""
     declared = None if sink is None else declare_sink(place, sink)
@@ -158,6 +182,7 @@ def declare_stage(
         limits=limits,
         conf=check_stage_settings(place, conf),
         begin=choice(place, "begin", BeginAt, begin),
+        expectations=declare_expectations(place, expect, on_violation, violations, declared),
     )
 
 

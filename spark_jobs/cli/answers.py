@@ -65,6 +65,8 @@ class RunAnswer(Answer):
     sinks: dict[SinkName, SinkResult]
     late_rows: dict[StageName, int]
     """Rows dropped as late; only stages that dropped some."""
+    violations: dict[StageName, dict[str, int]] = {}
+    """By stage and expectation the rows of the round that violate it; only stages that dropped or diverted some."""
     losses: tuple[Loss, ...] = ()
     """What the round has left out, because it was gone for good, and accepted as lost."""
 
@@ -159,6 +161,8 @@ class CheckpointEntry(Answer):
     """Stages that were at their end."""
     ended_inputs: dict[StageName, tuple[str, ...]] = {}
     """By stage that runs on those of its inputs that had ended."""
+    violations: dict[StageName, dict[str, int]] = {}
+    """By stage and expectation the rows that violate it since the round began."""
     drained: bool = False
     published: dict[SinkName, bool | None] = {}
     """Per sink whether its rows are public; None where the table is gone."""
@@ -220,6 +224,7 @@ class StageFacts(Answer):
     watermark_ms: int
     rows: int
     late_rows: int
+    violations: dict[str, int]
     finished: bool
     drained: bool
     drain_batches: int

@@ -19,7 +19,7 @@ from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.storage.files import Files
 
 _OF_THE_CUT = {
-    *("aligned", "behind", "alignment_s", "in_flight_rows", "in_flight_bytes", "finished", "ended_inputs"),
+    *("aligned", "behind", "alignment_s", "in_flight_rows", "in_flight_bytes", "finished", "ended_inputs", "violations"),
     *("new_state_files", "new_state_bytes", "reused_state_files", "reused_state_bytes"),
 }
 _COLUMNS = (

@@ -88,6 +88,7 @@ def _stage(cut: StageCut) -> StageFacts:
         watermark_ms=cut.watermark_ms,
         rows=cut.rows,
         late_rows=cut.late_rows,
+        violations=cut.violations,
         finished=cut.finished,
         drained=cut.drained,
         drain_batches=cut.drain_batches,
@@ -155,7 +156,8 @@ def _text(answer: InspectAnswer) -> list[RenderableType]:
         inputs.add_row(Text(input_name), Text("\n".join(words.pin(pinned) for pinned in pins) or "not pinned"))
     lost = [Text(each, style="yellow") for each in words.losses(answer.losses)]
     tidied = [_tidied(name, each) for name, each in answer.tidied.items()]
-    return [heads, stages, sinks, *([inputs] if answer.inputs else []), *lost, *tidied]
+    violated = words.violations({name: stage.violations for name, stage in answer.stages.items()})
+    return [heads, stages, sinks, *([inputs] if answer.inputs else []), *violated, *lost, *tidied]
 
 
 def _tidied(source: InputName, found: TidiedFacts) -> Text:

@@ -157,6 +157,7 @@ def stage_line(name: str, stage: StageStatus) -> str:
         parts.append(f"watermark {words.watermark(stage.watermark_ms)}")
     if stage.late_rows:
         parts.append(f"{words.count(stage.late_rows)} late rows")
+    parts += [f"{words.count(rows)} violate {expectation}" for expectation, rows in stage.violations.items()]
     parts += [text for text in (_lag(stage), _restarts(stage)) if text]
     return ", ".join(parts)
 
@@ -174,6 +175,7 @@ def stage_table(status: Status, *, bars: bool) -> Table:
             Text(f"watermark {words.watermark(stage.watermark_ms)}" if stage.watermark_ms else "", style="dim"),
             Text(f"{words.count(stage.late_rows)} late" if stage.late_rows else "", style="yellow"),
             Text("" if stage.batch is None or bars else f"batch {stage.batch}", style="dim"),
+            Text(", ".join(f"{words.count(rows)} violate {name}" for name, rows in stage.violations.items()), style="yellow"),
             Text(_lag(stage)),
             Text(_restarts(stage), style="yellow", overflow="fold"),
         )

@@ -265,6 +265,7 @@ class _Order:
             manifest=manifest_url(self.home, manifest) if manifest else None,
             sinks=response.sinks,
             late_rows={name: cut.late_rows for name, cut in manifest.stages.items() if cut.late_rows} if manifest else {},
+            violations={name: cut.violations for name, cut in manifest.stages.items() if cut.violations} if manifest else {},
             losses=manifest.losses if manifest else (),
         )
         self.terminal.answer(answer, *_text(answer, manifest))
@@ -394,6 +395,7 @@ def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:
         )
         for name, rows in answer.late_rows.items()
     ]
+    late += words.violations(answer.violations)
     late += [Text(lost, style="yellow") for lost in words.losses(answer.losses)]
     if not answer.ran and answer.drained:
         late.append(words.facts(("anew", _ANEW)))

@@ -1,7 +1,7 @@
 """Numbers, times and places in the form in which people read them."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from rich import box
@@ -9,6 +9,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.losses import Loss, said
 from spark_jobs.protocol.pins import DeltaPin, KafkaPin, Pin
 
@@ -63,6 +64,15 @@ def version(number: int | None) -> Text:
 
 def yes(fact: bool) -> str:
     return "yes" if fact else "no"
+
+
+def violations(found: Mapping[StageName, Mapping[str, int]]) -> list[Text]:
+    """How many rows of a round violate an expectation, a sentence for each."""
+    return [
+        Text(f"{count(rows)} {ROWS_OF_ROUND} violate {name}, which stage {stage} expects.", style="yellow")
+        for stage, counts in found.items()
+        for name, rows in counts.items()
+    ]
 
 
 def losses(found: Sequence[Loss]) -> list[str]:

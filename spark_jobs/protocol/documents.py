@@ -485,6 +485,8 @@ class StageStatus(Part):
     rows_per_s: float = 0.0
     watermark_ms: int | None = None
     late_rows: int = 0
+    violations: dict[str, int] = Field(default_factory=dict)
+    """By expectation the rows of this attempt that violate it, where the stage drops or diverts such rows."""
     progress: float | None = None
     """Between 0 and 1, where the amount of input is known."""
     lag: dict[str, InputLag] = Field(default_factory=dict)

@@ -47,4 +47,6 @@ class CheckpointHistory(Document):
     """Stages that were at their end before the cut."""
     ended_inputs: dict[StageName, tuple[str, ...]] = Field(default_factory=dict)
     """By stage that runs on those of its inputs that had ended."""
+    violations: dict[StageName, dict[str, int]] = Field(default_factory=dict)
+    """By stage and expectation the rows that violate it since the round began."""
     failure: ErrorReport | None = None

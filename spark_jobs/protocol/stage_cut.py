@@ -67,6 +67,8 @@ class StageCut(Part):
     """Rows dropped as late since the parent checkpoint, as Spark counts them: after partial aggregation."""
     input_rows: dict[str, int] = Field(default_factory=dict)
     """By input the rows that the stage has read since the parent checkpoint, as Spark counts them: after filters that a scan applies."""
+    violations: dict[str, int] = Field(default_factory=dict)
+    """By expectation the rows that violate it since the round began, where the stage drops or diverts such rows."""
     files: tuple[StateFile, ...] = ()
     """What the stage's query needs to go on after ``batch``."""
     begins: dict[StageName, BatchId] = Field(default_factory=dict)

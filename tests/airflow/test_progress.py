@@ -10,10 +10,12 @@ from tests.airflow.test_waiting import status
 
 
 def test_progress_names_checkpoint_stage_batch_rate_and_watermark() -> None:
-    seen = status(rows_in=1_000, rows_per_s=50.4, watermark_ms=1_357_041_600_000, progress=0.25, late_rows=2)
+    seen = status(
+        rows_in=1_000, rows_per_s=50.4, watermark_ms=1_357_041_600_000, progress=0.25, late_rows=2, violations={"positive": 3}
+    )
     assert progress(seen.model_copy(update={"checkpoint": CheckpointId(7)})) == [
         "attempt 2: running, checkpoint 7",
-        "stage hourly: running, batch 3, 25%, 1,000 rows, 50 rows/s, watermark 2013-01-01 12:00:00Z, 2 late",
+        "stage hourly: running, batch 3, 25%, 1,000 rows, 50 rows/s, watermark 2013-01-01 12:00:00Z, 2 late, 3 violate positive",
     ]
 
 

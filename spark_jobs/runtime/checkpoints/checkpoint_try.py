@@ -129,6 +129,7 @@ class CheckpointTry:
                 own: dict[str, Any] = {"undrained": stage.undrained, "begins": self.round.begins.get(name, {})}
                 facts = found[name].facts | self._staged(stage, cut) | own
                 cuts[name] = StageCut(**facts, files=files[name], channel=channels[name])
+            history.see_violations(cuts)
         with history.timed("actions"):
             sinks = {
                 stage.stage.sink.name: self._sink_cut(store, number, stage, cuts[stage.stage.name].batch, published)
@@ -294,14 +295,22 @@ class CheckpointTry:
         return {name: tuple(known) for name, known in sources.items()}
 
     def _staged(self, stage: StageRun, cut: Cut) -> dict[str, Any]:
-        """Returns how many rows the stage has read and staged since the parent, by their names in its cut."""
+        """Returns how many rows the stage has read and staged since the parent, by their names in its cut.
+
+        Violations are counted from the beginning of the round: the last checkpoint of a run tells those of all of it.
+        """
         name = stage.stage.name
         rows = late_rows = 0
-        input_rows: Counter[str] = Counter()
+        input_rows, violations = Counter[str](), Counter[str](self._violated_before(name))
         for staged in stage.log.between(self._after(name), cut.batches[name]):
             rows, late_rows = rows + staged.rows, late_rows + staged.late_rows
             input_rows.update(staged.input_rows)
-        return {"rows": rows, "late_rows": late_rows, "input_rows": dict(input_rows)}
+            violations.update(staged.violations)
+        return {"rows": rows, "late_rows": late_rows, "input_rows": dict(input_rows), "violations": dict(violations)}
+
+    def _violated_before(self, stage: StageName) -> Mapping[str, int]:
+        is_same_round = self.parent is not None and self.parent.round == self.round.round
+        return self.parent.stages[stage].violations if self.parent and is_same_round and stage in self.parent.stages else {}
 
     def _pin(self, number: CheckpointId, stages: Sequence[StageRun], cut: Cut) -> dict[StageName, PinnedState]:
         """Keeps the state as it is at the cut."""

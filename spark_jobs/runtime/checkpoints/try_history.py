@@ -16,7 +16,7 @@ from spark_jobs.protocol.history import CheckpointHistory, StepTime
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, StageName
 from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
-from spark_jobs.protocol.stage_cut import StateFile
+from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.runtime.checkpoints.cut import Cut
 from spark_jobs.runtime.staged.channel_bound import Consumption
 from spark_jobs.runtime.stages.stage import StageRun
@@ -74,6 +74,10 @@ class TryHistory:
             "reused_state_files": len(reused),
             "reused_state_bytes": sum(file.size_bytes for file in reused),
         }
+
+    def see_violations(self, stages: Mapping[StageName, StageCut]) -> None:
+        """Remembers how many rows of the round violate what their stages expect."""
+        self._seen |= {"violations": {name: cut.violations for name, cut in stages.items() if cut.violations}}
 
     def record(self, sinks: Sequence[SinkCut], failure: StreamPipelineError | None) -> None:
         """Keeps what became of the try. Nothing is decided by history: where it cannot be kept, or not soon, that is logged."""

@@ -4,6 +4,7 @@ import json
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -162,6 +163,12 @@ class Heartbeat:
         """Tells by input what a stage has not read; what was told of other inputs stays."""
         if lag:
             self._update(name, {"lag": self.status.stages[name].lag | dict(lag)})
+
+    def violated(self, name: StageName, rows: Mapping[str, int]) -> None:
+        """Tells by expectation how many more rows violate it."""
+        if rows:
+            counted = Counter(self.status.stages[name].violations) + Counter(rows)
+            self._update(name, {"violations": dict(counted)})
 
     def observe(self, name: StageName, query: StreamingQuery, inputs: Sequence[str] = ()) -> None:
         """Takes in what Spark reported about a query since the last look.

@@ -244,7 +244,7 @@ def heals(error: BaseException) -> bool | None:
     if known is not None:
         return known.heals
     if _from_spark(error):
-        if any(_python_errors(text) or _LASTING_STATE.search(text) for text in _texts(error)):
+        if any(_python_errors(text) or _LASTING_STATE.search(text) for text in messages(error)):
             return False
         return True if any(_heals_in_java(cause) for cause in _causes(error)) else None
     behind = error.__cause__ or error.__context__
@@ -270,7 +270,7 @@ def _find(error: BaseException) -> tuple[KnownError | None, str]:
     """Returns the entry, and the text that names it; without an entry the text at the bottom."""
     if not _from_spark(error):
         return _by_exception(each.__name__ for each in type(error).__mro__), str(error).strip()
-    texts = _texts(error)
+    texts = messages(error)
     for text in texts:
         raised = [entry for name in _python_errors(text) if (entry := _by_exception(_names_of(name)))]
         known = next((entry for entry in raised if entry.heals), raised[0] if raised else None)
@@ -281,7 +281,7 @@ def _find(error: BaseException) -> tuple[KnownError | None, str]:
     return None, texts[0].strip()
 
 
-def _texts(error: BaseException) -> list[str]:
+def messages(error: BaseException) -> list[str]:
     """Returns what an error of Spark's and those behind it say, the bottom first."""
     return [str(cause.getMessage() or cause.toString()) for cause in reversed(_causes(error))] or [str(error)]
 

@@ -56,6 +56,8 @@ class StagedBatch:
     """By input how many rows it read, where Spark has told."""
     state_rows: dict[str, int] = field(default_factory=dict)
     """By operator how many rows that an event time would let go it has left in the state; of a drain alone."""
+    violations: dict[str, int] = field(default_factory=dict)
+    """By expectation how many of the rows violate it, where the stage drops or diverts such rows."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,10 @@ class PrivateLog:
         """
         for missing in range(self.latest() + 1, staged.batch + 1):
             self._create(
-                missing, _version(_facts(replace(staged, offsets="", rows=0, late_rows=0, input_rows={}, state_rows={})), [])
+                missing,
+                _version(
+                    _facts(replace(staged, offsets="", rows=0, late_rows=0, input_rows={}, state_rows={}, violations={})), []
+                ),
             )
         with step(Step.STAGE_VERSION):
             self._write_batch(staged)
@@ -410,4 +415,5 @@ def _facts(staged: StagedBatch) -> dict[str, Any]:
         "newest_event_ms": staged.newest_event_ms,
         "input_rows": staged.input_rows,
         "state_rows": staged.state_rows,
+        "violations": staged.violations,
     }

@@ -21,6 +21,7 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_di
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.gate import Gate
+from spark_jobs.runtime.stages.judging import with_violations
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import InputWatermark, StageRun
 from spark_jobs.runtime.stages.stage_inputs import (
@@ -166,10 +167,10 @@ def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping
 
 
 def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
-    """Calls a stage's function, and returns its frame.
+    """Calls a stage's function, and returns the rows that are staged.
 
     Raises:
-        InvalidPipelineError: It is not a streaming frame.
+        InvalidPipelineError: It is not a streaming frame, or the stage's expectations do not fit it.
     """
     with refusing(
         f"Stage '{stage.name}' cannot be analysed",
@@ -187,7 +188,7 @@ def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
             remedy="Return a frame made from the stage's arguments.",
             stage=stage.name,
         )
-    return frame
+    return with_violations(stage, frame)
 
 
 def check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:

@@ -12,6 +12,7 @@ from spark_jobs.protocol.errors import SourceChangedError, StreamPipelineError
 from spark_jobs.runtime.spark.session import QuietQueries
 from spark_jobs.runtime.spark.spark_errors import failed_batch, refusing, says
 from spark_jobs.runtime.stages.gate import TurnedAwayError
+from spark_jobs.runtime.stages.judging import failed_by
 from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError, StageWriter
 
 if TYPE_CHECKING:
@@ -110,6 +111,9 @@ class StageQuery:
         if isinstance(cause, StreamPipelineError):
             return cause
         name, log = self._stage.stage.name, self._stage.spark_log
+        violation = failed_by(cause, self._stage.stage, log.last_offsets())
+        if violation is not None:
+            return violation
         return failed_batch(
             f"Stage '{name}' failed in batch {log.last_offsets()}",
             cause,

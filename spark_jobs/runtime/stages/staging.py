@@ -33,6 +33,7 @@ from spark_jobs.runtime.spark.plan import (
 from spark_jobs.runtime.spark.session import file_statuses
 from spark_jobs.runtime.staged.log_folding import fold_consumed
 from spark_jobs.runtime.staged.private_log import StagedBatch
+from spark_jobs.runtime.stages.judging import has_violations, of_batch, violations_of
 from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS, LATEST_EVENT_MS
 from spark_jobs.runtime.tables.schemas import as_stored, fit
 
@@ -94,7 +95,7 @@ class StageWriter:
         self._tell_ends(ends)
         run, offsets = self.run, self.run.spark_log.offsets_text(batch)
         earlier = run.log.read(batch)
-        fitted = fit(frame, run.table.schema)
+        fitted = fit(of_batch(run.stage.expectations, frame, batch), run.table.schema)
         if earlier is not None:
             self._check_same(earlier, offsets, fitted.count())
             return
@@ -105,6 +106,7 @@ class StageWriter:
         self._check_files(frame.sparkSession, batch, ends)
         self._check_data_files(frame.sparkSession, batch)
         self._check_sources(ends)
+        violations = self._violations(frame.sparkSession, adds)
         facts = self._facts(batch)
         self._check_event_times(batch, facts)
         adds = make_durable(run.directory, adds)
@@ -118,22 +120,19 @@ class StageWriter:
                 adds=tuple(adds),
                 input_rows=self._input_rows(frame.sparkSession),
                 state_rows=self._left_by_drain(batch, facts),
+                violations=violations,
             )
         )
+        run.heartbeat.violated(self._name, violations)
         for output in (run.output, *run.upstream):
             fold_consumed(output.log, output.consumers)
 
     def _check_unique(self, session: SparkSession, batch: BatchId, adds: Sequence[Mapping[str, Any]]) -> None:
-        """Refuses a key that comes twice in an upsert: without ``sequence_by`` nothing says which of two rows is the newer one.
-
-        Looks at the files, because a batch's frame can be computed only once.
-        """
-        sink, rule, table = self.run.stage.sink, self.run.outlet.merge, self.run.table
+        """Refuses a key that comes twice in an upsert: without ``sequence_by`` nothing says which of two rows is the newer one."""
+        sink, rule = self.run.stage.sink, self.run.outlet.merge
         if sink is None or sink.mode is not SinkMode.UPSERT or rule is None or rule.sequence_by is not None or not adds:
             return
-        paths = [f"{table.path}/{unquote(add['path'])}" for add in adds]
-        staged = session.read.schema(as_stored(table.schema)).parquet(*paths).toDF(*table.schema.names)
-        if repeated := repeated_keys(staged, rule.keys):
+        if repeated := repeated_keys(self._staged_rows(session, adds), rule.keys):
             raise InvalidPipelineError(
                 f"Batch {batch} of stage '{self._name}' has {repeated} keys ({', '.join(rule.keys)}) more than once.",
                 exists="The batches before it are staged.",
@@ -143,6 +142,18 @@ class StageWriter:
                 batch=batch,
                 keys=list(rule.keys),
             )
+
+    def _violations(self, session: SparkSession, adds: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+        expectations = self.run.stage.expectations
+        if expectations is None or not expectations.sorts or not has_violations(adds):
+            return {}
+        return violations_of(self._staged_rows(session, adds))
+
+    def _staged_rows(self, session: SparkSession, adds: Sequence[Mapping[str, Any]]) -> DataFrame:
+        """Returns the rows in files of a table without partitions: a batch's frame can be computed only once."""
+        table = self.run.table
+        paths = [f"{table.path}/{unquote(add['path'])}" for add in adds]
+        return session.read.schema(as_stored(table.schema)).parquet(*paths).toDF(*table.schema.names)
 
     def _check_files(self, session: SparkSession, batch: BatchId, ends: _Ends) -> None:
         """Compares the files of a batch with the pins. Spark leaves out a file that has gone, and reads one that was replaced as it is.

@@ -258,7 +258,7 @@ class _Stage:
                 "files": tuple(self._state_file(file.path, digests[file.path]) for file in self.cut.files),
                 "channel": channel,
             }
-            | ({"finished": False} if self.opened.manifest.ends_round else {})
+            | ({"finished": False, "violations": {}} if self.opened.manifest.ends_round else {})
             | ({"drained": False, "drain_batches": 0} if self.opened.manifest.drained else {})
         )
 

@@ -1,6 +1,5 @@
 """Refuses rules of sinks with keys that do not fit what their stages return, before anything is written."""
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
@@ -9,7 +8,7 @@ from spark_jobs.api.sink import MergeRule, Sink
 from spark_jobs.protocol.errors import InvalidPipelineError, UnsupportedTableError
 from spark_jobs.publication.merges import has_order
 from spark_jobs.publication.sql_names import quoted
-from spark_jobs.runtime.spark import plan
+from spark_jobs.runtime.spark.conditions import condition_problem
 from spark_jobs.runtime.tables.schemas import lacking
 from spark_jobs.runtime.tables.tables import StagingTable
 
@@ -54,7 +53,7 @@ def check_rule(sink: Sink, rule: MergeRule, frame: DataFrame) -> None:
                 sink=sink.name,
                 columns=unordered,
             )
-    if rule.apply_as_deletes is not None and (problem := _problem(rule.apply_as_deletes, frame)):
+    if rule.apply_as_deletes is not None and (problem := condition_problem(rule.apply_as_deletes, frame)):
         raise InvalidPipelineError(
             f"Sink '{sink.name}': apply_as_deletes={rule.apply_as_deletes!r} {problem}.",
             safe=_SAFE,
@@ -99,18 +98,3 @@ def check_versions(sink: Sink, rule: MergeRule, table: StagingTable) -> None:
             table=table.uri,
             columns=wrong,
         )
-
-
-def _problem(condition: str, frame: DataFrame) -> str | None:
-    """Returns why a condition cannot say of each row by itself whether it deletes its key; None if it can."""
-    rows = frame.sparkSession.createDataFrame([], frame.schema)
-    try:
-        kind = rows.selectExpr(condition).schema.fields[0].dataType
-        chosen = rows.where(condition)  # refuses aggregates and the like
-    except AnalysisException as error:
-        return f"cannot be understood: {str(error).splitlines()[0]}"
-    if not isinstance(kind, BooleanType):
-        return f"is a {kind.simpleString()}, not a condition"
-    if plan.has_subqueries(chosen):
-        return "has a subquery"
-    return None if plan.is_deterministic(chosen) else "may say otherwise the next time"

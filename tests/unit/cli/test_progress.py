@@ -55,8 +55,10 @@ def test_where_no_stage_is_running_it_tells_what_is_going_on() -> None:
 
 def test_a_stage_in_one_line() -> None:
     stage = a_stage(batch=BatchId(3), rows_in=12_345, rows_per_s=99.6, watermark_ms=86_400_000, late_rows=2, progress=0.25)
+    stage = stage.model_copy(update={"violations": {"positive": 1_500}})
     assert stage_line("hourly", stage) == (
-        "stage hourly: running, batch 3, 12,345 rows of the attempt, 100 rows/s, 25%, watermark 1970-01-02 00:00:00 UTC, 2 late rows"
+        "stage hourly: running, batch 3, 12,345 rows of the attempt, 100 rows/s, 25%, watermark 1970-01-02 00:00:00 UTC, 2 late rows, "
+        "1,500 violate positive"
     )
     assert stage_line("hourly", a_stage()) == "stage hourly: running"
 

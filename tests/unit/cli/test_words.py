@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.cli import words
+from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin
 from spark_jobs.runtime.stages.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS
 
@@ -49,3 +50,11 @@ def test_times_are_in_utc() -> None:
 
 def test_a_command_can_be_copied() -> None:
     assert words.command_line("spark-jobs", "inspect", "--home", "/a b").plain.strip() == "spark-jobs inspect --home '/a b'"
+
+
+def test_violations_are_told_by_stage_and_expectation() -> None:
+    found = words.violations({StageName("orders"): {"positive": 1_200, "known": 1}, StageName("daily"): {}})
+    assert [text.plain for text in found] == [
+        "1,200 rows of the round violate positive, which stage orders expects.",
+        "1 rows of the round violate known, which stage orders expects.",
+    ]

@@ -264,6 +264,30 @@ def test_a_stage_that_ends_while_the_cut_is_looked_for_is_not_finished_in_it(sit
     assert manifest.stages[HOURLY].finished is before
 
 
+@pytest.mark.parametrize(("round_number", "counted"), [(1, {"positive": 7, "known": 1}), (2, {"positive": 5})])
+def test_violations_are_counted_from_the_beginning_of_the_round(site: Site, round_number: int, counted: dict[str, int]) -> None:
+    """The last checkpoint of a run tells those of all of it, and none of the round before."""
+    for violations in ({"positive": 2, "known": 1}, {"positive": 5}):
+        batch = site.checkpoint.batch()
+        offsets = site.log.offsets_text(BatchId(batch))
+        site.channel.append(replace(staged(batch, f"{batch}.parquet", offsets=offsets), violations=violations))
+    cuts = [Cut({HOURLY: BatchId(batch)}, aligned=True, alignment_s=0.0) for batch in (1, 2)]
+    first = a_try(site.home, lambda: cuts[0])
+    parent = first.take([hourly(site)])
+    second = replace(
+        first,
+        round=ROUND.model_copy(update={"round": RoundNumber(round_number)}),
+        due=replace(first.due, find_cut=lambda: cuts[1]),
+        parent=parent,
+    )
+    assert parent.stages[HOURLY].violations == {"positive": 2, "known": 1}
+    assert second.take([hourly(site)]).stages[HOURLY].violations == counted
+    assert [tried.violations for tried in CheckpointStore(site.home).history()] == [
+        {HOURLY: {"positive": 2, "known": 1}},
+        {HOURLY: counted},
+    ]
+
+
 @pytest.mark.parametrize("hangs", ["adopt", "digest", "sync", "create channel"])
 def test_a_try_that_hangs_expires_and_what_it_does_later_changes_nothing_of_the_next_one(site: Site, hangs: str) -> None:
     home = HangingFiles(site, hangs)

@@ -226,3 +226,10 @@ def test_lag_is_told_by_input_and_ends_with_the_stage(watched: Watched) -> None:
     assert watched.stage.lag == {"events": InputLag(rows=7), "copied": InputLag(rows=3, size_bytes=90)}
     watched.heartbeat.stage(HOURLY, StageState.ENDED)
     assert watched.stage.lag == {}
+
+
+def test_violations_of_an_attempt_add_up(watched: Watched) -> None:
+    watched.heartbeat.violated(HOURLY, {"positive": 2})
+    watched.heartbeat.violated(HOURLY, {"positive": 1, "known": 4})
+    watched.heartbeat.violated(HOURLY, {})
+    assert watched.stage.violations == {"positive": 3, "known": 4}

@@ -1,6 +1,7 @@
 """A stage's private Delta log, read back by itself and by delta-rs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,12 @@ def log(tmp_path: Path) -> PrivateLog:
 def test_a_batch_reads_back_as_it_was_staged(log: PrivateLog) -> None:
     log.append(staged(0, "a%20b.parquet", "c.parquet"))
     assert log.read(BatchId(0)) == staged(0, "a%20b.parquet", "c.parquet")
+
+
+def test_what_a_batch_violates_is_no_matter_of_the_batches_before_it(log: PrivateLog) -> None:
+    violating = replace(staged(1, "a.parquet"), violations={"positive": 2})
+    log.append(violating)
+    assert [batch.violations for batch in log.between(BatchId(-1), BatchId(1))] == [{}, {"positive": 2}]
 
 
 def test_a_batch_that_is_not_staged_has_no_version(log: PrivateLog) -> None:

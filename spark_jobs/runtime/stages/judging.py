@@ -1,0 +1,109 @@
+"""Compares a stage's rows with its expectations: adds to each row the names of those that it violates, or lets its batch fail."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.api.expectations import VIOLATED, VIOLATED_AT, VIOLATED_IN_BATCH, VIOLATION_COLUMNS, Expectations
+from spark_jobs.api.refusals import Mistakes
+from spark_jobs.api.stage import Stage
+from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidPipelineError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.ids import BatchId
+from spark_jobs.runtime.spark.conditions import condition_problem
+from spark_jobs.runtime.spark.spark_errors import messages
+
+_SAFE = "Nothing was written."
+_MARK = "rows violate expectations of their stage: "
+_VIOLATED = re.compile(f"{_MARK}([\\w, ]+)\\.")
+"""In an error's message; a plan, which has the mark, too, has no names after it."""
+
+
+def with_violations(stage: Stage, frame: DataFrame) -> DataFrame:
+    """Returns a stage's result as it is staged: with the violated expectations of each row, if the stage sorts its rows.
+
+    Raises:
+        InvalidPipelineError: What is wrong with the conditions, all at once.
+    """
+    expectations = stage.expectations
+    if expectations is None:
+        return frame
+    _check(stage, expectations, frame)
+    if not expectations.sorts:
+        return frame
+    batch = f"CAST(NULL AS BIGINT) AS {VIOLATED_IN_BATCH}"  # the writer knows it
+    return frame.selectExpr("*", f"{expectations.violated} AS {VIOLATED}", batch, f"current_timestamp() AS {VIOLATED_AT}")
+
+
+def of_batch(expectations: Expectations | None, frame: DataFrame, batch: BatchId) -> DataFrame:
+    """Returns the rows of a batch as they are staged: with its number, or so that the first violation fails the batch.
+
+    The frame is that of ``foreachBatch``: no filter on it reaches into the plan of the stage.
+    """
+    if expectations is None:
+        return frame
+    if expectations.sorts:
+        return frame.withColumn(VIOLATED_IN_BATCH, F.lit(batch).cast("bigint"))
+    names = f"concat('{_MARK}', array_join({expectations.violated}, ', '), '.')"
+    return frame.where(f"CASE WHEN ({expectations.violated}) IS NULL THEN true ELSE raise_error({names}) END")
+
+
+def failed_by(error: BaseException, stage: Stage, batch: BatchId) -> StreamPipelineError | None:
+    """Returns the error for a batch that has failed because a row violates an expectation; None if another thing has failed it."""
+    found = next((match for text in messages(error) if (match := _VIOLATED.search(text))), None)
+    if found is None or stage.expectations is None:
+        return None
+    names = found[1].split(", ")
+    said = "; ".join(f"{name}: {stage.expectations.conditions.get(name, '')}" for name in names)
+    return RejectedError(
+        f"Batch {batch} of stage '{stage.name}' has a row that violates what the stage expects: {said}.",
+        exists=f"The batches before {batch} are staged.",
+        safe="Nothing of this batch is staged, and nothing of it is public.",
+        remedy=f'Correct the condition or the stage\'s function, and run it again: it goes on. Or declare on_violation="drop" or "divert", '
+        f"and {BEGIN_ANEW}.",
+        stage=stage.name,
+        batch=batch,
+        expectations=names,
+    )
+
+
+def has_violations(adds: Sequence[Mapping[str, Any]]) -> bool:
+    """Returns whether staged files may hold rows that violate an expectation, by what Delta has counted while it wrote them."""
+    counted = [json.loads(add["stats"]) for add in adds]
+    return any(each.get("nullCount", {}).get(VIOLATED) != each["numRecords"] for each in counted)
+
+
+def violations_of(staged: DataFrame) -> dict[str, int]:
+    """Returns by expectation how many of a batch's staged rows violate it. A row that violates two counts for both."""
+    rows = staged.select(F.explode(VIOLATED).alias("name")).groupBy("name").count().collect()
+    return {row["name"]: row["count"] for row in sorted(rows)}
+
+
+def _check(stage: Stage, expectations: Expectations, frame: DataFrame) -> None:
+    mistakes = Mistakes()
+    for name, condition in expectations.conditions.items():
+        if problem := condition_problem(condition, frame):
+            with mistakes.noted():
+                raise InvalidPipelineError(
+                    f"Stage '{stage.name}': its expectation {name} ({condition}) {problem}.",
+                    exists=f"The stage returns {', '.join(frame.columns)}.",
+                    safe=_SAFE,
+                    remedy="Write a SQL condition on the columns that the stage returns.",
+                    stage=stage.name,
+                    expectation=name,
+                )
+    taken = [column for column in frame.columns if column.casefold() in VIOLATION_COLUMNS]
+    if expectations.sorts and taken:
+        with mistakes.noted():
+            raise InvalidPipelineError(
+                f"Stage '{stage.name}' returns {', '.join(taken)}, and its rows get such a column.",
+                exists=f'Rows of a stage with on_violation="{expectations.on_violation.value}" get {", ".join(VIOLATION_COLUMNS)}.',
+                safe=_SAFE,
+                remedy="Rename the column in the stage (AS).",
+                stage=stage.name,
+                columns=taken,
+            )
+    mistakes.check()
