@@ -54,8 +54,8 @@ class Kept:
     request: str | None
     by_policy: bool
     """Whether whoever completes it publishes it."""
-    at_the_end: frozenset[str]
-    """The sinks in which it is published by a later checkpoint, the last one of its round."""
+    by_round: frozenset[str]
+    """The sinks that get the rows of a round with its last checkpoint."""
     ends: bool
     """Whether all inputs end: a stage begins when those that it reads have ended, and no cut waits for it."""
     read: int
@@ -242,7 +242,7 @@ class Promises(Watcher):
             drained=body["drained"],
             request=body["request"],
             by_policy=ending or policies == {"every_checkpoint"},
-            at_the_end=frozenset(() if ends_round else by_round),
+            by_round=frozenset(by_round),
             ends=ends,
             read=self._rows_read(body),
             held={name: len(held_in(self._kept_file(cut, "commits") or b"\n{}")) for name, cut in body["stages"].items()},
@@ -289,7 +289,7 @@ class Promises(Watcher):
     def _check_carried(self, kept: Kept) -> None:
         """What is published at the end of a round is in one manifest: what it adds, what it carries, and what the table has."""
         for sink, files in kept.carried.items():
-            if sink in kept.at_the_end or kept.kind == "final":
+            if sink in kept.by_round:
                 table = self._site.tables.by_path[kept.tables[sink]]
                 reached = self._reached(kept.tables[sink], f"{kept.incarnation}/{sink}")
                 public = self.rows(table) if 0 < reached < CLOSED else []
@@ -341,7 +341,9 @@ class Promises(Watcher):
         if all(version == CLOSED for version in reached.values()):
             return False
         lacking = {sink for sink, version in reached.items() if version < kept.number}
-        return kept.number >= max(self.manifests, default=0) or bool(lacking - kept.at_the_end)
+        if kept.kind != "final" and not kept.drained:  # else it is the last one of its round
+            lacking -= kept.by_round
+        return kept.number >= max(self.manifests, default=0) or bool(lacking)
 
     def _reached(self, table: str, app: str) -> int:
         apps = self._site.tables.by_path[table].versions[-1].apps

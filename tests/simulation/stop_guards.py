@@ -136,7 +136,7 @@ STOP_GUARDS = [
         _what_fails_is_told,
         _STOPS,
         lambda: replace(_NONE, faults=30),
-        hint=41,
+        hint=168,
     ),
     Guard(
         "whoever makes a savepoint leaves what is right",
