@@ -50,4 +50,6 @@ def assert_same(found: Rows, expected: Rows) -> None:
 
 
 def _hashable(value: Any) -> Any:
-    return tuple(value.values()) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return tuple(value.values())
+    return tuple(value) if isinstance(value, list) else value
