@@ -9,7 +9,7 @@ from spark_jobs.control.cancelling import Cancelled, outcome_of
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse, Status, TidiedInput
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, InputName, RunId, SinkName
-from spark_jobs.protocol.losses import said
+from spark_jobs.protocol.losses import rows_at_most, said
 from spark_jobs.publication.publisher import Publication
 from spark_jobs.storage.files import Files
 
@@ -28,9 +28,10 @@ def run_facts(
     Returns:
         ``home``, ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained``, ``completed_at``, and per sink under ``sinks`` its
         ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``. By stage and expectation under
-        ``violations`` how many rows of the round violate it. Under ``losses`` what the round has left out: ``source``, ``stage`` and,
-        in words, ``lost``. By source under ``tidied`` the files that were to be archived or deleted and ``left``. Without a manifest
-        ``round``, ``drained``, ``completed_at`` and ``violations`` are None.
+        ``violations`` how many rows of the round violate it. Under ``losses`` what the round has left out: ``loss``, its id in the
+        ledger, ``source``, ``stage``, ``rows_at_most`` (None where nothing tells) and, in words, ``lost``. By source under
+        ``tidied`` the files that were to be archived or deleted and ``left``. Without a manifest ``round``, ``drained``,
+        ``completed_at`` and ``violations`` are None.
     """
     known = _facts(home, manifest) if manifest is not None else _unknown(home, answer.checkpoint)
     losses = manifest.losses if manifest is not None else ()
@@ -38,7 +39,16 @@ def run_facts(
         "run": answer.run,
         "attempt": answer.attempt,
         "sinks": _results(answer.sinks),
-        "losses": [{"source": loss.input, "stage": loss.stage, "lost": said(loss)} for loss in losses],
+        "losses": [
+            {
+                "loss": loss.id,
+                "source": loss.input,
+                "stage": loss.stage,
+                "rows_at_most": rows_at_most(loss),
+                "lost": said(loss),
+            }
+            for loss in losses
+        ],
         "tidied": {name: {"tidied_at": each.tidied_at.isoformat(), "left": list(each.left)} for name, each in tidied.items()},
     }
 

@@ -1,4 +1,4 @@
-"""Parts of rounds and manifests: what is gone of a source for good, and was accepted by whoever has started a run.
+"""Parts of the loss ledger and of manifests: the rows of a source that a stage leaves out.
 
 See :mod:`spark_jobs.protocol.documents`.
 """
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from spark_jobs.protocol.codec import Part
-from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.ids import InputName, LossId, StageName
 
 
 class LostFile(Part):
@@ -28,6 +28,8 @@ class LostFiles(Part):
     """Files of a source of files."""
 
     format: Literal["files"] = "files"
+    id: LossId | None = None
+    """Names it in the loss ledger. None: it is not recorded yet."""
     input: InputName
     stage: StageName
     """It had not read them. Each stage that reads the source has an entry of its own."""
@@ -50,6 +52,7 @@ class LostVersions(Part):
     """Versions of a Delta table whose log entries are gone, versions that change rows, and data files that are gone."""
 
     format: Literal["delta"] = "delta"
+    id: LossId | None = None
     input: InputName
     stage: StageName
     path: str
@@ -75,6 +78,7 @@ class LostOffsets(Part):
     """Offsets of Kafka topics. An offset need not have had a record."""
 
     format: Literal["kafka"] = "kafka"
+    id: LossId | None = None
     input: InputName
     stage: StageName
     topics: dict[str, dict[int, OffsetRange]]
@@ -82,6 +86,25 @@ class LostOffsets(Part):
 
 
 Loss = LostFiles | LostVersions | LostOffsets
+
+
+def rows_at_most(loss: Loss) -> int | None:
+    """Returns how many rows of the source are left out at most. None: nothing tells.
+
+    An offset need not have had a record, and a Delta version that changes rows also writes old rows again.
+    """
+    if isinstance(loss, LostOffsets):
+        ranges = [gone for numbers in loss.topics.values() for gone in numbers.values()]
+        return _sum([None if gone.end is None else gone.end - gone.first for gone in ranges])
+    of_files = _sum([file.rows for file in loss.files])
+    if isinstance(loss, LostFiles):
+        return of_files
+    return _sum([of_files, *(each.added_rows for each in loss.skipped), *([] if loss.first is None else [None])])
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def said(loss: Loss) -> str:

@@ -157,7 +157,7 @@ def test_a_task_tells_in_its_log_what_a_round_has_left_out_and_what_was_taken_aw
         "run": RUN,
         "sinks": {},
         "violations": {"copy": {"positive": 1_200}},
-        "losses": [{"source": "rows", "stage": "copy", "lost": "1 file with 20 bytes, such as file:/in/4.json"}],
+        "losses": [{"loss": "1-1", "source": "rows", "stage": "copy", "lost": "1 file with 20 bytes, such as file:/in/4.json"}],
         "tidied": {"rows": {"tidied_at": "2026-01-01T00:00:00+00:00", "left": ["file:/in/5.json"]}},
     }
     log = TaskLog()

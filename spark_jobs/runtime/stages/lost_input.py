@@ -8,6 +8,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
@@ -62,7 +63,7 @@ def leave_out_lost(
     if refused:
         raise lost_before_read(refused)
     if new:
-        site.rounds.accept_losses(site.round.round, attempt, new)
+        new = list(LossLedger(site.rounds.files).record(site.round.round, attempt, new, accepted))
         site.losses.extend(new)
     for loss in new:
         _LOG.warning("stage %s goes on without what is gone of source %s: %s", loss.stage, loss.input, said(loss))

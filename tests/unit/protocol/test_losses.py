@@ -14,6 +14,7 @@ from spark_jobs.protocol.losses import (
     OffsetRange,
     SkippedVersion,
     beyond,
+    rows_at_most,
     said,
 )
 
@@ -64,6 +65,22 @@ def skipped(*numbers: int) -> LostVersions:
 )
 def test_what_is_recorded_is_not_lost_again(loss: Loss, recorded: list[Loss], left: Loss | None) -> None:
     assert beyond(loss, recorded) == left
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows"),
+    [
+        (files("a", "b"), None),
+        (LostFiles(**WHOSE, files=(LostFile(path="a", rows=3), LostFile(path="b", rows=4))), 7),
+        (offsets(5, 9), 4),
+        (offsets(5, None), None),
+        (skipped(5, 7), 6),
+        (versions(2, 4), None),
+        (LostVersions(**WHOSE, path="/in", files=(LostFile(path="a", rows=3),)), 3),
+    ],
+)
+def test_a_loss_has_no_more_rows_than_the_logs_tell(loss: Loss, rows: int | None) -> None:
+    assert rows_at_most(loss) == rows
 
 
 def test_a_loss_is_said_with_what_is_known_of_it() -> None:
