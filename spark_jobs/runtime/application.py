@@ -201,7 +201,8 @@ class Application:
             standing = _standing(Channel(self.home), request)  # to plan takes long, too, where a folder has many files
             if standing is not None:
                 return standing
-            anew = settled.renewed or replaced(decision) or (request.accept_data_loss and self._is_half_done(facts))
+            leaves_out = bool(request.accept_data_loss or self.graph.skips_what_is_gone)
+            anew = settled.renewed or replaced(decision) or (leaves_out and self._is_half_done(facts))
             restore = start.take_own(cancellation.check) if start else None
             attempt = begin_attempt(
                 self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=not anew
