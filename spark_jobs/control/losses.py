@@ -24,7 +24,7 @@ from spark_jobs.home.layout import (
 )
 from spark_jobs.protocol.documents import AcceptedLoss, AttemptDocument, RecordedLoss, UndoneLoss
 from spark_jobs.protocol.errors import AlreadyExistsError, RejectedError
-from spark_jobs.protocol.ids import InputName, LossId, RoundNumber
+from spark_jobs.protocol.ids import InputName, LossId, RoundNumber, RunId
 from spark_jobs.protocol.losses import Loss, beyond
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
@@ -109,6 +109,14 @@ class LossLedger:
         """Returns every loss, oldest first."""
         names = loss_names(self.files.names(LOSSES))
         return [self._entry(loss, undone=loss in names.undone, accepted=loss in names.accepted) for loss in names.recorded]
+
+    def open_of(self, run: RunId, named: Collection[LossId]) -> list[LedgerEntry]:
+        """Returns the open losses of a run: those that it has recorded, and those that its checkpoint names."""
+        return [
+            entry
+            for entry in self.entries()
+            if entry.state is LossState.OPEN and (entry.recorded.run == run or entry.recorded.loss.id in named)
+        ]
 
     def accept(self, losses: Sequence[LossId], reason: str) -> list[LedgerEntry]:
         """Accepts losses; durable on return. Idempotent: the first reason stands.

@@ -16,6 +16,7 @@ from airflow.sdk import BaseOperator
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.links import LINKS
 from airflow_provider.operators.cancel import CancelPipelineOperator
+from airflow_provider.operators.losses import AcceptLossOperator
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
@@ -50,6 +51,7 @@ OPERATORS: list[type[BaseOperator]] = [
     StopWithSavepointOperator,
     DisposeSavepointOperator,
     CancelPipelineOperator,
+    AcceptLossOperator,
     CheckpointSensor,
     PipelineStateSensor,
 ]
@@ -104,9 +106,10 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "sized": ["run"],
         "stop_sensors": ["stop"],
         "views": ["run"],
+        "visits": ["run", "approve", "open_losses", "accept", "look"],
         "watches_orders": ["read"],
     }
-    assert len(shown) == 19
+    assert len(shown) == 20
 
 
 @pytest.mark.parametrize("kind", [*OPERATORS, PublicationTrigger])
