@@ -69,6 +69,7 @@ _MODULES = {
     "triggers": [
         "airflow_provider.triggers.checkpoint",
         "airflow_provider.triggers.end",
+        "airflow_provider.triggers.losses",
         "airflow_provider.triggers.publication",
         "airflow_provider.triggers.request",
         "airflow_provider.triggers.run",

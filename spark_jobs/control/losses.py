@@ -15,12 +15,13 @@ from enum import StrEnum
 
 from spark_jobs.home.layout import (
     LOSSES,
+    LossNames,
     loss_accepted_path,
     loss_id,
     loss_names,
     loss_path,
     loss_undone_path,
-    round_of_loss,
+    position_of_loss,
 )
 from spark_jobs.protocol.documents import AcceptedLoss, AttemptDocument, RecordedLoss, UndoneLoss
 from spark_jobs.protocol.errors import AlreadyExistsError, RejectedError
@@ -55,6 +56,10 @@ class LossLedger:
 
     def __init__(self, files: Files) -> None:
         self.files = files
+
+    def names(self) -> LossNames:
+        """Returns which losses there are, and what became of them, by one listing."""
+        return loss_names(self.files.names(LOSSES))
 
     def record(
         self, number: RoundNumber, attempt: AttemptDocument, losses: Sequence[Loss], accepted: Collection[InputName] = ()
@@ -103,11 +108,11 @@ class LossLedger:
             number: The round.
             carried: The losses of the rounds that it replaces which it leaves out, too.
         """
-        return tuple(self._read(loss).loss for loss in [*carried, *(loss_id(*each) for each in self._of(number))])
+        return tuple(self.read(loss).loss for loss in [*carried, *(loss_id(*each) for each in self._of(number))])
 
     def entries(self) -> list[LedgerEntry]:
         """Returns every loss, oldest first."""
-        names = loss_names(self.files.names(LOSSES))
+        names = self.names()
         return [self._entry(loss, undone=loss in names.undone, accepted=loss in names.accepted) for loss in names.recorded]
 
     def open_of(self, run: RunId, named: Collection[LossId]) -> list[LedgerEntry]:
@@ -124,7 +129,7 @@ class LossLedger:
         Raises:
             RejectedError: One of them does not exist, or is undone. None was accepted.
         """
-        names = loss_names(self.files.names(LOSSES))
+        names = self.names()
         for loss in losses:
             if loss not in names.recorded:
                 raise _unknown(loss, self.files.url)
@@ -147,9 +152,9 @@ class LossLedger:
             before: The round before which rounds are forgotten.
             needed: Losses that a later round leaves out, too.
         """
-        names = loss_names(self.files.names(LOSSES))
+        names = self.names()
         for loss in sorted(names.accepted | names.undone):
-            if round_of_loss(loss) < before and loss not in needed:
+            if position_of_loss(loss)[0] < before and loss not in needed:
                 for path in (loss_path(loss), loss_accepted_path(loss), loss_undone_path(loss)):
                     with step(Step.FORGET):
                         self.files.delete(path)
@@ -162,15 +167,16 @@ class LossLedger:
                 create_document(self.files, loss_undone_path(loss), document)
 
     def _of(self, number: RoundNumber) -> list[tuple[RoundNumber, int]]:
-        return [each for each in loss_names(self.files.names(LOSSES)).recorded.values() if each[0] == number]
+        return [each for each in self.names().recorded.values() if each[0] == number]
 
     def _entry(self, loss: LossId, *, undone: bool, accepted: bool) -> LedgerEntry:
-        recorded = self._read(loss)
+        recorded = self.read(loss)
         acceptance = read_document(self.files, loss_accepted_path(loss), AcceptedLoss) if accepted else None
         state = LossState.UNDONE if undone else LossState.ACCEPTED if accepted else LossState.OPEN
         return LedgerEntry(recorded, state, acceptance)
 
-    def _read(self, loss: LossId) -> RecordedLoss:
+    def read(self, loss: LossId) -> RecordedLoss:
+        """Returns the record of a loss."""
         return read_document(self.files, loss_path(loss), RecordedLoss)
 
 

@@ -269,9 +269,10 @@ def round_numbers(names: Iterable[str]) -> list[RoundNumber]:
     return sorted(map(RoundNumber, _numbers(_ROUND, names)))
 
 
-def round_of_loss(loss: LossId) -> RoundNumber:
-    """Returns the round that a loss was recorded in."""
-    return RoundNumber(int(loss.partition("-")[0]))
+def position_of_loss(loss: LossId) -> tuple[RoundNumber, int]:
+    """Returns the round that a loss was recorded in, and its number in that."""
+    number, _, n = loss.partition("-")
+    return RoundNumber(int(number)), int(n)
 
 
 class LossNames(NamedTuple):

@@ -96,7 +96,7 @@ def test_the_ledger_has_losses_by_round_and_number_and_what_became_of_them() -> 
     found = layout.loss_names([*map(name, paths), *NOISE, "2.json", "2-1.lost.json"])
     assert list(found.recorded) == ["2-9", "2-10", "10-1"]
     assert (list(found.accepted), list(found.undone)) == (["10-1"], ["2-10"])
-    assert [layout.round_of_loss(loss) for loss in losses] == [10, 2, 2]
+    assert [layout.position_of_loss(loss) for loss in losses] == [(10, 1), (2, 10), (2, 9)]
 
 
 def test_only_a_directory_that_an_attempt_makes_is_its_own() -> None:
