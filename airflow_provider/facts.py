@@ -87,7 +87,8 @@ def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId) -> None:
         for name, rows in counts.items():
             log.warning("Stage %s: %s rows violate what it expects as %s", stage, f"{rows:,}", name)
     for loss in facts["losses"]:
-        log.warning("Stage %s went on without what is gone of source %s: %s", loss["stage"], loss["source"], loss["lost"])
+        named = (loss["loss"], loss["stage"], loss["source"], loss["lost"])
+        log.warning("Loss %s: stage %s went on without what is gone of source %s: %s", *named)
     for name, found in facts["tidied"].items():
         log.info("Source %s: the files that were read were taken away at %s", name, found["tidied_at"])
         if found["left"]:

@@ -70,7 +70,7 @@ class RunAnswer(Answer):
     violations: dict[StageName, dict[str, int]] = {}
     """By stage and expectation the rows of the round that violate it; only stages that dropped or diverted some."""
     losses: tuple[Loss, ...] = ()
-    """What the round has left out, because it was gone for good, and accepted as lost."""
+    """What the round has left out, because it was gone for good."""
 
 
 class TakenAnswer(Answer):
@@ -120,7 +120,7 @@ class StatusAnswer(Answer):
     drained: bool
     """Whether that checkpoint ends the pipeline."""
     losses: tuple[Loss, ...] = ()
-    """What the newest round leaves out, because it is gone for good, and was accepted as lost."""
+    """What the newest round leaves out, because it is gone for good."""
     error: ErrorReport | None = None
     """With which the newest start was answered; None where it was not, or with success."""
 
@@ -325,7 +325,7 @@ class InspectAnswer(Answer):
     stages: dict[StageName, StageFacts]
     sinks: dict[SinkName, SinkFacts]
     losses: tuple[Loss, ...] = ()
-    """What the round has left out, because it was gone for good, and accepted as lost."""
+    """What the round has left out, because it was gone for good."""
     tidied: dict[InputName, TidiedFacts] = {}
     """By source whose files the round has archived or deleted."""
 

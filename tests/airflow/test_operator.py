@@ -216,7 +216,7 @@ def test_a_task_tells_in_its_log_what_a_round_has_left_out_and_what_was_taken_aw
     log_result(log, facts, RUN)
     assert log.text.splitlines() == [
         "Stage copy: 1,200 rows violate what it expects as positive",
-        "Stage copy went on without what is gone of source rows: 1 file with 20 bytes, such as file:/in/4.json",
+        "Loss 1-1: stage copy went on without what is gone of source rows: 1 file with 20 bytes, such as file:/in/4.json",
         "Source rows: the files that were read were taken away at 2026-01-01T00:00:00+00:00",
         "Source rows: 1 files have changed since they were read, and stay: file:/in/5.json",
     ]
