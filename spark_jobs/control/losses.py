@@ -78,7 +78,7 @@ class LossLedger:
         if not losses:
             return ()
         before = self.of_round(number)
-        new = [left for loss in losses if (left := beyond(loss, before)) is not None]
+        new = [left for loss in losses for left in beyond(loss, before)]
         recorded = [(self._record(number, attempt, loss), loss.input) for loss in new]
         for loss, source in recorded:
             if source in accepted and loss.id is not None:

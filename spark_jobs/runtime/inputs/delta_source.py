@@ -198,7 +198,7 @@ class DeltaSource(SourceKind):
         last = end.version if end.index >= 0 else end.version - 1
         loss = LostVersions(input=read.name, stage=read.stage, path=path, skipped=_skipped(read, begin, last))
         if loss.skipped and (left := beyond(loss, losses)):
-            raise lost_before_read([left])
+            raise lost_before_read(left)
 
     def check_position(self, name: InputName, session: SparkSession, leaf: Leaf, line: str) -> None:
         if _last_version(line) is not None:

@@ -62,7 +62,7 @@ def leave_out_lost(
     left_out = {*accepted, *skipped}
     found = {stage.stage.name: list(_lost(stage, left_out)) for stage in stages}
     losses = [loss for each in found.values() for _, _, loss in each]
-    new = [left for loss in losses if (left := beyond(loss, site.losses)) is not None]
+    new = [left for loss in losses for left in beyond(loss, site.losses)]
     refused = [loss for loss in new if loss.input not in left_out]
     if refused:
         raise lost_before_read(refused)
@@ -87,7 +87,7 @@ def check_lost(stage: StageRun, recorded: Sequence[Loss], *, thorough: bool) -> 
         RejectedError: A source has lost more than is recorded.
     """
     names = _sources(stage) if thorough else frozenset[InputName]()
-    new = [left for _, _, loss in _lost(stage, names) if (left := beyond(loss, recorded)) is not None]
+    new = [left for _, _, loss in _lost(stage, names) for left in beyond(loss, recorded)]
     if new:
         raise lost_before_read(new)
 
@@ -107,7 +107,7 @@ def check_skipped(stage: StageRun, recorded: Sequence[Loss], skipped: Collection
     if not names:
         return
     found = [loss for _, _, loss in _lost(stage, names) if loss.input in names]
-    new = [left for loss in found if (left := beyond(loss, recorded)) is not None]
+    new = [left for loss in found for left in beyond(loss, recorded)]
     if new:
         raise SourceGoesOnError(
             f"Source '{new[0].input}' has lost what stage '{stage.stage.name}' has not read: {said(new[0])}.",
