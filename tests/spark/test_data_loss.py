@@ -386,6 +386,40 @@ def test_a_running_stage_that_fails_ends_where_its_records_expire_meanwhile(site
     assert "--accept-data-loss rows" in error.remedy
 
 
+@pytest.mark.nightly
+def test_a_running_stage_that_fails_goes_on_by_itself_after_records_that_expire_meanwhile(
+    site: Site, request: pytest.FixtureRequest
+) -> None:
+    source, flag = Topic(request), site.home.parent / "fail"
+    pipeline = Pipeline(
+        "live",
+        checkpoint=CheckpointSettings(interval="1 second"),
+        restart=RestartStrategy.fixed_delay(attempts=1_000_000, delay="100 milliseconds"),
+    )
+    pipeline.source(name="rows", bounded=False, on_gone="skip")(lambda spark: source.stream(spark))
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(
+        lambda rows: rows.select(failing_from(20, flag)("n").alias("n"))
+    )
+    source.add(0)
+    flag.touch()
+    ledger = LossLedger(open_files(str(site.home)))
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: public_count(site.tables / "copy") == 2)
+        attempt = running.head().attempt
+        source.add(2)
+        running.until(lambda: running.status and running.status.stages[StageName("copy")].restarts > 0)
+        source.add(3)
+        source.kafka.expire(source.name, 1, before=3)
+        running.until(ledger.entries)
+        flag.unlink()
+        running.until(lambda: public_count(site.tables / "copy") == 5)
+        assert running.head().attempt == attempt
+    (entry,) = ledger.entries()
+    assert isinstance(entry.recorded.loss, LostOffsets)
+    assert entry.recorded.loss.topics == {source.name: {1: OffsetRange(first=2, end=3)}}
+    assert copied(site) == [0, 1, 21, 30, 31]
+
+
 def test_a_running_pipeline_goes_on_after_a_version_that_changes_rows(site: Site, tmp_path: Path) -> None:
     path, pipeline = str(tmp_path / "in"), Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
     pipeline.source(name="rows", bounded=False)(lambda spark: spark.readStream.format("delta").load(path))
