@@ -1,21 +1,26 @@
 """What a task hands on as XCom: facts of the manifest, in JSON values."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from airflow_provider.waits.pipeline_states import newest_checkpoint
 from spark_jobs.control.cancelling import Cancelled, outcome_of
+from spark_jobs.control.losses import LedgerEntry, LossState
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse, Status, TidiedInput
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, InputName, RunId, SinkName
-from spark_jobs.protocol.losses import said
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, InputName, LossId, RunId, SinkName
+from spark_jobs.protocol.losses import rows_at_most, said
 from spark_jobs.publication.publisher import Publication
 from spark_jobs.storage.files import Files
 
 
 def run_facts(
-    home: str, answer: StartResponse, manifest: Manifest | None, tidied: Mapping[InputName, TidiedInput] = MappingProxyType({})
+    home: str,
+    answer: StartResponse,
+    manifest: Manifest | None,
+    tidied: Mapping[InputName, TidiedInput] = MappingProxyType({}),
+    open_losses: Collection[LossId | None] = (),
 ) -> dict[str, Any]:
     """Returns what a finished run has left.
 
@@ -24,13 +29,15 @@ def run_facts(
         answer: The run's.
         manifest: Its checkpoint; None where that was discarded since.
         tidied: By source the record that the files which the round has read were archived or deleted.
+        open_losses: The losses that nobody has accepted.
 
     Returns:
         ``home``, ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained``, ``completed_at``, and per sink under ``sinks`` its
         ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``. By stage and expectation under
-        ``violations`` how many rows of the round violate it. Under ``losses`` what the round has left out: ``source``, ``stage`` and,
-        in words, ``lost``. By source under ``tidied`` the files that were to be archived or deleted and ``left``. Without a manifest
-        ``round``, ``drained``, ``completed_at`` and ``violations`` are None.
+        ``violations`` how many rows of the round violate it. Under ``losses`` what the round has left out: ``loss``, its id in the
+        ledger, ``source``, ``stage``, ``rows_at_most`` (None where nothing tells), whether it is ``open`` and, in words, ``lost``. By
+        source under ``tidied`` the files that were to be archived or deleted and ``left``. Without a manifest ``round``,
+        ``drained``, ``completed_at`` and ``violations`` are None.
     """
     known = _facts(home, manifest) if manifest is not None else _unknown(home, answer.checkpoint)
     losses = manifest.losses if manifest is not None else ()
@@ -38,7 +45,17 @@ def run_facts(
         "run": answer.run,
         "attempt": answer.attempt,
         "sinks": _results(answer.sinks),
-        "losses": [{"source": loss.input, "stage": loss.stage, "lost": said(loss)} for loss in losses],
+        "losses": [
+            {
+                "loss": loss.id,
+                "source": loss.input,
+                "stage": loss.stage,
+                "rows_at_most": rows_at_most(loss),
+                "open": loss.id in open_losses,
+                "lost": said(loss),
+            }
+            for loss in losses
+        ],
         "tidied": {name: {"tidied_at": each.tidied_at.isoformat(), "left": list(each.left)} for name, each in tidied.items()},
     }
 
@@ -47,6 +64,12 @@ def live_facts(home: str, run: RunId, attempt: AttemptNumber, status: Status | N
     """What a task knows of a pipeline that it leaves at work: ``home``, ``run``, ``attempt``, and its newest ``checkpoint``, or None."""
     checkpoint = status.checkpoint if status is not None and status.attempt == attempt else None
     return {"home": home, "run": run, "attempt": attempt, "checkpoint": checkpoint}
+
+
+def acceptance_facts(home: str, accepted: Sequence[LedgerEntry], ledger: Sequence[LedgerEntry]) -> dict[str, Any]:
+    """Returns what a task has accepted: ``home``, the ids of the ``losses``, and how many of the home are still ``open``."""
+    left = sum(entry.state is LossState.OPEN for entry in ledger)
+    return {"home": home, "losses": [entry.recorded.loss.id for entry in accepted], "open": left}
 
 
 def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId) -> None:
@@ -64,7 +87,8 @@ def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId) -> None:
         for name, rows in counts.items():
             log.warning("Stage %s: %s rows violate what it expects as %s", stage, f"{rows:,}", name)
     for loss in facts["losses"]:
-        log.warning("Stage %s went on without what is gone of source %s: %s", loss["stage"], loss["source"], loss["lost"])
+        named = (loss["loss"], loss["stage"], loss["source"], loss["lost"])
+        log.warning("Loss %s: stage %s went on without what is gone of source %s: %s", *named)
     for name, found in facts["tidied"].items():
         log.info("Source %s: the files that were read were taken away at %s", name, found["tidied_at"])
         if found["left"]:

@@ -56,6 +56,7 @@ _MODULES = {
     "hooks": ["airflow_provider.hooks.stream_pipeline"],
     "operators": [
         "airflow_provider.operators.cancel",
+        "airflow_provider.operators.losses",
         "airflow_provider.operators.publish_checkpoint",
         "airflow_provider.operators.savepoint",
         "airflow_provider.operators.stream_pipeline",
@@ -68,6 +69,7 @@ _MODULES = {
     "triggers": [
         "airflow_provider.triggers.checkpoint",
         "airflow_provider.triggers.end",
+        "airflow_provider.triggers.losses",
         "airflow_provider.triggers.publication",
         "airflow_provider.triggers.request",
         "airflow_provider.triggers.run",

@@ -15,6 +15,7 @@ from airflow_provider.exceptions import PipelineRunRefusedError, raising_airflow
 from airflow_provider.facts import live_facts, log_result, run_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, record_homes
+from airflow_provider.losses import OnLoss, not_accepted
 from airflow_provider.orders import StartOrder, check_waits
 from airflow_provider.params import refuse_links_out, warn_of_unknown
 from airflow_provider.retry import RETRIES, is_automatic_retry
@@ -32,6 +33,7 @@ from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.looking import start_limit
 from airflow_provider.waits.patient_look import answered
 from airflow_provider.waits.waiting import Next, Patience, Wait, Waited, checked, first_step, in_use, not_ending
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.supervision import End, Restart, next_start
 from spark_jobs.protocol.documents import ErrorReport, OnRewind, StartResponse
@@ -82,6 +84,8 @@ class StreamPipelineOperator(BaseOperator):
             other ones than before, such as a table that was made anew. Templated.
         accept_data_loss: Sources of which something may be gone for good, such as expired records or deleted files. The run leaves out
             what is gone, and records it; what is there is read. Templated.
+        on_loss: What a run comes to that has left out rows of its sources which nobody has accepted as lost: ``"succeed"``, or
+            ``"fail"``. What it has published stays. Once the losses are accepted the task can be cleared, and succeeds at once.
         on_rewind: What such a start, or a fresh one, does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``.
         checkpoint: Some of the fields of ``CheckpointSettings``, over the connection's and the pipeline's:
             ``{"interval": "30 seconds"}``. Templated; empty fields are not given.
@@ -128,6 +132,7 @@ class StreamPipelineOperator(BaseOperator):
         state_partitions: int | str | None = None,
         new_sources: Sequence[str] | str | None = None,
         accept_data_loss: Sequence[str] | str | None = None,
+        on_loss: OnLoss | Literal["succeed", "fail"] = "succeed",
         on_rewind: str = OnRewind.REFUSE.value,
         checkpoint: Mapping[str, Any] | str | None = None,
         wait_for: Literal["final_checkpoint", "running", "submitted"] = "final_checkpoint",
@@ -152,6 +157,7 @@ class StreamPipelineOperator(BaseOperator):
         self.fresh, self.on_rewind = fresh, on_rewind
         self.restore, self.state_partitions = restore, state_partitions
         self.new_sources, self.accept_data_loss = new_sources, accept_data_loss
+        self.on_loss = OnLoss(on_loss).value
         self.allow_drained, self.allow_dropped, self.take_pending = allow_drained, allow_dropped, take_pending
         self.checkpoint = checkpoint
         self.wait_for = wait_for
@@ -280,11 +286,15 @@ class StreamPipelineOperator(BaseOperator):
         self._in_charge.let_end(_EXIT_WAIT_S)
         manifest = self.hook.kept(self.home, answer)
         files = self.hook.files(self.home)
-        facts = run_facts(files.url, answer, manifest, Rounds(files).tidied(manifest.round) if manifest else {})
+        lost = LossLedger(files).open_of(answer.run, {loss.id for loss in manifest.losses if loss.id} if manifest else ())
+        tidied = Rounds(files).tidied(manifest.round) if manifest else {}
+        facts = run_facts(files.url, answer, manifest, tidied, {entry.recorded.loss.id for entry in lost})
         done_by = answer.run if manifest is None else manifest.run
         log_result(self.log, facts, done_by)
         if done_by == answer.run:
             emit_tables(self, context, facts)
+        if lost and self.on_loss == OnLoss.FAIL:
+            raise not_accepted(files.url, answer, [entry.recorded.loss for entry in lost])
         return facts
 
     def _left_at_work(self, context: "Context", attempt: AttemptNumber) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from spark_jobs.api.restarts import RESTART_OF_UNBOUNDED, OnStageFailure
 from spark_jobs.api.shared import Declaration, with_sharing_stages
 from spark_jobs.api.sink import Sink, check_distinct
 from spark_jobs.api.sorted_stages import with_sorting_stages
-from spark_jobs.api.source import Source, Static
+from spark_jobs.api.source import OnGone, Source, Static
 from spark_jobs.api.stage import DeclaredStage, OutputMode, Stage
 from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.codec import canonical, sha256
@@ -80,8 +80,8 @@ class Graph:
     def describe(self) -> dict[str, Any]:
         """What decides whether state and tables of an earlier run fit: JSON values, the same for the same declaration.
 
-        Left out is what may change between two runs: ``on_end``, publication, checkpoints, restarts and ``on_stage_failure``, rate limits,
-        Spark settings, functions' bodies.
+        Left out is what may change between two runs: ``on_end``, publication, checkpoints, restarts, ``on_stage_failure`` and ``on_gone``,
+        rate limits, Spark settings, functions' bodies.
         """
         return {
             "sources": {
@@ -98,6 +98,11 @@ class Graph:
             "statics": {name: {"refresh": static.refresh.value} for name, static in self.statics.items()},
             "stages": {name: _describe_stage(stage) for name, stage in self.stages.items()},
         }
+
+    @property
+    def skips_what_is_gone(self) -> frozenset[InputName]:
+        """The sources that are read without what is gone of them."""
+        return frozenset(name for name, source in self.sources.items() if source.on_gone is OnGone.SKIP)
 
     def reads(self) -> dict[StageName, tuple[tuple[StageName, ...], tuple[InputName, ...]]]:
         """Returns by stage the stages and the sources that it reads."""

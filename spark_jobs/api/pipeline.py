@@ -23,7 +23,7 @@ from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.shared import Declaration
 from spark_jobs.api.sink import DeltaSink
 from spark_jobs.api.sound_parts import sound_graph
-from spark_jobs.api.source import AfterPublication, Source, Static, declare_source, declare_static
+from spark_jobs.api.source import AfterPublication, OnGone, Source, Static, declare_source, declare_static
 from spark_jobs.api.stage import DeclaredStage, OutputMode, declare_stage, rate_limits
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, overridden
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
@@ -108,6 +108,7 @@ class Pipeline:
         event_time_zone: str | None = None,
         after_publication: AfterPublication | Literal["archive", "delete"] | None = None,
         archive: str | os.PathLike[str] | None = None,
+        on_gone: OnGone | Literal["fail", "skip"] = "fail",
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Declares a stream. The function may take ``spark`` and ``params`` and returns what ``spark.readStream`` gives.
@@ -129,6 +130,9 @@ class Pipeline:
             after_publication: Of a bounded source of files: what becomes of the files of a round, once all tables have its rows:
                 ``"archive"`` or ``"delete"``. Unless given they stay.
             archive: With ``"archive"``: the directory that they go to, with their paths below the source's. It may have parameters.
+            on_gone: What follows when rows are gone for good that a stage has not read (deleted files, vacuumed tables, expired
+                records, a Delta version that changes rows). ``"fail"``: the run fails, or is not started. ``"skip"``: the stages go on
+                without them, and they are in the loss ledger: ``spark-jobs losses``.
             name: The function's, unless given.
         """
 
@@ -150,6 +154,7 @@ class Pipeline:
                     event_time_zone=event_time_zone,
                     after_publication=after_publication,
                     archive=archive,
+                    on_gone=on_gone,
                 )
                 self._add(place, source)
             return function

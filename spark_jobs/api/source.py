@@ -28,6 +28,15 @@ class AfterPublication(StrEnum):
     DELETE = "delete"
 
 
+class OnGone(StrEnum):
+    """What follows when rows of a source are gone for good that a stage has not read."""
+
+    FAIL = "fail"
+    """The run fails, or is not started, until somebody accepts the loss."""
+    SKIP = "skip"
+    """The stages go on without them. They are in the loss ledger."""
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """A stream. ``function`` is called with ``spark`` and ``params``, as far as it names them, and returns a streaming frame."""
@@ -55,6 +64,7 @@ class Source:
     """None: files that were read stay."""
     archive: AddressTemplate | None = None
     """The directory that files go to."""
+    on_gone: OnGone = OnGone.FAIL
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +89,7 @@ def declare_source(
     event_time_zone: str | None = None,
     after_publication: str | None = None,
     archive: object = None,
+    on_gone: str = "fail",
 ) -> Source:
     """A source, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.source`."""
     check_only_takes(place, function, (SPARK, PARAMS))
@@ -125,6 +136,7 @@ def declare_source(
         event_time_zone=event_time_zone,
         after_publication=after_read,
         archive=None if archive is None else address_template(place, archive, None),
+        on_gone=choice(place, "on_gone", OnGone, on_gone),
     )
 
 

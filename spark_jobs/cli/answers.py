@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from spark_jobs.control.losses import LossState
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink
 from spark_jobs.protocol.documents import (
     CheckpointKind,
@@ -22,6 +23,7 @@ from spark_jobs.protocol.ids import (
     CheckpointId,
     IncarnationId,
     InputName,
+    LossId,
     PipelineName,
     PipelineUuid,
     RequestId,
@@ -68,7 +70,7 @@ class RunAnswer(Answer):
     violations: dict[StageName, dict[str, int]] = {}
     """By stage and expectation the rows of the round that violate it; only stages that dropped or diverted some."""
     losses: tuple[Loss, ...] = ()
-    """What the round has left out, because it was gone for good, and accepted as lost."""
+    """What the round has left out, because it was gone for good."""
 
 
 class TakenAnswer(Answer):
@@ -118,9 +120,52 @@ class StatusAnswer(Answer):
     drained: bool
     """Whether that checkpoint ends the pipeline."""
     losses: tuple[Loss, ...] = ()
-    """What the newest round leaves out, because it is gone for good, and was accepted as lost."""
+    """What the newest round leaves out, because it is gone for good."""
     error: ErrorReport | None = None
     """With which the newest start was answered; None where it was not, or with success."""
+
+
+class LossEntry(Answer):
+    """A loss in the ledger."""
+
+    loss: LossId
+    state: LossState
+    source: InputName
+    stage: StageName
+    lost: str
+    """In words."""
+    rows_at_most: int | None
+    """None where nothing tells how many rows it has."""
+    round: RoundNumber
+    run: RunId
+    attempt: AttemptNumber
+    incarnation: IncarnationId
+    recorded_at: datetime
+    accepted_at: datetime | None = None
+    reason: str | None = None
+    """Of whoever has accepted it."""
+    parts: Loss
+    """What is lost, by its position in the source."""
+
+
+class LossesAnswer(Answer):
+    """``spark-jobs losses``."""
+
+    pipeline: PipelineName
+    home: str
+    losses: tuple[LossEntry, ...]
+    """Oldest first."""
+
+
+class AcceptAnswer(Answer):
+    """``spark-jobs accept``."""
+
+    pipeline: PipelineName
+    home: str
+    losses: tuple[LossEntry, ...]
+    """The accepted ones."""
+    open: int
+    """How many losses of the home are still open."""
 
 
 class CheckpointEntry(Answer):
@@ -280,7 +325,7 @@ class InspectAnswer(Answer):
     stages: dict[StageName, StageFacts]
     sinks: dict[SinkName, SinkFacts]
     losses: tuple[Loss, ...] = ()
-    """What the round has left out, because it was gone for good, and accepted as lost."""
+    """What the round has left out, because it was gone for good."""
     tidied: dict[InputName, TidiedFacts] = {}
     """By source whose files the round has archived or deleted."""
 

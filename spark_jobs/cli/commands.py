@@ -5,11 +5,13 @@ from typing import Annotated
 import typer
 
 from spark_jobs import __version__
+from spark_jobs.cli.accept import accept
 from spark_jobs.cli.cancel import cancel
 from spark_jobs.cli.checkpoint import checkpoint
 from spark_jobs.cli.checkpoints import checkpoints
 from spark_jobs.cli.dispose import dispose
 from spark_jobs.cli.inspect import inspect
+from spark_jobs.cli.losses import losses
 from spark_jobs.cli.publish import publish
 from spark_jobs.cli.run import run
 from spark_jobs.cli.savepoint import savepoint
@@ -39,6 +41,8 @@ for command in (
     cancel,
     checkpoints,
     inspect,
+    losses,
+    accept,
     verify,
     dispose,
     publish,

@@ -77,7 +77,9 @@ def violations(found: Mapping[StageName, Mapping[str, int]]) -> list[Text]:
 
 def losses(found: Sequence[Loss]) -> list[str]:
     """What a round leaves out of its sources, a sentence for each."""
-    return [f"Stage {loss.stage} goes on without what is gone of source {loss.input}: {said(loss)}." for loss in found]
+    return [
+        f"Loss {loss.id}: stage {loss.stage} goes on without what is gone of source {loss.input}: {said(loss)}." for loss in found
+    ]
 
 
 def pin(pinned: Pin) -> str:

@@ -1,4 +1,4 @@
-"""Forgets old starts: their requests and answers, attempts, owners, pins and rounds.
+"""Forgets old starts: their requests and answers, attempts, owners, pins, rounds, and the losses of rounds that are settled.
 
 Starts are numbered, and the newest :data:`STARTS_KEPT` up to the live attempt are kept whole. Of an older one the answer is kept if it is
 the newest of its run, for the newest :data:`RUNS_KEPT` runs. So the listings of a home are bounded, and a run that is repeated long after
@@ -15,6 +15,7 @@ import logging
 
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.home.layout import (
     ATTEMPTS,
     ENDED,
@@ -27,14 +28,15 @@ from spark_jobs.home.layout import (
     response_path,
     round_numbers,
     round_of,
+    round_path,
     start_of_request,
     starts_by_key,
 )
-from spark_jobs.protocol.documents import AttemptDocument
+from spark_jobs.protocol.documents import AttemptDocument, RoundDocument
 from spark_jobs.protocol.errors import CorruptDocumentError, InterruptedRunError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, start_request_id
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, read_document
 
 _LOG = logging.getLogger(__name__)
 STARTS_KEPT = 100
@@ -99,6 +101,7 @@ def _forget_rounds(files: Files, kept: list[AttemptNumber]) -> None:
     if newest is None or not kept:
         return
     oldest = min(newest, Attempts(files).read(kept[0]).round)
+    LossLedger(files).forget(oldest, needed=read_document(files, round_path(newest), RoundDocument).losses)
     for name in names:
         number = round_of(name)
         if number is not None and number < oldest:

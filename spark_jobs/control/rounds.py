@@ -4,24 +4,23 @@ Invariants:
 
 1. ``rounds/<r>.json`` exists before the first batch of round r; how the round ends and its parameters never change.
 2. A pin is created if absent, and once there it is used whatever the source looks like now.
-3. A loss is recorded before the first batch that leaves something out. What is recorded as lost stays lost in its round.
+3. What is recorded as lost stays lost in its round, and in the rounds that replace it after a checkpoint that has the loss: see
+   :mod:`spark_jobs.control.losses`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.pins import pins_of_round
 from spark_jobs.home.layout import (
     ROUNDS,
-    loss_numbers,
-    round_loss_path,
     round_numbers,
     round_path,
     round_tidied_path,
     tidied_inputs,
 )
-from spark_jobs.protocol.documents import AcceptedLoss, AttemptDocument, PinnedInput, RoundDocument, TidiedInput
+from spark_jobs.protocol.documents import PinnedInput, RoundDocument, TidiedInput
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
 from spark_jobs.protocol.ids import InputName, RoundNumber
 from spark_jobs.protocol.losses import Loss
@@ -67,21 +66,10 @@ class Rounds:
         """Returns the pin of an input in this round; None before it is made."""
         return pins_of_round(self.files, number).pinned(name)
 
-    def accept_losses(self, number: RoundNumber, attempt: AttemptDocument, losses: Sequence[Loss]) -> None:
-        """Records what a round leaves out from here on, if it leaves anything out; durable on return."""
-        if not losses:
-            return
-        path = round_loss_path(number, max(self._loss_numbers(number), default=0) + 1)
-        accepted = AcceptedLoss(
-            round=number, attempt=attempt.attempt, run=attempt.run, accepted_at=datetime.now(UTC), losses=tuple(losses)
-        )
-        with step(Step.LOSS_ACCEPT):
-            create_document(self.files, path, accepted)
-
     def losses(self, number: RoundNumber) -> tuple[Loss, ...]:
-        """Returns what a round leaves out."""
-        paths = [round_loss_path(number, loss) for loss in self._loss_numbers(number)]
-        return tuple(loss for path in paths for loss in read_document(self.files, path, AcceptedLoss).losses)
+        """Returns what a round leaves out: its own losses, and those that it has from the rounds which it replaces."""
+        begun = self.read(number)
+        return LossLedger(self.files).of_round(number, begun.losses if begun else ())
 
     def tidy(self, tidied: TidiedInput) -> None:
         """Records that the files of a source that a round has read are archived or deleted; durable on return."""
@@ -92,6 +80,3 @@ class Rounds:
         """Returns by input the record that the files which a round has read are archived or deleted."""
         names = tidied_inputs(self.files.names(ROUNDS), number)
         return {name: read_document(self.files, round_tidied_path(number, name), TidiedInput) for name in names}
-
-    def _loss_numbers(self, number: RoundNumber) -> list[int]:
-        return loss_numbers(self.files.names(ROUNDS), number)

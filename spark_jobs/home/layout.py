@@ -16,6 +16,7 @@ from spark_jobs.protocol.ids import (
     CheckpointId,
     IncarnationId,
     InputName,
+    LossId,
     OwnerNumber,
     RequestId,
     RoundNumber,
@@ -42,6 +43,7 @@ ANSWERED = "answered"
 RUNS = "runs"
 ENDED = "ended"
 ROUNDS = "rounds"
+LOSSES = "losses"
 MANIFESTS = "manifests"
 CHECKPOINTS = "checkpoints"
 HISTORY = "history"
@@ -71,7 +73,8 @@ _BEGUN = re.compile(r"(\d+)\.begun\.json")
 _OWNER = re.compile(r"(\d+)\.owner-(\d+)\.json")
 _MANIFEST = re.compile(r"(0|[1-9]\d*)\.json", re.ASCII)
 _ROUND = re.compile(r"(\d+)\.json")
-_LOSS = re.compile(r"(\d+)\.loss-(\d+)\.json")
+_LOSS = re.compile(r"((\d+)-(\d+))\.json", re.ASCII)
+_OF_LOSS = re.compile(r"(\d+-\d+)\.(accepted|undone)\.json", re.ASCII)
 _TIDIED = re.compile(r"(\d+)\.tidied-(\w+)\.json")
 _START = re.compile(r"start-(\d+)\.json")
 _START_OR_CANCEL = re.compile(r"(?:start-(\d+)|cancel-(\d+)-\d+)\.json")
@@ -116,9 +119,24 @@ def round_pin_path(number: RoundNumber, name: InputName) -> str:
     return f"{ROUNDS}/{number}.input-{name}.json"
 
 
-def round_loss_path(number: RoundNumber, loss: int) -> str:
-    """Names a loss of a round; losses are numbered from 1 in each round."""
-    return f"{ROUNDS}/{number}.loss-{loss}.json"
+def loss_id(number: RoundNumber, loss: int) -> LossId:
+    """Returns the id of a loss of a round; losses are numbered from 1 in each round."""
+    return LossId(f"{number}-{loss}")
+
+
+def loss_path(loss: LossId) -> str:
+    """Returns the path of the document that records a loss."""
+    return f"{LOSSES}/{loss}.json"
+
+
+def loss_accepted_path(loss: LossId) -> str:
+    """Returns the path of the document that says that somebody has accepted a loss."""
+    return f"{LOSSES}/{loss}.accepted.json"
+
+
+def loss_undone_path(loss: LossId) -> str:
+    """Returns the path of the document that says that the input of a loss is read again."""
+    return f"{LOSSES}/{loss}.undone.json"
 
 
 def round_tidied_path(number: RoundNumber, name: InputName) -> str:
@@ -251,10 +269,28 @@ def round_numbers(names: Iterable[str]) -> list[RoundNumber]:
     return sorted(map(RoundNumber, _numbers(_ROUND, names)))
 
 
-def loss_numbers(names: Iterable[str], number: RoundNumber) -> list[int]:
-    """The losses of a round, by the names in :data:`ROUNDS`; ascending."""
-    found = filter(None, map(_LOSS.fullmatch, names))
-    return sorted(int(each[2]) for each in found if int(each[1]) == number)
+def position_of_loss(loss: LossId) -> tuple[RoundNumber, int]:
+    """Returns the round that a loss was recorded in, and its number in that."""
+    number, _, n = loss.partition("-")
+    return RoundNumber(int(number)), int(n)
+
+
+class LossNames(NamedTuple):
+    """The parts of the names in :data:`LOSSES`."""
+
+    recorded: dict[LossId, tuple[RoundNumber, int]]
+    """By loss its round and its number in that; ascending."""
+    accepted: frozenset[LossId]
+    undone: frozenset[LossId]
+
+
+def loss_names(names: Iterable[str]) -> LossNames:
+    """Reads the names in :data:`LOSSES`."""
+    names = list(names)
+    numbers = sorted((RoundNumber(int(found[2])), int(found[3])) for found in map(_LOSS.fullmatch, names) if found)
+    marked = [(LossId(found[1]), found[2]) for found in map(_OF_LOSS.fullmatch, names) if found]
+    by_mark = {mark: frozenset(loss for loss, kind in marked if kind == mark) for mark in ("accepted", "undone")}
+    return LossNames({loss_id(*each): each for each in numbers}, by_mark["accepted"], by_mark["undone"])
 
 
 def tidied_inputs(names: Iterable[str], number: RoundNumber) -> list[InputName]:

@@ -17,6 +17,7 @@ from spark_jobs.protocol.ids import (
     CheckpointId,
     IncarnationId,
     InputName,
+    LossId,
     PipelineName,
     PipelineUuid,
     RequestId,
@@ -219,6 +220,10 @@ class RoundDocument(Document):
     """Sources that the stages read from their beginning, although they have read of them before the round."""
     taken_anew: tuple[InputName, ...] = ()
     """Sources that the run has begun to read from their beginning, in this round or in those that it replaces: it does so once."""
+    losses: tuple[LossId, ...] = ()
+    """Losses of the rounds that it replaces, which the checkpoint has that it goes on from: it leaves out the same rows."""
+    undoes: tuple[LossId, ...] = ()
+    """Losses of the round that it replaces which that checkpoint does not have: what is there of them is read again."""
     begun_at: datetime
 
 
@@ -234,17 +239,37 @@ class PinnedInput(Document):
     pins: tuple[Pin, ...]
 
 
-class AcceptedLoss(Document):
-    """``rounds/<r>.loss-<n>.json``: what the stages of round r leave out, because it is gone for good."""
+class RecordedLoss(Document):
+    """``losses/<r>-<n>.json``: a stage of round r leaves out rows of a source. Created before the first batch that does."""
 
-    kind = "accepted_loss"
+    kind = "loss"
     max_bytes = LISTING_MAX_BYTES
+    loss: Loss
+    incarnation: IncarnationId
     round: RoundNumber
     attempt: AttemptNumber
-    """The attempt that was started with the acceptance."""
+    """The attempt that has left them out first."""
     run: RunId
+    recorded_at: datetime
+
+
+class AcceptedLoss(Document):
+    """``losses/<r>-<n>.accepted.json``: a person knows of that loss, and leaves it at that."""
+
+    kind = "accepted_loss"
+    loss: LossId
+    reason: str
     accepted_at: datetime
-    losses: tuple[Loss, ...]
+
+
+class UndoneLoss(Document):
+    """``losses/<r>-<n>.undone.json``: the pipeline went back to before that loss, and reads its input again."""
+
+    kind = "undone_loss"
+    loss: LossId
+    round: RoundNumber
+    """The round that reads it again."""
+    undone_at: datetime
 
 
 class TidiedInput(Document):

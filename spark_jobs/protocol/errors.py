@@ -202,6 +202,10 @@ class SourceChangedError(InterruptedRunError):
     """A source has got other columns than those that a stage reads it with; the stages are built again, with the new ones."""
 
 
+class SourceGoesOnError(SourceChangedError):
+    """A source with ``on_gone="skip"`` has lost rows that a stage has not read; the stages are built again, and go on without them."""
+
+
 class RestartsExhaustedError(InterruptedRunError):
     """The restart strategy of a pipeline allows no more restarts: another start is a person's decision."""
 

@@ -23,6 +23,8 @@ AppId = NewType("AppId", str)
 AttemptNumber = NewType("AttemptNumber", int)
 RoundNumber = NewType("RoundNumber", int)
 CheckpointId = NewType("CheckpointId", int)
+LossId = NewType("LossId", str)
+"""``<round>-<n>``: the n-th loss that was recorded in a round."""
 OwnerNumber = NewType("OwnerNumber", int)
 """Counts who has taken charge of an attempt; the highest may cancel it."""
 BatchId = NewType("BatchId", int)

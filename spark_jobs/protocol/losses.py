@@ -1,4 +1,4 @@
-"""Parts of rounds and manifests: what is gone of a source for good, and was accepted by whoever has started a run.
+"""Parts of the loss ledger and of manifests: the rows of a source that a stage leaves out.
 
 See :mod:`spark_jobs.protocol.documents`.
 """
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from spark_jobs.protocol.codec import Part
-from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.ids import InputName, LossId, StageName
 
 
 class LostFile(Part):
@@ -28,6 +28,8 @@ class LostFiles(Part):
     """Files of a source of files."""
 
     format: Literal["files"] = "files"
+    id: LossId | None = None
+    """Names it in the loss ledger. None: it is not recorded yet."""
     input: InputName
     stage: StageName
     """It had not read them. Each stage that reads the source has an entry of its own."""
@@ -50,6 +52,7 @@ class LostVersions(Part):
     """Versions of a Delta table whose log entries are gone, versions that change rows, and data files that are gone."""
 
     format: Literal["delta"] = "delta"
+    id: LossId | None = None
     input: InputName
     stage: StageName
     path: str
@@ -75,6 +78,7 @@ class LostOffsets(Part):
     """Offsets of Kafka topics. An offset need not have had a record."""
 
     format: Literal["kafka"] = "kafka"
+    id: LossId | None = None
     input: InputName
     stage: StageName
     topics: dict[str, dict[int, OffsetRange]]
@@ -82,6 +86,25 @@ class LostOffsets(Part):
 
 
 Loss = LostFiles | LostVersions | LostOffsets
+
+
+def rows_at_most(loss: Loss) -> int | None:
+    """Returns how many rows of the source are left out at most. None: nothing tells.
+
+    An offset need not have had a record, and a Delta version that changes rows also writes old rows again.
+    """
+    if isinstance(loss, LostOffsets):
+        ranges = [gone for numbers in loss.topics.values() for gone in numbers.values()]
+        return _sum([None if gone.end is None else gone.end - gone.first for gone in ranges])
+    of_files = _sum([file.rows for file in loss.files])
+    if isinstance(loss, LostFiles):
+        return of_files
+    return _sum([of_files, *(each.added_rows for each in loss.skipped), *([] if loss.first is None else [None])])
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def said(loss: Loss) -> str:
@@ -132,37 +155,55 @@ def said_files(files: Sequence[LostFile]) -> str:
     return f"{len(files)} {'file' if len(files) == 1 else 'files'}{of}, such as {files[0].path}"
 
 
-def beyond(loss: Loss, recorded: Sequence[Loss]) -> Loss | None:
-    """Returns what of a loss is not recorded yet; None if all of it is."""
+def beyond(loss: Loss, recorded: Sequence[Loss]) -> list[Loss]:
+    """Returns what of a loss is not recorded yet, as one loss or several; nothing if all of it is.
+
+    A stage that goes back to an older checkpoint may find a loss again that is recorded, together with what was lost since.
+    """
     own = [each for each in recorded if (each.input, each.stage, each.format) == (loss.input, loss.stage, loss.format)]
+    if isinstance(loss, LostOffsets):
+        return _offsets_beyond(loss, [each for each in own if isinstance(each, LostOffsets)])
     known = {(file.path, file.timestamp_ms) for each in own if not isinstance(each, LostOffsets) for file in each.files}
+    files = tuple(file for file in loss.files if (file.path, file.timestamp_ms) not in known)
     if isinstance(loss, LostFiles):
-        files = tuple(file for file in loss.files if (file.path, file.timestamp_ms) not in known)
-        return loss.model_copy(update={"files": files}) if files else None
-    if isinstance(loss, LostVersions):
-        ranges = [(each.first, each.last) for each in own if isinstance(each, LostVersions)]
-        files = tuple(file for file in loss.files if (file.path, file.timestamp_ms) not in known)
-        has_versions = loss.first is None or any(_within(loss.first, loss.last, first, last) for first, last in ranges)
-        passed = {skipped.version for each in own if isinstance(each, LostVersions) for skipped in each.skipped}
-        skipped = tuple(each for each in loss.skipped if each.version not in passed)
-        if has_versions and not files and not skipped:
-            return None
-        left = {"files": files, "skipped": skipped} | ({"first": None, "last": None} if has_versions else {})
-        return loss.model_copy(update=left)
-    topics: dict[str, dict[int, OffsetRange]] = {}
+        return [loss.model_copy(update={"files": files})] if files else []
+    before = [each for each in own if isinstance(each, LostVersions)]
+    passed = {skipped.version for each in before for skipped in each.skipped}
+    gone = [(each.first, each.last + 1) for each in before if each.first is not None and each.last is not None]
+    gone += [(version, version + 1) for version in passed]
+    skipped = tuple(each for each in loss.skipped if not any(first <= each.version < end for first, end in gone))
+    ranges = [] if loss.first is None or loss.last is None else _without(loss.first, loss.last + 1, gone)
+    left = [{"first": first, "last": None if end is None else end - 1, "files": (), "skipped": ()} for first, end in ranges]
+    if (files or skipped) and not left:
+        left = [{"first": None, "last": None}]
+    return [
+        loss.model_copy(update=each | ({"files": files, "skipped": skipped} if n == 0 else {})) for n, each in enumerate(left)
+    ]
+
+
+def _offsets_beyond(loss: LostOffsets, recorded: Sequence[LostOffsets]) -> list[Loss]:
+    left: list[dict[str, dict[int, OffsetRange]]] = []
     for topic, numbers in loss.topics.items():
         for number, gone in numbers.items():
-            before = [each.topics.get(topic, {}).get(number) for each in own if isinstance(each, LostOffsets)]
-            if not any(each and each.first <= gone.first and _ends_within(gone.end, each.end) for each in before):
-                topics.setdefault(topic, {})[number] = gone
-    return loss.model_copy(update={"topics": topics}) if topics else None
+            before = [found for each in recorded if (found := each.topics.get(topic, {}).get(number)) is not None]
+            for n, (first, end) in enumerate(_without(gone.first, gone.end, [(each.first, each.end) for each in before])):
+                if n == len(left):
+                    left.append({})
+                left[n].setdefault(topic, {})[number] = OffsetRange(first=first, end=end)
+    return [loss.model_copy(update={"topics": topics}) for topics in left]
 
 
-def _ends_within(end: int | None, outer: int | None) -> bool:
-    return outer is None or (end is not None and end <= outer)
-
-
-def _within(first: int | None, last: int | None, outer_first: int | None, outer_last: int | None) -> bool:
-    if first is None or last is None or outer_first is None or outer_last is None:
-        return False
-    return outer_first <= first and last <= outer_last
+def _without(first: int, end: int | None, others: Sequence[tuple[int, int | None]]) -> list[tuple[int, int | None]]:
+    """Returns what is left of a range without others, ascending. An end of None is that of a range that goes on for ever."""
+    left: list[tuple[int, int | None]] = []
+    for other_first, other_end in sorted(others, key=lambda each: each[0]):
+        if end is not None and other_first >= end:
+            break
+        if other_first > first:
+            left.append((first, other_first))
+        if other_end is None:
+            return left
+        first = max(first, other_end)
+    if end is None or first < end:
+        left.append((first, end))
+    return left

@@ -16,6 +16,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import forget_old_logs
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import look_interval_s
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.old_starts import forget_old_starts
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.pins import pins_of_attempt
@@ -34,7 +35,7 @@ from spark_jobs.protocol.documents import (
     StartResponse,
 )
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, NotFoundError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, InputName, SinkName, StageName
+from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, SinkName, StageName
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
@@ -200,7 +201,8 @@ class Application:
             standing = _standing(Channel(self.home), request)  # to plan takes long, too, where a folder has many files
             if standing is not None:
                 return standing
-            anew = settled.renewed or replaced(decision) or (request.accept_data_loss and self._is_half_done(facts))
+            leaves_out = bool(request.accept_data_loss or self.graph.skips_what_is_gone)
+            anew = settled.renewed or replaced(decision) or (leaves_out and self._is_half_done(facts))
             restore = start.take_own(cancellation.check) if start else None
             attempt = begin_attempt(
                 self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=not anew
@@ -221,6 +223,7 @@ class Application:
             if start:
                 start.close_origin(publishers)
             round_document = self._round(request, plan, attempt)
+            LossLedger(self.home).undo(round_document.undoes, round_document.round)
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
             site = self._site(spark, attempt, round_document, settled, places, heartbeat, cancellation)
@@ -436,10 +439,13 @@ class Application:
             changed |= {"new_sources": tuple(sorted(settled.renewed.union(() if is_read else interrupted.new_sources)))}
             done = interrupted.taken_anew if interrupted.run == request.run else ()
             changed |= {"taken_anew": tuple(sorted(settled.renewed.union(done)))}
+            before = plan.goes_on_from if plan.goes_on_from and plan.goes_on_from.round == interrupted.round else None
+            recorded = Rounds(self.home).losses(interrupted.round)
+            changed |= carried_losses(recorded, before.losses if before else (), settled.renewed)
             following = interrupted.model_copy(update=changed)
-            self._take_over(interrupted, following, attempt, plan)
+            self._take_over(interrupted, following, plan)
             return rounds.begin(following)
-        rounds.accept_losses(attempt.round, attempt, plan.losses)
+        LossLedger(self.home).record(attempt.round, attempt, plan.losses, request.accept_data_loss)
         return rounds.begin(
             RoundDocument(
                 round=attempt.round,
@@ -459,18 +465,15 @@ class Application:
             )
         )
 
-    def _take_over(self, interrupted: RoundDocument, following: RoundDocument, attempt: AttemptDocument, plan: StartPlan) -> None:
-        """Gives a round the ends of the one that it replaces, and the losses that are behind the checkpoint which it goes on from.
+    def _take_over(self, interrupted: RoundDocument, following: RoundDocument, plan: StartPlan) -> None:
+        """Gives a round the ends of the one that it replaces.
 
         It begins after that: whatever this process comes to, no round has begun without them.
         """
-        rounds, before = Rounds(self.home), plan.goes_on_from
+        rounds = Rounds(self.home)
         for source in self.graph.sources.keys() - plan.settled.renewed:
             if pinned := rounds.pinned(interrupted.round, source):
                 rounds.pin(following.round, pinned)
-        carried = before.losses if before is not None and before.round == interrupted.round else ()
-        losses = [loss for loss in carried if loss.input not in plan.settled.renewed]
-        rounds.accept_losses(attempt.round, attempt, losses)
 
     def _site(
         self,
@@ -503,6 +506,24 @@ class Application:
             sources=settled.sources,
             losses=list(Rounds(self.home).losses(round_document.round)),
         )
+
+
+def carried_losses(
+    recorded: Sequence[Loss], behind: Sequence[Loss], renewed: Collection[InputName]
+) -> dict[str, tuple[LossId, ...]]:
+    """Returns what becomes of the losses of a round that another one replaces, as fields of that one.
+
+    Args:
+        recorded: All of them.
+        behind: Those that are behind the checkpoint which the other round goes on from.
+        renewed: Sources that the other round reads from their beginning.
+    """
+    carried = {loss.id for loss in behind if loss.input not in renewed}
+    ids = [loss.id for loss in recorded if loss.id is not None]
+    return {
+        "losses": tuple(loss for loss in ids if loss in carried),
+        "undoes": tuple(loss for loss in ids if loss not in carried),
+    }
 
 
 def _standing(channel: Channel, request: StartRequest) -> StartResponse | None:

@@ -35,7 +35,7 @@ from spark_jobs.runtime.spark.spark_errors import is_about_a_file
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.begin_anew import begin_anew
 from spark_jobs.runtime.stages.build import build_stage
-from spark_jobs.runtime.stages.lost_input import check_lost, leave_out_lost
+from spark_jobs.runtime.stages.lost_input import check_lost, check_skipped, leave_out_lost
 from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.replay import replay
 from spark_jobs.runtime.stages.round_site import RoundSite
@@ -84,7 +84,8 @@ class RoundRun:
         renewed = self._renewed()
         if renewed:
             stages = [begin_anew(run, renewed, self.round.round, self.build_again) for run in stages]
-        return leave_out_lost(stages, self.site, self.attempt, self.accept_data_loss, self.build_again)
+        skipped = self.graph.skips_what_is_gone
+        return leave_out_lost(stages, self.site, self.attempt, self.accept_data_loss, skipped, self.build_again)
 
     def look_again(self, newest: Manifest | None) -> None:
         """Looks at the sources once more, after one of them has got other columns; the stages are to be built again.
@@ -130,6 +131,14 @@ class RoundRun:
             RejectedError: A source has. A new start can accept the loss.
         """
         check_lost(stage, self.site.losses, thorough=is_about_a_file(error))
+
+    def check_skipped(self, stage: StageRun) -> None:
+        """Lets the stages be built again if a source with ``on_gone="skip"`` has lost what a stage has not read.
+
+        Raises:
+            SourceGoesOnError: One has.
+        """
+        check_skipped(stage, self.site.losses, self.graph.skips_what_is_gone)
 
     def to_its_end(self, stage: StageRun) -> None:
         """Stages every row of a stage whose inputs end, then drains or suspends it, as the round says. Idempotent.

@@ -24,6 +24,7 @@ from spark_jobs.protocol.errors import (
     Retry,
     RunCancelledError,
     SourceChangedError,
+    SourceGoesOnError,
     SparkJobFailedError,
     StorageError,
     StreamPipelineError,
@@ -109,7 +110,7 @@ class RunningPipeline:
         return manifest, self._published or {}
 
     def _run_stages(self) -> Manifest:
-        """Runs the stages to the last checkpoint. Builds them again whenever a source gets other columns."""
+        """Runs the stages to the last checkpoint. Builds them again when a source gets other columns, or goes on without what is gone."""
         while True:
             self._threads_run = True
             for stage in self.stages:
@@ -129,7 +130,8 @@ class RunningPipeline:
 
         Code that comes with the next start would look for the new ones.
         """
-        stopped = {stage.name for stage in self.stages if isinstance(stage.failure, SourceChangedError)}
+        failures = {stage.name: stage.failure for stage in self.stages if isinstance(stage.failure, SourceChangedError)}
+        stopped = {name for name, failure in failures.items() if not isinstance(failure, SourceGoesOnError)}
         while not all(stage.has_consumed(stopped) for stage in self.stages if stage.failure is None and stage.given_up is None):
             self._run.site.cancellation.check()
             for stage in self.stages:
@@ -142,11 +144,11 @@ class RunningPipeline:
         run, at_work = self._run, list[StageAtWork]()
         isolated = run.graph.on_stage_failure is OnStageFailure.ISOLATE
         for built in self._build():
-            restarts = self._restarts_of(built.stage.name)
+            restarts, checks = self._restarts_of(built.stage.name), (run.check_lost, run.check_skipped)
             if built.stage.unbounded:
-                at_work.append(RunningStage(built, restarts, self._stopping, run.check_lost, isolated, run.build_again))
+                at_work.append(RunningStage(built, restarts, self._stopping, *checks, isolated, run.build_again))
             else:
-                at_work.append(EndingStage(built, restarts, self._stopping, run.check_lost, isolated, run.to_its_end))
+                at_work.append(EndingStage(built, restarts, self._stopping, *checks, isolated, run.to_its_end))
         return at_work
 
     def _restarts_of(self, stage: StageName) -> Restarts | None:

@@ -16,6 +16,7 @@ from airflow.sdk import BaseOperator
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.links import LINKS
 from airflow_provider.operators.cancel import CancelPipelineOperator
+from airflow_provider.operators.losses import AcceptLossOperator
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
@@ -23,6 +24,7 @@ from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
 from airflow_provider.sensors.pipeline_state import PipelineStateSensor
 from airflow_provider.spark_conf import RUN_MAY_SET
+from airflow_provider.triggers.losses import LossTrigger
 from airflow_provider.triggers.publication import PublicationTrigger
 from spark_jobs.api.load import load_pipeline
 from tests.airflow.test_example_pipelines import EXAMPLES
@@ -50,6 +52,7 @@ OPERATORS: list[type[BaseOperator]] = [
     StopWithSavepointOperator,
     DisposeSavepointOperator,
     CancelPipelineOperator,
+    AcceptLossOperator,
     CheckpointSensor,
     PipelineStateSensor,
 ]
@@ -104,12 +107,14 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "sized": ["run"],
         "stop_sensors": ["stop"],
         "views": ["run"],
+        "visits_losses": ["tell"],
+        "visits": ["run", "approve", "open_losses", "accept", "look"],
         "watches_orders": ["read"],
     }
-    assert len(shown) == 19
+    assert len(shown) == 21
 
 
-@pytest.mark.parametrize("kind", [*OPERATORS, PublicationTrigger])
+@pytest.mark.parametrize("kind", [*OPERATORS, PublicationTrigger, LossTrigger])
 def test_the_reference_describes_every_argument(kind: type) -> None:
     described = {
         row.cells["argument"].strip("`"): row.cells["default"].strip("`")

@@ -12,6 +12,7 @@ from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.hidden_values import hide, refuse_hidden
 from airflow_provider.operators.cancel import CancelPipelineOperator
+from airflow_provider.operators.losses import AcceptLossOperator
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
@@ -32,6 +33,7 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     StopWithSavepointOperator: {"home": "flights"},
     DisposeSavepointOperator: {"home": "flights", "savepoint": "saved"},
     CancelPipelineOperator: {"home": "flights"},
+    AcceptLossOperator: {"home": "flights", "losses": "1-1", "reason": "approved"},
     CheckpointSensor: {"home": "flights"},
     FinalCheckpointSensor: {"home": "flights"},
     PipelineStateSensor: {"home": "flights", "states": [RunState.RUNNING]},

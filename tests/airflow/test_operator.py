@@ -12,17 +12,21 @@ import pytest
 from airflow.sdk import DAG, Context
 
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
-from airflow_provider.facts import log_result
+from airflow_provider.facts import log_result, run_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.operators.losses import AcceptLossOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.orders import StartOrder
 from airflow_provider.retry import RETRIES
 from airflow_provider.tasks.charge import Charge
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.waits.waiting import Next
+from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.home.layout import DRIVER_LOCK
+from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     CorruptDocumentError,
@@ -36,9 +40,12 @@ from spark_jobs.protocol.errors import (
     RejectedError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, RunId
+from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, PipelineName, RoundNumber, RunId, StageName
+from spark_jobs.protocol.losses import LostFile, LostFiles
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
+from tests.support.documents import SAMPLES
+from tests.support.staged_pipeline import a_manifest
 
 RUN = RunId("airflow/flights/manual__2026-01-01T00:00:00+00:00/run")
 DEADLINE_S = 20.0
@@ -152,19 +159,64 @@ def test_a_run_returns_the_facts_of_its_manifest(homes: Homes) -> None:
     }
 
 
+@in_the_worker
+def test_a_task_with_an_open_loss_fails_until_it_is_accepted_where_that_was_chosen(homes: Homes) -> None:
+    del homes
+    assert carry_out(operator(on_loss="fail"), context())["losses"] == []
+    files = StreamPipelineHook().files("flights")
+    Channel(files).claim(PipelineName("flights"))
+    attempt, ledger = Attempts(files).latest(), LossLedger(files)
+    assert attempt is not None
+    lost = LostFiles(input=InputName("rows"), stage=StageName("copy"), files=(LostFile(path="file:/in/4.json"),))
+    ledger.record(RoundNumber(7), attempt, [lost])
+    carry_out(operator(), context())
+    with pytest.raises(PipelineRunRefusedError, match="loss 7-1, stage 'copy' of source 'rows'") as refused:
+        carry_out(operator(on_loss="fail"), context())
+    assert "spark-jobs accept 7-1" in str(refused.value)
+    accept = AcceptLossOperator(task_id="accept", home="flights", losses="7-1", reason="by hand")
+    assert accept.execute(context()) == {"home": files.url, "losses": ["7-1"], "open": 0}
+    assert accept.execute(context())["losses"] == ["7-1"]
+    carry_out(operator(on_loss="fail"), context())
+
+
+@in_the_worker
+def test_an_unknown_loss_is_refused_without_another_try(homes: Homes) -> None:
+    del homes
+    carry_out(operator(), context())
+    Channel(StreamPipelineHook().files("flights")).claim(PipelineName("flights"))
+    with pytest.raises(PipelineRunRefusedError, match="has no loss 1-1"):
+        AcceptLossOperator(task_id="accept", home="flights", losses=["1-1"], reason="by hand").execute(context())
+
+
+def test_a_loss_of_the_checkpoint_is_open_until_somebody_accepts_it() -> None:
+    lost = LostFiles(id=LossId("7-1"), input=InputName("rows"), stage=StageName("copy"), files=(LostFile(path="/4", rows=3),))
+    (answer,) = (sample for sample in SAMPLES if isinstance(sample, StartResponse))
+    manifest = a_manifest(1).model_copy(update={"losses": (lost,)})
+    for open_losses, is_open in (({LossId("7-1")}, True), (set(), False)):
+        (fact,) = run_facts("home", answer, manifest, open_losses=open_losses)["losses"]
+        assert fact == {
+            "loss": "7-1",
+            "source": "rows",
+            "stage": "copy",
+            "rows_at_most": 3,
+            "open": is_open,
+            "lost": "1 file with 3 rows, such as /4",
+        }
+
+
 def test_a_task_tells_in_its_log_what_a_round_has_left_out_and_what_was_taken_away() -> None:
     facts = {
         "run": RUN,
         "sinks": {},
         "violations": {"copy": {"positive": 1_200}},
-        "losses": [{"source": "rows", "stage": "copy", "lost": "1 file with 20 bytes, such as file:/in/4.json"}],
+        "losses": [{"loss": "1-1", "source": "rows", "stage": "copy", "lost": "1 file with 20 bytes, such as file:/in/4.json"}],
         "tidied": {"rows": {"tidied_at": "2026-01-01T00:00:00+00:00", "left": ["file:/in/5.json"]}},
     }
     log = TaskLog()
     log_result(log, facts, RUN)
     assert log.text.splitlines() == [
         "Stage copy: 1,200 rows violate what it expects as positive",
-        "Stage copy went on without what is gone of source rows: 1 file with 20 bytes, such as file:/in/4.json",
+        "Loss 1-1: stage copy went on without what is gone of source rows: 1 file with 20 bytes, such as file:/in/4.json",
         "Source rows: the files that were read were taken away at 2026-01-01T00:00:00+00:00",
         "Source rows: 1 files have changed since they were read, and stay: file:/in/5.json",
     ]

@@ -162,7 +162,7 @@ def test_each_publication_is_an_event_with_the_tables_versions(staged: StagedPip
 def test_a_trigger_that_is_started_anew_goes_on_after_what_was_sent(
     staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider.triggers.publication._KEPT_AFTER_S", 0.0)
+    monkeypatch.setattr("airflow_provider.triggers.home_events._KEPT_AFTER_S", 0.0)
     store = StateStore()
     events_of(a_trigger(store), lambda: make_public(staged), lambda: make_public(staged))
     assert [kept["checkpoint"] for kept in store.kept.values()] == [1]
@@ -173,7 +173,7 @@ def test_a_trigger_that_is_started_anew_goes_on_after_what_was_sent(
 def test_an_event_is_not_repeated_when_the_home_was_away_after_it(
     staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider.triggers.publication._HINDERED_S", 0.05)
+    monkeypatch.setattr("airflow_provider.triggers.home_events._HINDERED_S", 0.05)
     looks_at, failures = ListingLook.__call__, list[StorageError]()
     store = StateStore()
 
@@ -204,7 +204,7 @@ def test_an_event_that_may_not_have_been_handed_on_is_not_noted_yet(staged: Stag
 def test_events_that_never_cease_are_noted_as_each_of_them_gets_old_enough(
     staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider.triggers.publication._KEPT_AFTER_S", 0.5)
+    monkeypatch.setattr("airflow_provider.triggers.home_events._KEPT_AFTER_S", 0.5)
     store, pause = StateStore(), threading.Event()
 
     def soon_after_the_one_before() -> None:
@@ -244,12 +244,12 @@ def test_a_home_outside_the_roots_is_never_read(homes: Homes, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    "hangs", ["airflow_provider.triggers.publication.open_home", f"{PublicationSearch.__module__}.PublicationSearch.find"]
+    "hangs", ["airflow_provider.triggers.home_events.open_home", f"{PublicationSearch.__module__}.PublicationSearch.find"]
 )
 def test_a_storage_that_does_not_answer_is_told_of_and_asked_again(
     staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hangs: str
 ) -> None:
-    monkeypatch.setattr("airflow_provider.triggers.publication._HINDERED_S", 0.05)
+    monkeypatch.setattr("airflow_provider.triggers.home_events._HINDERED_S", 0.05)
     make_public(staged)
     back = threading.Event()
 
@@ -260,7 +260,7 @@ def test_a_storage_that_does_not_answer_is_told_of_and_asked_again(
     async def work() -> dict[str, Any]:
         async with aclosing(cast(Any, a_trigger().run())) as events:
             with monkeypatch.context() as hung:
-                hung.setattr("airflow_provider.triggers.publication.LOOK_PATIENCE_S", 0.2)
+                hung.setattr("airflow_provider.triggers.home_events.LOOK_PATIENCE_S", 0.2)
                 hung.setattr(hangs, hang)
                 waiting = asyncio.create_task(next_event(events))
                 await asyncio.sleep(1.0)
@@ -274,7 +274,7 @@ def test_a_storage_that_does_not_answer_is_told_of_and_asked_again(
 def test_what_hinders_it_does_not_end_it(
     staged: StagedPipeline, homes: Homes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("airflow_provider.triggers.publication._HINDERED_S", 0.05)
+    monkeypatch.setattr("airflow_provider.triggers.home_events._HINDERED_S", 0.05)
     make_public(staged)
     log = homes.root / "tables" / HOURLY / "_delta_log"
     log.rename(log.with_name("away"))

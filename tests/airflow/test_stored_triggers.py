@@ -65,6 +65,7 @@ STORED: dict[str, dict[str, Any]] = {
         "max_poll_interval_s": 3.0,
     },
     "airflow_provider.triggers.publication.PublicationTrigger": {"home": "flights"},
+    "airflow_provider.triggers.losses.LossTrigger": {"home": "flights"},
 }
 
 

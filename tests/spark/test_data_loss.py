@@ -19,6 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipeline, RestartStrategy
+from spark_jobs.api.source import OnGone
+from spark_jobs.control.losses import LossLedger, LossState
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import StageName
@@ -173,11 +175,11 @@ class Dying:
                 raise RuntimeError("died as told")
 
 
-def copying(site: Site, source: Any, flag: Path) -> Pipeline:
+def copying(site: Site, source: Any, flag: Path, on_gone: OnGone = OnGone.FAIL) -> Pipeline:
     """A copy, and counts that are kept in a state; both fail at 20 while the flag is there."""
     pipeline = Pipeline("copy", on_end="suspend", checkpoint=CheckpointSettings(interval="1 hour"))
 
-    @pipeline.source(bounded=True)
+    @pipeline.source(bounded=True, on_gone=on_gone)
     def rows(spark: SparkSession) -> DataFrame:
         found: DataFrame = source.stream(spark)
         return found
@@ -197,10 +199,10 @@ def copied(site: Site) -> list[int]:
     return sorted(row[0] for row in public(site.tables / "copy").elements())
 
 
-def interrupted(site: Site, source: Any) -> Pipeline:
+def interrupted(site: Site, source: Any, on_gone: OnGone = OnGone.FAIL) -> Pipeline:
     """A pipeline whose round was interrupted after two batches, and has lost some of its pinned input since."""
     flag = site.home.parent / "fail"
-    pipeline = copying(site, source, flag)
+    pipeline = copying(site, source, flag, on_gone)
     for number in range(7):
         source.add(number)
     flag.touch()
@@ -237,6 +239,22 @@ def test_an_interrupted_round_goes_on_with_what_is_left(
     site.run(pipeline, run_id="day 2")
     assert copied(site) == sorted([*left, 80, 81, *source.later])
     assert not site.manifest().losses
+
+
+@pytest.mark.parametrize(
+    "kind", [Folder, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in (ForgottenVersions, Topic, Table))]
+)
+def test_an_interrupted_round_goes_on_by_itself_where_the_source_skips_what_is_gone(
+    site: Site, request: pytest.FixtureRequest, kind: Callable[[pytest.FixtureRequest], Any]
+) -> None:
+    source = kind(request)
+    pipeline = interrupted(site, source, OnGone.SKIP)
+    site.run(pipeline, run_id="day 1")
+    everything = {10 * number + n for number in range(7) for n in range(2)}
+    assert copied(site) == sorted(everything - source.lost)
+    (entry,) = LossLedger(open_files(str(site.home))).entries()
+    assert entry.state is LossState.OPEN, "nobody was asked"
+    source.check(entry.recorded.loss)
 
 
 @pytest.mark.parametrize("kind", [Topic, pytest.param(ForgottenVersions, marks=pytest.mark.nightly)])
@@ -368,6 +386,40 @@ def test_a_running_stage_that_fails_ends_where_its_records_expire_meanwhile(site
     assert "--accept-data-loss rows" in error.remedy
 
 
+@pytest.mark.nightly
+def test_a_running_stage_that_fails_goes_on_by_itself_after_records_that_expire_meanwhile(
+    site: Site, request: pytest.FixtureRequest
+) -> None:
+    source, flag = Topic(request), site.home.parent / "fail"
+    pipeline = Pipeline(
+        "live",
+        checkpoint=CheckpointSettings(interval="1 second"),
+        restart=RestartStrategy.fixed_delay(attempts=1_000_000, delay="100 milliseconds"),
+    )
+    pipeline.source(name="rows", bounded=False, on_gone="skip")(lambda spark: source.stream(spark))
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(
+        lambda rows: rows.select(failing_from(20, flag)("n").alias("n"))
+    )
+    source.add(0)
+    flag.touch()
+    ledger = LossLedger(open_files(str(site.home)))
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: public_count(site.tables / "copy") == 2)
+        attempt = running.head().attempt
+        source.add(2)
+        running.until(lambda: running.status and running.status.stages[StageName("copy")].restarts > 0)
+        source.add(3)
+        source.kafka.expire(source.name, 1, before=3)
+        running.until(ledger.entries)
+        flag.unlink()
+        running.until(lambda: public_count(site.tables / "copy") == 5)
+        assert running.head().attempt == attempt
+    (entry,) = ledger.entries()
+    assert isinstance(entry.recorded.loss, LostOffsets)
+    assert entry.recorded.loss.topics == {source.name: {1: OffsetRange(first=2, end=3)}}
+    assert copied(site) == [0, 1, 21, 30, 31]
+
+
 def test_a_running_pipeline_goes_on_after_a_version_that_changes_rows(site: Site, tmp_path: Path) -> None:
     path, pipeline = str(tmp_path / "in"), Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
     pipeline.source(name="rows", bounded=False)(lambda spark: spark.readStream.format("delta").load(path))
@@ -394,6 +446,44 @@ def test_a_running_pipeline_goes_on_after_a_version_that_changes_rows(site: Site
     assert [(skipped.version, skipped.added_rows, skipped.removed_rows) for skipped in lost.skipped] == [(1, 2, None)]
     assert isinstance(error, RejectedError), "one loss was accepted, and not the next one"
     assert "version 3" in error.failed
+
+
+def test_a_running_pipeline_goes_on_by_itself_after_versions_that_change_rows(site: Site, tmp_path: Path) -> None:
+    """Every row that a version has added is in the table, or in the ledger."""
+    path, pipeline = str(tmp_path / "in"), Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
+    pipeline.source(name="rows", bounded=False, on_gone="skip")(lambda spark: spark.readStream.format("delta").load(path))
+    pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
+
+    def add(*numbers: int) -> None:
+        write_deltalake(path, pa.table({"n": pa.array(numbers, pa.int64())}), mode="append")
+
+    add(0, 1)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: public_count(site.tables / "copy") == 2)
+        attempt = running.head().attempt
+        DeltaTable(path).update(updates={"n": "7"}, predicate="n = 1")
+        add(2)
+        running.until(lambda: public_count(site.tables / "copy") == 3)
+        DeltaTable(path).delete("n = 0")
+        add(3, 4)
+        running.until(lambda: public_count(site.tables / "copy") == 5)
+        assert running.head().attempt == attempt
+        recorded = [entry.recorded.loss for entry in LossLedger(open_files(str(site.home))).entries()]
+        assert running.head().losses == tuple(recorded)
+    assert copied(site) == [0, 1, 2, 3, 4]
+    in_ledger = {each.version: each.added_rows for loss in recorded if isinstance(loss, LostVersions) for each in loss.skipped}
+    added = rows_added(tmp_path / "in")
+    assert [version for version in sorted(added) if version in in_ledger] == [1, 3]
+    assert len(copied(site)) + sum(rows or 0 for rows in in_ledger.values()) == sum(added.values())
+
+
+def rows_added(table: Path) -> dict[int, int]:
+    """Returns by version how many rows it adds, by the table's own log."""
+    commits = {int(path.stem): path.read_text().splitlines() for path in (table / "_delta_log").glob("*.json")}
+    return {
+        version: sum(json.loads(action["add"]["stats"])["numRecords"] for action in map(json.loads, lines) if "add" in action)
+        for version, lines in commits.items()
+    }
 
 
 def test_a_loss_is_accepted_of_a_source_only(site: Site, request: pytest.FixtureRequest) -> None:

@@ -23,7 +23,9 @@ makes one."""
 NOT_IN_A_SMALL_RUN = frozenset(
     {
         Step.WORKSPACE_CREATE,
+        Step.LOSS_RECORD,
         Step.LOSS_ACCEPT,
+        Step.LOSS_UNDO,
         Step.TIDY_FILE,
         Step.TIDY_END,
         Step.KEEP_ANSWER,

@@ -25,6 +25,7 @@ from spark_jobs.protocol.documents import (
     PinnedInput,
     PipelineDocument,
     Publish,
+    RecordedLoss,
     RestoreFrom,
     RoundDocument,
     RunState,
@@ -36,6 +37,7 @@ from spark_jobs.protocol.documents import (
     StartResponse,
     Status,
     TidiedInput,
+    UndoneLoss,
     WorkDirectory,
 )
 from spark_jobs.protocol.history import CheckpointHistory, StepTime
@@ -46,6 +48,7 @@ from spark_jobs.protocol.ids import (
     CheckpointId,
     IncarnationId,
     InputName,
+    LossId,
     PipelineName,
     PipelineUuid,
     RequestId,
@@ -96,7 +99,7 @@ _LOST = {"input": InputName("departures"), "stage": StageName("hourly")}
 _LOSSES = (
     LostFiles(**_LOST, files=(LostFile(path="file:///data/in/1.csv", size_bytes=90, rows=9),)),
     LostVersions(**_LOST, path="/data/flights", first=1, last=3, files=(LostFile(path="file:///data/flights/4.parquet"),)),
-    LostOffsets(**_LOST, topics={"clicks": {0: OffsetRange(first=3, end=5)}}),
+    LostOffsets(**_LOST, id=LossId("1-3"), topics={"clicks": {0: OffsetRange(first=3, end=5)}}),
 )
 
 
@@ -155,7 +158,12 @@ SAMPLES: tuple[Document, ...] = (
         parameters={"ratio": 0.5}, graph={"stages": {"hourly": {"inputs": {"departures": "departures"}}}}, begun_at=_NOON, sources=_KNOWN,
         begins_now={StageName("hourly"): _KNOWN},
     ),
-    AcceptedLoss(nonce=_NONCE, round=RoundNumber(1), attempt=AttemptNumber(3), run=_RUN, accepted_at=_NOON, losses=_LOSSES),
+    RecordedLoss(
+        nonce=_NONCE, loss=_LOSSES[1], incarnation=_INCARNATION, round=RoundNumber(1), attempt=AttemptNumber(3), run=_RUN,
+        recorded_at=_NOON,
+    ),
+    AcceptedLoss(nonce=_NONCE, loss=LossId("1-1"), reason="The files are of March.", accepted_at=_NOON),
+    UndoneLoss(nonce=_NONCE, loss=LossId("1-1"), round=RoundNumber(2), undone_at=_NOON),
     TidiedInput(
         nonce=_NONCE, round=RoundNumber(1), input=InputName("departures"), tidied_at=_NOON, left=("file:///data/in/2.csv",)
     ),

@@ -23,7 +23,7 @@ from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
 from spark_jobs.publication.fitting import shape, unreadable
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
-from spark_jobs.runtime.inputs.lost_errors import lost_before_read
+from spark_jobs.runtime.inputs.lost_errors import ON_GONE, lost_before_read
 from spark_jobs.runtime.inputs.old_query import refused
 from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, another_source, refused_input
 from spark_jobs.runtime.spark.plan import Leaf, change_options, first_delta_version, unread_delta_files
@@ -113,7 +113,7 @@ class DeltaSource(SourceKind):
             raise refused_input(
                 name,
                 "sets failOnDataLoss=false: versions that are gone from the table's log would be left out silently",
-                "Remove the option. A run whose versions are gone says so, and --accept-data-loss goes on without them.",
+                f"Remove the option. A run whose versions are gone says so, and --accept-data-loss goes on without them. {ON_GONE}",
             )
         if "excluderegex" in options:
             raise refused_input(
@@ -133,7 +133,7 @@ class DeltaSource(SourceKind):
                 name,
                 f"sets {_SKIP}=true: new rows of a version that also changes others would be left out silently",
                 "Remove the option. A version that changes rows after the end of the round does no harm. A run that would have to read "
-                "such a version says so, and --accept-data-loss goes on without it.",
+                f"such a version says so, and --accept-data-loss goes on without it. {ON_GONE}",
             )
         if {_SCHEMA_LOG.lower(), "schemalocation"} & options.keys():
             raise refused_input(
@@ -198,7 +198,7 @@ class DeltaSource(SourceKind):
         last = end.version if end.index >= 0 else end.version - 1
         loss = LostVersions(input=read.name, stage=read.stage, path=path, skipped=_skipped(read, begin, last))
         if loss.skipped and (left := beyond(loss, losses)):
-            raise lost_before_read([left])
+            raise lost_before_read(left)
 
     def check_position(self, name: InputName, session: SparkSession, leaf: Leaf, line: str) -> None:
         if _last_version(line) is not None:

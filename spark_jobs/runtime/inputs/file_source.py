@@ -20,6 +20,7 @@ from spark_jobs.protocol.pins import FilePin, FilesPin, Pin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, ExpectedFile
 from spark_jobs.runtime.inputs.csv_headers import misplaced
 from spark_jobs.runtime.inputs.inferred_types import outgrows
+from spark_jobs.runtime.inputs.lost_errors import ON_GONE
 from spark_jobs.runtime.inputs.old_query import files_read, refused
 from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, refused_input
 from spark_jobs.runtime.spark.plan import Leaf, files_found
@@ -31,6 +32,11 @@ _LOG = logging.getLogger(__name__)
 FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
 _FIXED_COLUMNS = frozenset({"binaryfile", "text"})
 _PARSED = frozenset({"csv", "json", "xml"})
+_SILENT = {
+    "ignoreMissingFiles": ("have gone", f"Remove the option. {ON_GONE}"),
+    "ignoreCorruptFiles": ("cannot be read", "Remove the option."),
+}
+"""Options with which Spark leaves out files silently: which ones, and what to do instead."""
 _ANY_NAME = "ignoreExtension"
 """Avro's option to read files whatever their names are."""
 _COMPACT_INTERVAL = 10
@@ -63,11 +69,9 @@ class FileSource(SourceKind):
                 f"sets cleanSource={options['cleansource']}: Spark would take files away that other stages or a later try have yet to read",
                 f"Remove the option, and {tidying if bounded else by_hand}.",
             )
-        for option, what in {"ignoreMissingFiles": "have gone", "ignoreCorruptFiles": "cannot be read"}.items():
+        for option, (what, instead) in _SILENT.items():
             if options.get(option.lower(), "false").lower() == "true":
-                raise refused_input(
-                    name, f"sets {option}: rows of files that {what} would be missing silently", "Remove the option."
-                )
+                raise refused_input(name, f"sets {option}: rows of files that {what} would be missing silently", instead)
         if leaf.format.lower() in _PARSED and options.get("mode", "").upper() == "DROPMALFORMED":
             raise refused_input(
                 name,

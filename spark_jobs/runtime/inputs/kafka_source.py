@@ -22,6 +22,7 @@ from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import KafkaPin, Pin
 from spark_jobs.publication.delta_jvm import java_causes, java_message
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
+from spark_jobs.runtime.inputs.lost_errors import ON_GONE
 from spark_jobs.runtime.inputs.old_query import refused
 from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, another_source, refused_input
 from spark_jobs.runtime.spark.plan import (
@@ -54,7 +55,7 @@ class KafkaSource(SourceKind):
             raise refused_input(
                 name,
                 "sets failOnDataLoss=false: records that have expired would be left out silently",
-                "Remove the option. A run whose records are gone says so, and --accept-data-loss goes on without them.",
+                f"Remove the option. A run whose records are gone says so, and --accept-data-loss goes on without them. {ON_GONE}",
             )
         if bounded and not any(option.lower().startswith("starting") for option in leaf.options):
             raise refused_input(

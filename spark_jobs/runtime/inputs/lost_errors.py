@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError
 from spark_jobs.protocol.losses import Loss, LostVersions, said
 
+ON_GONE = 'To go on without what is gone by itself, and to count it, declare the source with on_gone="skip".'
 _READ_BEFORE = "What the stages have read before is staged or public."
 
 

@@ -1,14 +1,16 @@
-"""Refuses what is gone of the sources of a round, or leaves it out if the start accepts that.
+"""Refuses what is gone of the sources of a round, or leaves it out if the start accepts that, or the source is declared so.
 
-Each start compares what the stages have not read with what is still there. What is accepted is recorded in the round before
-anything is left out, and stands in every later checkpoint of the round. Only what is really gone is left out.
+Each start compares what the stages have not read with what is still there. What is left out is recorded in the loss ledger before, and
+stands in every later checkpoint of the round. Only what is really gone is left out.
 """
 
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.documents import AttemptDocument
+from spark_jobs.protocol.errors import SourceGoesOnError
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss, beyond, said
@@ -39,6 +41,7 @@ def leave_out_lost(
     site: RoundSite,
     attempt: AttemptDocument,
     accepted: Collection[InputName],
+    skipped: Collection[InputName],
     rebuild: Callable[[StageRun], StageRun],
 ) -> list[StageRun]:
     """Compares what the stages have not read with what is there; returns the stages as they go on.
@@ -47,7 +50,8 @@ def leave_out_lost(
         stages: All of the pipeline; their queries do not run.
         site: Where they run.
         attempt: The attempt.
-        accepted: Sources that are read without what is gone of them.
+        accepted: Sources that are read without what is gone of them, because somebody has started the attempt so.
+        skipped: Sources that are always read without it.
         rebuild: Builds a stage as it goes on.
 
     Raises:
@@ -55,14 +59,15 @@ def leave_out_lost(
         InterruptedRunError: A stage's query failed.
     """
     stages = [end_beginning(stage, rebuild) for stage in stages]
-    found = {stage.stage.name: list(_lost(stage, accepted)) for stage in stages}
+    left_out = {*accepted, *skipped}
+    found = {stage.stage.name: list(_lost(stage, left_out)) for stage in stages}
     losses = [loss for each in found.values() for _, _, loss in each]
-    new = [left for loss in losses if (left := beyond(loss, site.losses)) is not None]
-    refused = [loss for loss in new if loss.input not in accepted]
+    new = [left for loss in losses for left in beyond(loss, site.losses)]
+    refused = [loss for loss in new if loss.input not in left_out]
     if refused:
         raise lost_before_read(refused)
     if new:
-        site.rounds.accept_losses(site.round.round, attempt, new)
+        new = list(LossLedger(site.rounds.files).record(site.round.round, attempt, new, accepted))
         site.losses.extend(new)
     for loss in new:
         _LOG.warning("stage %s goes on without what is gone of source %s: %s", loss.stage, loss.input, said(loss))
@@ -75,16 +80,46 @@ def check_lost(stage: StageRun, recorded: Sequence[Loss], *, thorough: bool) -> 
 
     Args:
         stage: The stage; its query does not run.
-        recorded: What was accepted as lost.
+        recorded: What is recorded as lost.
         thorough: Whether to look at each file, of which there may be a million.
 
     Raises:
-        RejectedError: A source has lost more than was accepted.
+        RejectedError: A source has lost more than is recorded.
     """
-    names = {stream.read.name for stream in stage.sources if stream is not None} if thorough else ()
-    new = [left for _, _, loss in _lost(stage, names) if (left := beyond(loss, recorded)) is not None]
+    names = _sources(stage) if thorough else frozenset[InputName]()
+    new = [left for _, _, loss in _lost(stage, names) for left in beyond(loss, recorded)]
     if new:
         raise lost_before_read(new)
+
+
+def check_skipped(stage: StageRun, recorded: Sequence[Loss], skipped: Collection[InputName]) -> None:
+    """Lets the stages be built again if a source that is read without what is gone of it has lost what a stage has not read.
+
+    Args:
+        stage: The stage; its query does not run.
+        recorded: What is recorded as lost.
+        skipped: Sources that are read without what is gone of them.
+
+    Raises:
+        SourceGoesOnError: One of them has lost more than is recorded.
+    """
+    names = _sources(stage) & set(skipped)
+    if not names:
+        return
+    found = [loss for _, _, loss in _lost(stage, names) if loss.input in names]
+    new = [left for loss in found for left in beyond(loss, recorded)]
+    if new:
+        raise SourceGoesOnError(
+            f"Source '{new[0].input}' has lost what stage '{stage.stage.name}' has not read: {said(new[0])}.",
+            exists="What the stages have read before is staged or public.",
+            safe="Nothing was read further.",
+            remedy='The source has on_gone="skip": run it again, and it goes on without these rows.',
+            sources=sorted({loss.input for loss in new}),
+        )
+
+
+def _sources(stage: StageRun) -> frozenset[InputName]:
+    return frozenset(stream.read.name for stream in stage.sources if stream is not None)
 
 
 def _go_on(

@@ -13,6 +13,7 @@ from spark_jobs.protocol.errors import (
     RejectedError,
     RestartsExhaustedError,
     SourceChangedError,
+    SourceGoesOnError,
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import BatchId, StageName
@@ -40,6 +41,7 @@ class StageAtWork:
         restarts: The pipeline's strategy, and the failures of this stage. None: the first failure ends the run.
         stopping: Set once no stage is to go on.
         check_lost: Refuses to start the stage again if a source has lost what the stage has not read.
+        check_skipped: Lets all stages be built again if one has that goes on without it.
         isolated: Whether the others run on when the stage has failed for good.
     """
 
@@ -47,6 +49,7 @@ class StageAtWork:
     restarts: Restarts | None
     stopping: threading.Event
     check_lost: Callable[[StageRun, Exception], object]
+    check_skipped: Callable[[StageRun], object]
     isolated: bool
     failure: BaseException | None = field(default=None, init=False)
     """What the run ends with: the stage has failed for good."""
@@ -183,6 +186,7 @@ class StageAtWork:
         Raises:
             RestartsExhaustedError: The strategy allows no more.
             RejectedError: A source has lost what the stage has not read: no restart brings it back.
+            SourceGoesOnError: A source has that goes on without it.
             Exception: ``error``, if no restart can heal it, or there is no strategy.
         """
         progressed = False
@@ -192,6 +196,7 @@ class StageAtWork:
             self._failed = error, committed
         if self.stopping.is_set():
             return
+        self._look_for_losses(lambda: self.check_skipped(self.run))
         if self.restarts is None or not may_heal(error):
             raise error
         if application_has_ended(self.run.frame.sparkSession):  # a new one needs a new attempt
@@ -206,11 +211,13 @@ class StageAtWork:
         is_stopping = self.stopping.wait(decision.delay_s)
         self._waits_for_restart = False
         if not is_stopping:
-            self._look_for_losses(error)
+            self._look_for_losses(lambda: self.check_lost(self.run, error))
 
-    def _look_for_losses(self, failure: Exception) -> None:
+    def _look_for_losses(self, look: Callable[[], object]) -> None:
         try:
-            self.check_lost(self.run, failure)
+            look()
+        except SourceGoesOnError:
+            raise
         except Exception as error:  # of Spark, of Delta or of Kafka: what is away now may be back for the query
             if not may_heal(error):
                 raise

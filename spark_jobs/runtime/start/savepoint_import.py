@@ -21,6 +21,7 @@ from spark_jobs.checkpoint.named_files import NamedFile
 from spark_jobs.checkpoint.savepoint import copy_files, read_savepoint, verify
 from spark_jobs.checkpoint.savepoint_files import in_flight, pending_actions, pending_rows, staged_path
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import STAGED, TOMBSTONES, tombstones_path
@@ -146,9 +147,9 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
         stage.check()
     pins = {} if source.ends_round else _pin(begins, source)
     losses = tuple(loss for loss in source.losses if loss.input in pins)
-    rounds = Rounds(begins.home)
-    if losses and not rounds.losses(begins.round.round):
-        rounds.accept_losses(begins.round.round, begins.attempt, losses)
+    ledger = LossLedger(begins.home)
+    ledger.record(begins.round.round, begins.attempt, losses)
+    losses = ledger.of_round(begins.round.round)
     with step(Step.SAVEPOINT_IMPORT):
         cuts = {name: stage.bring() for name, stage in stages.items()}
         brought = {sink: (stages[source.sinks[sink].stage].bring_unpublished(sink),) for sink in begins.unpublished}

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from spark_jobs import Pipeline
-from spark_jobs.api.source import AfterPublication, Refresh, Source, Static
+from spark_jobs.api.source import AfterPublication, OnGone, Refresh, Source, Static
 from spark_jobs.protocol.errors import InvalidPipelineError
 
 
@@ -151,6 +151,13 @@ def test_a_zone_that_cannot_be_is_refused(options: dict[str, Any], problem: str)
     with pytest.raises(InvalidPipelineError, match=problem) as refused:
         source_of(**options)
     assert "Europe/Berlin" in refused.value.remedy or "event_time=" in refused.value.remedy
+
+
+def test_rows_that_are_gone_fail_the_run_unless_the_source_skips_them() -> None:
+    assert source_of().on_gone is OnGone.FAIL
+    assert source_of(on_gone="skip").on_gone is OnGone.SKIP
+    with pytest.raises(InvalidPipelineError, match="on_gone"):
+        source_of(on_gone="ignore")
 
 
 def test_files_that_were_read_are_archived_or_deleted_on_request() -> None:

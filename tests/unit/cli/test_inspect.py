@@ -2,7 +2,7 @@ import shutil
 
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import TidiedInput
-from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.ids import InputName, LossId, StageName
 from spark_jobs.protocol.losses import LostFile, LostFiles
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.publication.publisher import publish
@@ -82,12 +82,15 @@ def test_a_table_that_is_gone_is_named(drained: UsedHome) -> None:
 
 def test_what_was_lost_and_what_was_taken_away_is_shown(interrupted: UsedHome) -> None:
     gone = LostFile(path="file:/in/4.json", size_bytes=20)
-    lost = LostFiles(input=InputName("events"), stage=StageName("hourly"), files=(gone,))
+    lost = LostFiles(id=LossId("1-2"), input=InputName("events"), stage=StageName("hourly"), files=(gone,))
     manifest = interrupted.complete(losses=(lost,))
     tidied = TidiedInput(round=manifest.round, input=InputName("events"), tidied_at=NOW, left=("file:/in/5.json",))
     Rounds(interrupted.files).tidy(tidied)
     shown = " ".join(spark_jobs("inspect", "--home", interrupted.url).stdout.split())
-    assert "Stage hourly goes on without what is gone of source events: 1 file with 20 bytes, such as file:/in/4.json." in shown
+    assert (
+        "Loss 1-2: stage hourly goes on without what is gone of source events: 1 file with 20 bytes, such as file:/in/4.json."
+        in shown
+    )
     assert "The files of source events were taken away at" in shown
     assert "1 that have changed since they were read stay, such as file:/in/5.json." in shown
     answer = document(spark_jobs("inspect", "--home", interrupted.url, "--output", "json"))

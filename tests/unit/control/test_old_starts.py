@@ -6,13 +6,37 @@ import pytest
 
 from spark_jobs.control import old_starts
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.losses import LossLedger, LossState
 from spark_jobs.control.old_starts import STARTS_KEPT, forget_old_starts
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.home.layout import ATTEMPTS, ENDED, REQUESTS, RESPONSES, ROUNDS, RUNS, request_path, run_entry_path
+from spark_jobs.home.layout import (
+    ATTEMPTS,
+    ENDED,
+    LOSSES,
+    REQUESTS,
+    RESPONSES,
+    ROUNDS,
+    RUNS,
+    request_path,
+    round_path,
+    run_entry_path,
+)
 from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.errors import InterruptedRunError
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, PipelineName, RoundNumber, RunId, start_request_id
+from spark_jobs.protocol.ids import (
+    AttemptNumber,
+    CheckpointId,
+    InputName,
+    LossId,
+    PipelineName,
+    RoundNumber,
+    RunId,
+    StageName,
+    start_request_id,
+)
+from spark_jobs.protocol.losses import LostFile, LostFiles
+from spark_jobs.storage.files import create_document
 from tests.support.aged_home import answer, ask, begin, end, run_round
 from tests.support.memory_files import Death, DyingFiles, MemoryFiles
 
@@ -54,6 +78,24 @@ def test_of_an_old_start_the_answer_is_left_and_nothing_else(files: MemoryFiles)
     assert left_of(files, 1) == []
     assert Channel(files).answer(OLD) == given
     assert len(left_of(files, 2)) == 6
+
+
+def test_what_is_settled_of_an_old_round_is_forgotten_and_an_open_loss_is_not(files: MemoryFiles) -> None:
+    run_round(files, OLD)
+    ledger, attempt = LossLedger(files), live(files, 1)
+    lost = [LostFiles(input=InputName(name), stage=StageName("copy"), files=(LostFile(path=name),)) for name in "abc"]
+    ledger.record(RoundNumber(1), attempt, lost, accepted=[InputName("a"), InputName("b")])
+    run_round(files, "newer")
+    newest = Rounds(files).latest()
+    assert newest is not None
+    files.delete(round_path(newest.round))
+    create_document(files, round_path(newest.round), newest.model_copy(update={"losses": (LossId("1-2"),)}))
+    forget_old_starts(files, live(files))
+    assert [(each.recorded.loss.id, each.state) for each in ledger.entries()] == [
+        ("1-2", LossState.ACCEPTED),
+        ("1-3", LossState.OPEN),
+    ], "the newest round leaves out the second, too, and nobody has accepted the third"
+    assert sorted(files.names(LOSSES)) == ["1-2.accepted.json", "1-2.json", "1-3.json"]
 
 
 def test_one_that_is_not_old_stays_whole(files: MemoryFiles) -> None:

@@ -84,10 +84,19 @@ def test_only_files_that_the_layout_names_are_of_a_start_or_of_a_round() -> None
         layout.ended_path(start, RunId("r")),
     ]
     assert {layout.attempt_of(name(path)) for path in starts} == {3}
-    rounds = (layout.round_path(begun), layout.round_pin_path(begun, number), layout.round_loss_path(begun, 1))
+    rounds = (layout.round_path(begun), layout.round_pin_path(begun, number))
     assert {layout.round_of(name(path)) for path in (*rounds, layout.round_tidied_path(begun, number))} == {3}
     others = ("3", "3.", "3.old", "3.savepoint", "3.json.bak", "3.a.b.json")
     assert {find(other) for find in (layout.attempt_of, layout.round_of) for other in others} == {None}
+
+
+def test_the_ledger_has_losses_by_round_and_number_and_what_became_of_them() -> None:
+    losses = [layout.loss_id(RoundNumber(number), n) for number, n in ((10, 1), (2, 10), (2, 9))]
+    paths = [*map(layout.loss_path, losses), layout.loss_accepted_path(losses[0]), layout.loss_undone_path(losses[1])]
+    found = layout.loss_names([*map(name, paths), *NOISE, "2.json", "2-1.lost.json"])
+    assert list(found.recorded) == ["2-9", "2-10", "10-1"]
+    assert (list(found.accepted), list(found.undone)) == (["10-1"], ["2-10"])
+    assert [layout.position_of_loss(loss) for loss in losses] == [(10, 1), (2, 10), (2, 9)]
 
 
 def test_only_a_directory_that_an_attempt_makes_is_its_own() -> None:

@@ -36,6 +36,7 @@ DECISIONS = {
     "PermanentFailureError": (Retry.NEVER, ExitCode.FAILED),
     "SparkJobFailedError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "SourceChangedError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
+    "SourceGoesOnError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
     "RestartsExhaustedError": (Retry.NEVER, ExitCode.FAILED),
     "IncompleteError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
 }

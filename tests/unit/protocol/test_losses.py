@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.losses import (
@@ -14,9 +16,12 @@ from spark_jobs.protocol.losses import (
     OffsetRange,
     SkippedVersion,
     beyond,
+    rows_at_most,
     said,
 )
 
+FOR_EVER = 50
+"""No test looks further."""
 WHOSE: dict[str, Any] = {"input": InputName("rows"), "stage": StageName("copy")}
 
 
@@ -44,26 +49,75 @@ def skipped(*numbers: int) -> LostVersions:
 @pytest.mark.parametrize(
     ("loss", "recorded", "left"),
     [
-        (files("a", "b"), [], files("a", "b")),
-        (files("a", "b"), [files("a")], files("b")),
-        (files("a", "b"), [files("a"), files("b")], None),
-        (files("a"), [files("a", stage="other")], files("a")),
-        (offsets(5, 9), [offsets(4, 9)], None),
-        (offsets(5, 9), [offsets(5, 8)], offsets(5, 9)),
-        (offsets(5, 9), [offsets(5, 9, number=1)], offsets(5, 9)),
-        (offsets(5, None), [offsets(5, 9)], offsets(5, None)),
-        (offsets(5, 9), [offsets(5, None)], None),
-        (offsets(5, None), [offsets(4, None)], None),
-        (versions(2, 4), [versions(2, 5)], None),
-        (versions(2, 4), [versions(3, 5)], versions(2, 4)),
-        (skipped(5), [versions(2, 4)], skipped(5)),
-        (skipped(5, 7), [skipped(5)], skipped(7)),
-        (skipped(5, 7), [skipped(5), skipped(7)], None),
-        (versions(2, 4, "a"), [versions(2, 4)], LostVersions(**WHOSE, path="/in", files=(LostFile(path="a"),))),
+        (files("a", "b"), [], [files("a", "b")]),
+        (files("a", "b"), [files("a")], [files("b")]),
+        (files("a", "b"), [files("a"), files("b")], []),
+        (files("a"), [files("a", stage="other")], [files("a")]),
+        (offsets(5, 9), [offsets(4, 9)], []),
+        (offsets(5, 9), [offsets(5, 8)], [offsets(8, 9)]),
+        (offsets(5, 9), [offsets(4, 6), offsets(6, 8)], [offsets(8, 9)]),
+        (offsets(2, 9), [offsets(4, 6)], [offsets(2, 4), offsets(6, 9)]),
+        (offsets(2, 4), [offsets(4, 6)], [offsets(2, 4)]),
+        (offsets(5, 9), [offsets(5, 9, number=1)], [offsets(5, 9)]),
+        (offsets(5, None), [offsets(5, 9)], [offsets(9, None)]),
+        (offsets(5, 9), [offsets(5, None)], []),
+        (offsets(5, None), [offsets(4, None)], []),
+        (versions(2, 4), [versions(2, 5)], []),
+        (versions(2, 4), [versions(3, 5)], [versions(2, 2)]),
+        (versions(2, 8), [versions(3, 5)], [versions(2, 2), versions(6, 8)]),
+        (versions(2, 8, "a"), [versions(3, 5)], [versions(2, 2, "a"), versions(6, 8)]),
+        (skipped(5), [versions(2, 4)], [skipped(5)]),
+        (skipped(3, 5), [versions(2, 4)], [skipped(5)]),
+        (versions(2, 8), [skipped(5)], [versions(2, 4), versions(6, 8)]),
+        (skipped(5, 7), [skipped(5)], [skipped(7)]),
+        (skipped(5, 7), [skipped(5), skipped(7)], []),
+        (versions(2, 4, "a"), [versions(2, 4)], [LostVersions(**WHOSE, path="/in", files=(LostFile(path="a"),))]),
     ],
 )
-def test_what_is_recorded_is_not_lost_again(loss: Loss, recorded: list[Loss], left: Loss | None) -> None:
+def test_what_is_recorded_is_not_lost_again(loss: Loss, recorded: list[Loss], left: list[Loss]) -> None:
     assert beyond(loss, recorded) == left
+
+
+@given(
+    first=st.integers(0, 12),
+    length=st.none() | st.integers(1, 12),
+    recorded=st.lists(st.tuples(st.integers(0, 20), st.none() | st.integers(1, 8)), max_size=4),
+)
+def test_each_offset_of_a_loss_is_in_the_ledger_once(
+    first: int, length: int | None, recorded: list[tuple[int, int | None]]
+) -> None:
+    ledger: list[Loss] = []
+    for begin, count in [*recorded, (first, length)]:
+        ledger += beyond(offsets(begin, None if count is None else begin + count), ledger)
+    wanted = {offset for begin, count in [*recorded, (first, length)] for offset in offsets_of(begin, count)}
+    found = [
+        offset
+        for loss in ledger
+        if isinstance(loss, LostOffsets)
+        for gone in loss.topics["clicks"].values()
+        for offset in offsets_of(gone.first, None if gone.end is None else gone.end - gone.first)
+    ]
+    assert sorted(found) == sorted(wanted)
+
+
+def offsets_of(first: int, count: int | None) -> range:
+    return range(first, FOR_EVER if count is None else min(first + count, FOR_EVER))
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows"),
+    [
+        (files("a", "b"), None),
+        (LostFiles(**WHOSE, files=(LostFile(path="a", rows=3), LostFile(path="b", rows=4))), 7),
+        (offsets(5, 9), 4),
+        (offsets(5, None), None),
+        (skipped(5, 7), 6),
+        (versions(2, 4), None),
+        (LostVersions(**WHOSE, path="/in", files=(LostFile(path="a", rows=3),)), 3),
+    ],
+)
+def test_a_loss_has_no_more_rows_than_the_logs_tell(loss: Loss, rows: int | None) -> None:
+    assert rows_at_most(loss) == rows
 
 
 def test_a_loss_is_said_with_what_is_known_of_it() -> None:

@@ -16,6 +16,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import write_status
+from spark_jobs.home.layout import loss_id
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import (
@@ -39,9 +40,19 @@ from spark_jobs.protocol.errors import (
     StorageFullError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import IncarnationId, PipelineName, RequestId, RoundNumber, RunId, WorkDirectoryId
+from spark_jobs.protocol.ids import (
+    IncarnationId,
+    InputName,
+    PipelineName,
+    RequestId,
+    RoundNumber,
+    RunId,
+    StageName,
+    WorkDirectoryId,
+)
+from spark_jobs.protocol.losses import LostFile, LostFiles
 from spark_jobs.publication.publisher import publish
-from spark_jobs.runtime.application import Application
+from spark_jobs.runtime.application import Application, carried_losses
 from spark_jobs.runtime.launch import RunOptions, launch, launch_requested, plan
 from spark_jobs.storage.files import create_document, local_path
 from spark_jobs.storage.local import LocalFiles
@@ -334,3 +345,18 @@ def test_a_stopped_run_gets_its_answer_again_where_another_one_has_begun_anew_an
     again = home.channel.request_start(stopped.run, parameters=stopped.parameters)
     assert launch_requested(small_pipeline.pipeline, home.files, again.request, no_spark).checkpoint == head.checkpoint
     assert home.channel.attempts.numbers() == [stopped.attempt, home.request.attempt]
+
+
+def test_a_round_that_replaces_another_has_its_losses_up_to_the_checkpoint_and_undoes_the_others() -> None:
+    def lost(number: int, source: str = "rows") -> LostFiles:
+        return LostFiles(
+            id=loss_id(RoundNumber(1), number),
+            input=InputName(source),
+            stage=StageName("copy"),
+            files=(LostFile(path=str(number)),),
+        )
+
+    recorded = [lost(1), lost(2, "clicks"), lost(3)]
+    assert carried_losses(recorded, recorded[:2], ()) == {"losses": ("1-1", "1-2"), "undoes": ("1-3",)}
+    assert carried_losses(recorded, recorded[:2], [InputName("clicks")]) == {"losses": ("1-1",), "undoes": ("1-2", "1-3")}
+    assert carried_losses(recorded, [], ()) == {"losses": (), "undoes": ("1-1", "1-2", "1-3")}

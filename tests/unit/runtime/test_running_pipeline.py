@@ -88,6 +88,7 @@ class Pipeline:
             parent=None,
             build=lambda: list(self.stages.values()),
             check_lost=lambda stage, error: None,
+            check_skipped=lambda stage: None,
             to_its_end=lambda stage: None,
             build_again=lambda earlier, ended: earlier,
         )
@@ -226,7 +227,9 @@ class Failing:
             losses=[],
         )
         declared = {"restart": NoRestart(), "on_stage_failure": OnStageFailure.ISOLATE, "checkpointing": DECLARED}
-        graph: Any = SimpleNamespace(sources={}, statics={}, stages={}, unbounded=False, **declared)
+        graph: Any = SimpleNamespace(
+            sources={}, statics={}, stages={}, unbounded=False, skips_what_is_gone=frozenset(), **declared
+        )
         document = PipelineDocument(name=PipelineName("p"), uuid=PIPELINE)
         run = RoundRun(graph, home, document, attempt(1), ROUND, site, cast(Any, None))
         self._running = RunningPipeline(run)

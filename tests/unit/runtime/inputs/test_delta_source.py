@@ -47,3 +47,4 @@ def test_an_option_that_leaves_rows_out_silently_is_refused(option: str) -> None
     with pytest.raises(InvalidPipelineError, match=option) as refused:
         DeltaSource().check(InputName("rows"), leaf, bounded=True, moving=False)
     assert "--accept-data-loss" in refused.value.remedy
+    assert 'on_gone="skip"' in refused.value.remedy

@@ -18,6 +18,7 @@ from spark_jobs.protocol.errors import (
     RestartsExhaustedError,
     RunCancelledError,
     SourceChangedError,
+    SourceGoesOnError,
     StorageError,
 )
 from spark_jobs.protocol.ids import StageName
@@ -53,11 +54,18 @@ class Failing:
             ),
         )
         self.lost: Exception | None = None
-        self.at_work = StageAtWork(cast(StageRun, stage), self.restarts, self.stopping, self._check_lost, isolated)
+        self.goes_on: Exception | None = None
+        self.at_work = StageAtWork(
+            cast(StageRun, stage), self.restarts, self.stopping, self._check_lost, self._check_skipped, isolated
+        )
 
     def _check_lost(self, run: StageRun, error: Exception) -> None:
         if self.lost is not None:
             raise self.lost
+
+    def _check_skipped(self, run: StageRun) -> None:
+        if self.goes_on is not None:
+            raise self.goes_on
 
     def fails(self, error: Exception) -> None:
         self.at_work._wait_for_restart(error)
@@ -102,6 +110,24 @@ def test_a_stage_that_has_lost_its_input_does_not_start_again() -> None:
     failing.lost = RejectedError("Its records have expired.")
     with pytest.raises(RejectedError, match="expired"):
         failing.fails(InterruptedRunError("A file is gone."))
+
+
+@pytest.mark.usefixtures("spark_runs")
+@pytest.mark.parametrize("error", [InterruptedRunError("A file is gone."), RejectedError("Version 3 changes rows.")])
+def test_a_stage_whose_source_goes_on_without_what_is_gone_is_built_again_and_that_is_no_restart(error: Exception) -> None:
+    failing = Failing(attempts=0, isolated=True)
+    failing.goes_on = SourceGoesOnError("Version 3 is passed over.")
+    with pytest.raises(SourceGoesOnError):
+        failing.fails(error)
+    assert (failing.told, failing.restarts.history.restarts) == ([], 0)
+
+
+@pytest.mark.usefixtures("spark_runs")
+def test_a_stage_fails_as_usual_where_nobody_can_tell_whether_its_source_goes_on() -> None:
+    failing, error = Failing(attempts=1000), InterruptedRunError("A file is gone.")
+    failing.goes_on = StorageError("Kafka does not answer.")
+    failing.fails(error)
+    assert failing.told == [(STAGE, error)]
 
 
 @pytest.mark.usefixtures("spark_runs")

@@ -37,7 +37,7 @@ def restarts_after(delay_ms: int) -> Restarts:
     return Restarts(FixedDelay(attempts=1_000, delay_ms=delay_ms), lambda: 0.0, random.Random(0))
 
 
-def _nothing(run: StageRun, error: Exception) -> None:
+def _nothing(*looked_at: object) -> None:
     """Nothing is lost."""
 
 
@@ -59,7 +59,7 @@ class Stage:
             frame=SimpleNamespace(sparkSession=None),
             heartbeat=SimpleNamespace(restarting=lambda name, error: None),
         )
-        self.in_cut = StageAtWork(cast(StageRun, run), restarts_after(0), threading.Event(), _nothing, isolated=False)
+        self.in_cut = StageAtWork(cast(StageRun, run), restarts_after(0), threading.Event(), _nothing, _nothing, isolated=False)
 
     def plans(self) -> None:
         entry = "\n".join(["v1", json.dumps({"batchWatermarkMs": 0}), '{"else": 1}', "-"]).encode()
@@ -163,7 +163,9 @@ class Ending:
             frame=SimpleNamespace(sparkSession=None),
             heartbeat=SimpleNamespace(restarting=lambda name, error: None),
         )
-        self.stages.append(EndingStage(cast(StageRun, run), self._restarts, self.stopping, _nothing, False, self._to_its_end))
+        self.stages.append(
+            EndingStage(cast(StageRun, run), self._restarts, self.stopping, _nothing, _nothing, False, self._to_its_end)
+        )
         return self.stages[-1]
 
     def _to_its_end(self, run: StageRun) -> None:

@@ -1,0 +1,80 @@
+"""The operator that accepts losses of a pipeline."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider.exceptions import raising_airflow_errors
+from airflow_provider.facts import acceptance_facts
+from airflow_provider.hidden_values import refuse_hidden_arguments
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.links import LINKS, record_homes
+from airflow_provider.retry import RETRIES
+from airflow_provider.tasks.identity import run_id_of
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.losses import LossLedger
+from spark_jobs.protocol.ids import LossId
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class AcceptLossOperator(BaseOperator):
+    """Accepts losses of a pipeline: their rows stay out, and no task fails because of them any more.
+
+    Put it behind a task with which a person decides. Idempotent: of a loss that is accepted already the first reason stands.
+
+    Returns as XCom what :func:`airflow_provider.facts.acceptance_facts` says.
+
+    Args:
+        home: The pipeline's home, inside the connection's home roots. Templated.
+        losses: The ids of the losses, such as ``"3-1"``: one, several, or none. Templated.
+        reason: Why, for whoever reads the ledger; the name of the DAG run is added. Templated.
+        conn_id: The connection, of type ``stream_pipeline``.
+        retries: As for every operator, but for the default.
+        kwargs: As for every operator.
+
+    Raises:
+        PipelineRunRefusedError: The home has no such loss, or its input is read again. None was accepted; Airflow does not retry.
+        PipelineRunError: The storage fails; a retry does the rest.
+    """
+
+    template_fields: Sequence[str] = ("home", "losses", "reason")
+    operator_extra_links = LINKS
+    ui_color = "#e8f0e4"
+
+    def __init__(
+        self,
+        *,
+        home: str,
+        losses: str | Sequence[str],
+        reason: str,
+        conn_id: str = StreamPipelineHook.default_conn_name,
+        retries: int | None = RETRIES,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, **kwargs)
+        self.home = home
+        self.losses = losses
+        self.reason = reason
+        self.conn_id = conn_id
+
+    @cached_property
+    def hook(self) -> StreamPipelineHook:
+        return StreamPipelineHook(self.conn_id)
+
+    def execute(self, context: "Context") -> dict[str, Any]:
+        """Accepts the losses."""
+        with raising_airflow_errors():
+            refuse_hidden_arguments(self)
+            files = self.hook.files(self.home)
+            Channel(files).claimed()
+            record_homes(context, self.conn_id, {files.url: None})
+            named = [self.losses] if isinstance(self.losses, str) else self.losses
+            ledger = LossLedger(files)
+            accepted = ledger.accept([LossId(loss) for loss in named], f"{self.reason} ({run_id_of(context['ti'])})")
+            facts = acceptance_facts(files.url, accepted, ledger.entries())
+            self.log.info("Accepted %s; %d losses are open.", ", ".join(facts["losses"]) or "no loss", facts["open"])
+            return facts

@@ -1,0 +1,104 @@
+"""The loss ledger: what is recorded, once, and what becomes of it."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.control.losses import LossLedger, LossState
+from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.documents import AttemptDocument
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import InputName, LossId, RoundNumber, StageName
+from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
+from spark_jobs.storage.local import LocalFiles
+from tests.support.documents import SAMPLES
+from tests.unit.control.test_rounds import begun
+
+(ATTEMPT,) = (sample for sample in SAMPLES if isinstance(sample, AttemptDocument))
+ORDERS = InputName("orders")
+FIRST, SECOND = RoundNumber(1), RoundNumber(2)
+
+
+def lost(*paths: str, stage: str = "copy") -> LostFiles:
+    return LostFiles(input=ORDERS, stage=StageName(stage), files=tuple(LostFile(path=path) for path in paths))
+
+
+def paths(losses: tuple[Loss, ...]) -> list[list[str]]:
+    return [[file.path for file in loss.files] for loss in losses if isinstance(loss, LostFiles)]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> LossLedger:
+    return LossLedger(LocalFiles(tmp_path))
+
+
+def test_a_loss_of_each_stage_is_recorded_under_a_number_of_the_round(ledger: LossLedger) -> None:
+    recorded = ledger.record(FIRST, ATTEMPT, [lost("a"), lost("a", stage="count")])
+    assert [(loss.id, loss.stage) for loss in recorded] == [("1-1", "copy"), ("1-2", "count")]
+    assert ledger.of_round(FIRST) == recorded
+    assert ledger.of_round(SECOND) == ()
+
+
+def test_what_is_recorded_in_a_round_is_not_recorded_again(ledger: LossLedger) -> None:
+    ledger.record(FIRST, ATTEMPT, [lost("a")])
+    assert paths(ledger.record(FIRST, ATTEMPT, [lost("a", "b")])) == [["b"]]
+    assert ledger.record(FIRST, ATTEMPT, [lost("a", "b")]) == ()
+    assert paths(ledger.of_round(FIRST)) == [["a"], ["b"]]
+
+
+def test_two_attempts_that_record_at_once_give_two_numbers(ledger: LossLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, seen = LossLedger(ledger.files), list[int]()
+    names = LocalFiles.names
+
+    def names_before_the_other_records(files: LocalFiles, directory: str) -> list[str]:
+        found = names(files, directory)
+        seen.append(len(found))
+        if len(seen) == 2:  # the first one has looked for the next number, and has not created its document
+            other.record(FIRST, ATTEMPT, [lost("b")])
+        return found
+
+    monkeypatch.setattr(LocalFiles, "names", names_before_the_other_records)
+    (mine,) = ledger.record(FIRST, ATTEMPT, [lost("a")])
+    assert mine.id == "1-2"
+    assert paths(ledger.of_round(FIRST)) == [["b"], ["a"]]
+
+
+def test_a_loss_is_open_until_somebody_accepts_it(ledger: LossLedger) -> None:
+    ledger.record(FIRST, ATTEMPT, [lost("a")])
+    assert [each.state for each in ledger.entries()] == [LossState.OPEN]
+    ledger.accept([LossId("1-1")], "deleted by the vendor")
+    ledger.accept([LossId("1-1")], "again")
+    (entry,) = ledger.entries()
+    assert entry.state is LossState.ACCEPTED
+    assert entry.acceptance is not None
+    assert entry.acceptance.reason == "deleted by the vendor"
+
+
+def test_a_run_that_was_started_with_the_acceptance_of_a_source_accepts_its_losses_alone(ledger: LossLedger) -> None:
+    clicks = lost("b").model_copy(update={"input": InputName("clicks")})
+    ledger.record(FIRST, ATTEMPT, [lost("a"), clicks], accepted=[ORDERS])
+    assert [each.state for each in ledger.entries()] == [LossState.ACCEPTED, LossState.OPEN]
+
+
+def test_of_several_losses_of_which_one_is_unknown_or_undone_none_is_accepted(ledger: LossLedger) -> None:
+    ledger.record(FIRST, ATTEMPT, [lost("a"), lost("b")])
+    ledger.undo([LossId("1-2")], SECOND)
+    for other, said in (("9-9", "has no loss 9-9"), ("1-2", "is undone")):
+        with pytest.raises(RejectedError, match=said):
+            ledger.accept([LossId("1-1"), LossId(other)], "why")
+    assert [each.state for each in ledger.entries()] == [LossState.OPEN, LossState.UNDONE]
+
+
+def test_an_accepted_loss_can_be_undone(ledger: LossLedger) -> None:
+    ledger.record(FIRST, ATTEMPT, [lost("a")], accepted=[ORDERS])
+    ledger.undo([LossId("1-1")], SECOND)
+    ledger.undo([LossId("1-1")], SECOND)
+    assert [each.state for each in ledger.entries()] == [LossState.UNDONE]
+
+
+def test_a_round_leaves_out_its_own_losses_and_those_that_it_has_from_the_round_before(ledger: LossLedger) -> None:
+    ledger.record(FIRST, ATTEMPT, [lost("a"), lost("b")])
+    rounds = Rounds(ledger.files)
+    rounds.begin(begun(2).model_copy(update={"losses": (LossId("1-2"),)}))
+    ledger.record(SECOND, ATTEMPT, [lost("c")])
+    assert paths(rounds.losses(SECOND)) == [["b"], ["c"]]
