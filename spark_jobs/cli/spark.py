@@ -91,7 +91,16 @@ def given_settings(place: Place, conf: Sequence[str] | None) -> dict[str, str]:
         InvalidParameterError: One has no value.
         InvalidPipelineError: One is not a user's to choose.
     """
-    return dict(check_settings(place, conf_of_environment(os.environ) | pairs("--conf", conf)))
+    return dict(check_settings(place, settings_asked(conf)))
+
+
+def settings_asked(conf: Sequence[str] | None) -> dict[str, str]:
+    """Returns what :func:`given_settings` checks, as it was given.
+
+    Raises:
+        InvalidParameterError: One has no value.
+    """
+    return conf_of_environment(os.environ) | pairs("--conf", conf)
 
 
 @contextmanager
