@@ -131,12 +131,6 @@ class Definitions(GraphElementRegistry):
                 f"{self.title(output)} is not supported: a pipeline writes Delta tables, whose checkpoint decides what is public.",
                 "Write a streaming table, and let a task or a pipeline of its own hand its rows on.",
             )
-        if isinstance(output, MaterializedView):
-            raise self.refused(
-                output.source_code_location,
-                f"{self.title(output)} is not supported.",
-                "Define a streaming table, or compute it in a task after the pipeline's.",
-            )
         table_format = getattr(output, "format", None)
         if table_format is not None and table_format.lower() != "delta":
             raise self.refused(

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.pipelines.flow import Flow
-from pyspark.pipelines.output import StreamingTable, TemporaryView
+from pyspark.pipelines.output import MaterializedView, TemporaryView
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
@@ -30,6 +30,8 @@ class FoundFlow:
     flow: Flow
     inputs: tuple[str, ...]
     """The names of sources, static inputs and stages, each once."""
+    aggregated: bool = False
+    """Whether its rows are groups, which change when rows are added."""
 
 
 @dataclass
@@ -96,16 +98,19 @@ class Flows:
         Raises:
             InvalidPipelineError: It fails, or reads what no stage can.
         """
-        finding = _Finding(self, flow)
+        view = self._materialized(flow)
+        finding = _Finding(self, flow, materialized=view)
         returned: Any = None
         try:
             with answering(finding), found_as_active(self.session):
                 returned = flow.func()
         except NeedsSparkError as error:
             finding.all_found = False
-            if not finding.streams:
+            if view or not finding.streams:
                 raise self.definitions.refused(
-                    flow.source_code_location, f"the flow {flow.name!r} asks for {error} before it reads a stream.", _ALL_BEFORE
+                    flow.source_code_location,
+                    f"the flow {flow.name!r} asks for {error} {'while its inputs are looked for' if view else 'before it reads a stream'}.",
+                    "Leave it out." if view else _ALL_BEFORE,
                 ) from error
         except StreamPipelineError:
             raise
@@ -117,12 +122,16 @@ class Flows:
                 location, f"the flow {flow.name!r} returns {type(returned).__name__}, not a frame.", "Return a streaming frame."
             )
         if finding.all_found and not finding.streams:
+            what = "table of the project" if view else "stream"
             raise definitions.refused(
                 location,
-                f"the flow {flow.name!r} reads no stream, and a streaming table is filled by one.",
-                "Read one of its inputs with spark.readStream.",
+                f"the flow {flow.name!r} reads no {what}, and its rows are kept up to date from one.",
+                "Compute it in a task." if view else "Read one of its inputs with spark.readStream.",
             )
-        return FoundFlow(flow, tuple(dict.fromkeys(finding.inputs)))
+        return FoundFlow(flow, tuple(dict.fromkeys(finding.inputs)), isinstance(returned, FrameStandIn) and returned.aggregated)
+
+    def _materialized(self, flow: Flow) -> bool:
+        return isinstance(self.definitions.find(flow.target), MaterializedView)
 
     def as_stage(self, found: FoundFlow) -> Function:
         """Returns the function of the stage that a flow becomes; its inputs are given by name."""
@@ -131,7 +140,8 @@ class Flows:
             running = _Running(self, found.flow, frames, next(iter(frames.values())).sparkSession)
             with answering(running), found_as_active(self.session):
                 frame: object = found.flow.func()
-            if isinstance(frame, DataFrame) and plan.is_stateful(frame):
+            whole = found.aggregated and self._materialized(found.flow)  # then no row is late
+            if isinstance(frame, DataFrame) and not whole and plan.is_stateful(frame):
                 running.check_watermarks()
             return frame
 
@@ -154,9 +164,10 @@ class Flows:
 class _Finding:
     """Answers the reads of a flow whose inputs are looked for."""
 
-    def __init__(self, flows: Flows, flow: Flow) -> None:
+    def __init__(self, flows: Flows, flow: Flow, *, materialized: bool) -> None:
         self._flows = flows
         self._flow = flow
+        self._materialized = materialized
         self._views: list[str] = []
         self.inputs: list[str] = []
         self.streams = False
@@ -168,10 +179,14 @@ class _Finding:
             return None
         if isinstance(output, TemporaryView):
             return self._of_view(output)
-        if not read.streaming:
+        if not read.streaming and not self._materialized:
             raise self._refused(
                 f"reads the table {name!r} of the project as a batch, which has no end before the pipeline's.",
                 f"Read it as a stream: spark.readStream.table({name!r}).",
+            )
+        if read.streaming and isinstance(output, MaterializedView):
+            raise self._refused(
+                f"reads the materialized view {name!r} as a stream, and its rows change.", "Read what the view reads."
             )
         if self._flows.definitions.namespace.identity(output.name) in self._flows.definitions.changes:
             raise self._refused(
@@ -181,10 +196,14 @@ class _Finding:
         if read.calls[-1].method != "table" or options:
             what = f"with the option {options[0]!r}" if options else "by its change feed"
             raise self._refused(f"reads the table {name!r} of the project {what}.", f"Write spark.readStream.table({name!r}).")
-        assert isinstance(output, StreamingTable)
         return self._frame(self._flows.definitions.namespace.short(output.name), streaming=True)
 
     def outside(self, read: Read) -> Any:
+        if self._materialized:
+            raise self._refused(
+                "reads something outside of the project, whose changes would not reach the rows that the view has.",
+                "Read it in a streaming table, and read that table here.",
+            )
         return self._frame(self._flows.inputs.named(read), streaming=read.streaming)
 
     def sql(self, text: str) -> Any:
@@ -211,9 +230,11 @@ class _Finding:
         use = Use(name, self._flows.definitions.place(self._flow.source_code_location))
         if streaming:
             self._flows.inputs.uses.append(use)
-        return FrameStandIn(self._flows.session, use if streaming else None, self._mark)
+        return FrameStandIn(self._flows.session, use if streaming else None, mark=self._mark)
 
     def _mark(self, use: Use | None, column: str, delay: str) -> None:
+        if self._materialized:
+            raise self._refused("sets a watermark, and no row of a materialized view is late.", "Remove it.")
         if use is None:
             raise self._refused(
                 "sets a watermark on a frame that is not an input as it was read.",

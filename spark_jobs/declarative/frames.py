@@ -31,11 +31,13 @@ class FrameStandIn:
     Args:
         spark: The session's stand-in.
         direct: The read whose columns it has, if it has no others.
+        aggregated: Whether its rows are groups.
         mark: Called with a read and the arguments of ``withWatermark``.
     """
 
     spark: Any = field(repr=False)
     direct: Use | None = None
+    aggregated: bool = False
     mark: Callable[[Use | None, str, str], None] = field(default=lambda use, column, delay: None, repr=False)
 
     @property
@@ -44,7 +46,7 @@ class FrameStandIn:
 
     def withWatermark(self, eventTime: str, delayThreshold: str) -> "FrameStandIn":
         self.mark(self.direct, eventTime, delayThreshold)
-        return FrameStandIn(self.spark, self.direct, self.mark)
+        return self
 
     def transform(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return func(self, *args, **kwargs)
@@ -62,11 +64,13 @@ class FrameStandIn:
         if gives is None:
             raise NeedsSparkError(name)
         if not callable(attribute):
-            return _Grouped(self)
+            return _Grouped(self, self.aggregated)
 
         def call(*arguments: Any, **options: Any) -> Any:
-            frame = FrameStandIn(self.spark, self.direct if name in _KEEP_ROWS_AS_READ else None, self.mark)
-            return frame if gives is DataFrame else _Grouped(frame)
+            given = [each for each in (*arguments, *options.values()) if isinstance(each, FrameStandIn)]
+            aggregated = name == "agg" or any(each.aggregated for each in (self, *given))
+            frame = FrameStandIn(self.spark, self.direct if name in _KEEP_ROWS_AS_READ else None, aggregated, self.mark)
+            return frame if gives is DataFrame else _Grouped(frame, True)
 
         return call
 
@@ -74,13 +78,16 @@ class FrameStandIn:
 class _Grouped:
     """Stands in for what ``groupBy``, ``na`` and ``stat`` give: its methods give frames."""
 
-    def __init__(self, frame: FrameStandIn) -> None:
+    def __init__(self, frame: FrameStandIn, aggregated: bool) -> None:
         self._frame = frame
+        self._aggregated = aggregated
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *arguments, **options: self if name == "pivot" else FrameStandIn(self._frame.spark, None, self._frame.mark)
+        return lambda *arguments, **options: (
+            self if name == "pivot" else FrameStandIn(self._frame.spark, None, self._aggregated, self._frame.mark)
+        )
 
 
 def _gives(attribute: Any) -> type | None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pyspark.pipelines.cli import PipelineSpec
 from pyspark.pipelines.flow import AutoCdcFlow, Flow
-from pyspark.pipelines.output import Table
+from pyspark.pipelines.output import MaterializedView, Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -111,6 +111,9 @@ def _declare_table(pipeline: Pipeline, flows: Flows, table: Table, found: list[F
         with definitions.defined_at(change_flow.source_code_location):
             _declare_changes(pipeline, flows, table, change_flow, found)
         return
+    if isinstance(table, MaterializedView):
+        _declare_view(pipeline, flows, table, found)
+        return
     column, delay = flows.inputs.watermark(name) or (None, None)
     whole: dict[str, Any] = {"sink": _sink(definitions, table), "event_time": column, "watermark_delay": delay}
     if len(found) == 1 and found[0].flow.name == table.name:
@@ -163,6 +166,18 @@ def _declare_changes(pipeline: Pipeline, flows: Flows, table: Table, flow: AutoC
     name, changes = definitions.namespace.short(table.name), changes_of(definitions, flow)
     run, sink = flows.as_stage(found[0]), replace(_sink(definitions, table), **changes.options())
     _declare_stage(pipeline, name, found[0].inputs, lambda frames: _as_defined(table, name, changes.of(run(**frames))), sink=sink)
+
+
+def _declare_view(pipeline: Pipeline, flows: Flows, view: MaterializedView, found: list[FoundFlow]) -> None:
+    """Declares the stage of a materialized view. Groups are all published again; other rows stay as they are, and new ones are added."""
+    definitions = flows.definitions
+    if len(found) > 1:
+        others = ", ".join(each.flow.name for each in found if each.flow.name != view.name)
+        raise definitions.refused(
+            view.source_code_location, f"other flows write into {definitions.title(view)}: {others}.", "Remove them."
+        )
+    sink = replace(_sink(definitions, view), mode="complete" if found[0].aggregated else "append")
+    _declare_flow(pipeline, flows, view, found[0], definitions.namespace.short(view.name), sink=sink)
 
 
 def _flow_stage(definitions: Definitions, flow: Flow, table: str) -> str:

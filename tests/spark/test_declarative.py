@@ -64,6 +64,17 @@ def early():
     return spark.table("named").where("id < 10").select("id", F.lit("early").alias("why"))
 
 
+@dp.materialized_view
+def totals():
+    groups = spark.read.table("orders").groupBy("user").agg(F.count("*").alias("n"), F.sum("amount").alias("amount"))
+    return groups.where("n > 65")
+
+
+@dp.materialized_view
+def cheap():
+    return spark.table("named").where("amount < 10").select("id", "name")
+
+
 dp.create_streaming_table("newest")
 dp.create_auto_cdc_flow(
     target="newest", source="orders", keys=["user"], sequence_by="id", apply_as_deletes="amount > 90", except_column_list=["at"]
@@ -130,6 +141,13 @@ def test_a_project_gives_the_tables_of_batch_queries_and_goes_on_in_the_next_run
         WHERE (user, id) IN (SELECT user, MAX(id) FROM orders GROUP BY user) AND amount <= 90
         """,
     )
+    _same(
+        spark,
+        site,
+        "totals",
+        "SELECT user, COUNT(*) AS n, SUM(CAST(amount AS DECIMAL(10, 2))) AS amount FROM orders GROUP BY user HAVING n > 65",
+    )
+    _same(spark, site, "cheap", "SELECT CAST(id AS INT) AS id, CONCAT('user ', user) AS name FROM orders WHERE amount < 10")
 
 
 def _same(spark: SparkSession, site: Site, table: str, query: str) -> None:
@@ -171,5 +189,5 @@ def test_the_command_makes_the_tables_in_the_catalog_and_finds_them_again(tmp_pa
         tables = {name: sink["table"] for name, sink in json.loads(done.stdout)["sinks"].items()}
         counts.append(DeltaTable(tables["orders"]).to_pyarrow_table().num_rows)
     assert tables["orders"] == (tmp_path / "warehouse" / "orders").as_uri()
-    assert set(tables) == {"orders", "hourly", "notable", "newest"}
+    assert set(tables) == {"orders", "hourly", "notable", "totals", "cheap", "newest"}
     assert counts == [sum(number * 37 % 103 > 5 for number in range(last)) for last in (100, 200)]

@@ -11,7 +11,6 @@ EMPTY = '    return spark.readStream.table("raw.orders")\n'
         ('@dp.table(format="parquet")\ndef plain():\n' + EMPTY, "'plain' has the format 'parquet'"),
         ('dp.create_streaming_table("plain", format="orc")\n', "'plain' has the format 'orc'"),
         ('dp.create_sink("topic", "kafka", {})\n', "the sink 'topic' is not supported"),
-        ("@dp.materialized_view\ndef totals():\n    return spark.range(3)\n", "the materialized view 'totals' is not supported"),
         ('dp.create_streaming_table("alone")\n', "no flow writes into the streaming table 'alone'"),
         ('dp.create_streaming_table("orders")\n', "'orders' is defined already, at transformations/orders.py, line 4"),
         ('@dp.append_flow(target="order")\ndef more():\n' + EMPTY, "'more' writes into 'order', which is not defined"),
