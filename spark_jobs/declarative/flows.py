@@ -284,7 +284,7 @@ class _Running:
         return self._input(self._flows.definitions.namespace.short(output.name), name)
 
     def outside(self, read: Read) -> Any:
-        return self._input(self._flows.inputs.name_of(read), read.calls[-1].method)
+        return self._input(self._flows.inputs.name_of(read), read.name())
 
     def sql(self, text: str) -> Any:
         raise self._unexpected("spark.sql")

@@ -1,6 +1,12 @@
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from pyspark.errors import AnalysisException
 
 from spark_jobs.api.graph import Graph
+from spark_jobs.declarative.flows import InputFrame, InputWatermark
+from spark_jobs.protocol.errors import InvalidPipelineError
 from tests.unit.declarative.conftest import Project
 
 
@@ -216,3 +222,20 @@ def test_two_watermarks_for_one_input_are_refused_with_both_places(orders: Proje
     )
     error = orders.refused("and another one, at transformations/more.py, line 8, with the delay '2 hours' on 'at'")
     assert "transformations/more.py, line 4: the flow reads 'orders' with the delay '10 minutes' on 'at'" in str(error)
+
+
+def test_a_flow_that_reads_something_else_when_it_runs_is_refused(orders: Project) -> None:
+    orders.write("more.py", 'reads = iter(["orders", "raw.other"])\n' + flow("spark.readStream.table(next(reads))"))
+    stage = orders.load().graph().stages["more"]  # type: ignore[index]
+    frame = SimpleNamespace(sparkSession=None, isStreaming=True)
+    with pytest.raises(InvalidPipelineError, match="'more' reads 'source_other' otherwise than when its inputs were looked for"):
+        stage.function(orders=frame)
+
+
+def test_an_input_takes_only_the_watermark_that_was_found() -> None:
+    nothing: Any = SimpleNamespace()
+    frame = InputFrame.of(nothing, InputWatermark(("at", "1 hour")))
+    assert frame.withWatermark("at", "1 hour") is frame
+    assert frame.input_watermark.wanted
+    with pytest.raises(AnalysisException, match=r"withWatermark\('at', '2 hours'\) was not found"):
+        frame.withWatermark("at", "2 hours")
