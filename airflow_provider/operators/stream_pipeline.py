@@ -67,7 +67,7 @@ class StreamPipelineOperator(BaseOperator):
     :func:`airflow_provider.facts.run_facts` says.
 
     Args:
-        entry: ``FILE.py[:NAME]`` or ``package.module[:NAME]``. Not templated: it is code.
+        entry: ``FILE.py[:NAME]``, ``package.module[:NAME]`` or a project's ``spark-pipeline.yml``. Not templated: it is code.
         home: The pipeline's home, inside the connection's home roots; a relative one starts at the first root. Templated.
         parameters: The pipeline's parameters, without secrets. Templated.
         secrets: Secret parameters: name to the id of the Airflow connection whose password is the value.

@@ -1,4 +1,4 @@
-"""Finds the pipeline that a user names: ``flights.py``, ``flights.py:NAME``, ``package.module`` or ``package.module:NAME``."""
+"""Loads the pipeline that a user names, as :mod:`spark_jobs.api.location` finds it."""
 
 import ast
 import hashlib
@@ -7,7 +7,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +18,8 @@ from spark_jobs.api.location import PipelineLocation, locate_pipeline, refused_e
 from spark_jobs.api.neighbours import neighbours_of
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Mistakes, declaring_all, suggestion
-from spark_jobs.protocol.errors import InvalidPipelineError, StreamPipelineError
+from spark_jobs.api.settings import NO_SETTINGS
+from spark_jobs.protocol.errors import InvalidPipelineError, MissingRequirementError, StreamPipelineError
 
 _SESSIONS = (
     ("pyspark.sql.session", "SparkSession", "_instantiatedSession"),
@@ -32,11 +33,15 @@ class SessionAtImportError(Exception):
     """Raised to a module that asks for a Spark session while it is imported."""
 
 
-def load_pipeline(text: str) -> Pipeline:
-    """Imports a user's module and returns its pipeline.
+def load_pipeline(text: str, settings: Mapping[str, str] = NO_SETTINGS) -> Pipeline:
+    """Imports a user's module, or the files of a project, and returns the pipeline.
 
     Neighbours of a file can be imported by it, and stay importable for the functions in it. A file's module is not in
     ``sys.modules`` afterwards: what Spark sends to other processes from it is sent whole, as from a notebook.
+
+    Args:
+        text: What a user names the pipeline by.
+        settings: Spark settings of the command, which flows of a project may ask for.
 
     Raises:
         InvalidPipelineError: There is no such module, it cannot be imported, starts a Spark session, or has not exactly one
@@ -44,49 +49,52 @@ def load_pipeline(text: str) -> Pipeline:
             error names those of the graph, too.
     """
     mistakes = Mistakes()
-    pipeline = load_sound_parts(text, mistakes)
+    pipeline = load_sound_parts(text, mistakes, settings)
     if mistakes.found:
         pipeline.sound_graph(mistakes)
     mistakes.check()
     return pipeline
 
 
-def load_sound_parts(text: str, mistakes: Mistakes) -> Pipeline:
+def load_sound_parts(text: str, mistakes: Mistakes, settings: Mapping[str, str] = NO_SETTINGS) -> Pipeline:
     """Does what :func:`load_pipeline` does, and leaves mistakes of single declarations to the caller.
 
     Args:
         text: What a user names the pipeline by.
         mistakes: Is given the mistakes of declarations. See :meth:`spark_jobs.Pipeline.sound_graph` for what becomes of their parts.
+        settings: As for :func:`load_pipeline`.
 
     Raises:
         InvalidPipelineError: There is no pipeline to look at. It names the other mistakes, too.
     """
     try:
-        return _load(text, mistakes)
+        return _load(text, mistakes, settings)
     except InvalidPipelineError as error:
         mistakes.add(error)
         mistakes.check()
         raise
 
 
-def _load(text: str, mistakes: Mistakes) -> Pipeline:
+def _load(text: str, mistakes: Mistakes, settings: Mapping[str, str]) -> Pipeline:
     location = locate_pipeline(text)
     if location.file is not None and not location.file.is_file():
-        neighbours = sorted(path.name for path in location.folder.glob("*.py"))
+        neighbours = sorted(path.name for path in location.folder.glob(f"*{location.file.suffix}"))
         raise refused_entry(text, f"the file {location.file} does not exist.", suggestion(location.file.name, neighbours))
     _check_shadow(location)
     modules, sessions = set(sys.modules), _running_sessions()
-    spark_side = _spark_side() if neighbours_of(location).uses_spark else None
+    spark_side = _spark_side() if location.is_project or neighbours_of(location).uses_spark else None
     with (
         _importable(location.folder),
         spark_side.columns_without_session() if spark_side else nullcontext() as recorded,
-        declaring_all(mistakes),
+        nullcontext() if location.is_project else declaring_all(mistakes),
     ):
-        module = _imported(location)
-    _check_sessions(location, module, modules, sessions)
+        found = _declarative().load_project(location, settings, mistakes) if location.is_project else _imported(location)
+    if isinstance(found, ModuleType):
+        _check_sessions(location, found, modules, sessions)
+    pipeline: Pipeline = _pipeline_of(location, found) if isinstance(found, ModuleType) else found
     if spark_side:
         spark_side.send_whole(neighbours_of(location).not_importable(recorded or set()))
-    return _pipeline_of(location, module)
+    return pipeline
 
 
 def _spark_side() -> Any:
@@ -95,6 +103,23 @@ def _spark_side() -> Any:
         return importlib.import_module("spark_jobs.runtime.spark.columns_at_import")
     except ImportError:
         return None
+
+
+def _declarative() -> Any:
+    """Returns :mod:`spark_jobs.declarative.load`.
+
+    Raises:
+        MissingRequirementError: A package that Spark's own definitions need is not installed.
+    """
+    try:
+        return importlib.import_module("spark_jobs.declarative.load")
+    except ImportError as error:
+        raise MissingRequirementError(
+            f"A Spark Declarative Pipelines project needs the package {error.name}, which is not installed.",
+            safe="Nothing was started.",
+            remedy="Install it: pip install 'airflow-provider-spark-jobs[spark,declarative]'.",
+            package=error.name,
+        ) from error
 
 
 def _check_shadow(location: PipelineLocation) -> None:
@@ -122,11 +147,24 @@ def _importable(folder: Path) -> Iterator[None]:
         sys.path[:] = before if str(folder) in before else [*before, str(folder)]
 
 
-def _imported(location: PipelineLocation) -> ModuleType:
+def run_file(location: PipelineLocation, given: Mapping[str, Any]) -> None:
+    """Runs a Python file of a project.
+
+    Args:
+        location: The file.
+        given: What it finds under these names.
+
+    Raises:
+        InvalidPipelineError: It fails; the error names the line.
+    """
+    _imported(location, given)
+
+
+def _imported(location: PipelineLocation, given: Mapping[str, Any] = NO_SETTINGS) -> ModuleType:
     """The user's module. It may raise anything when it runs; each becomes an error that names the line."""
     try:
         if location.file is not None:
-            return _run_file(location.file)
+            return _run_file(location.file, given)
         return importlib.import_module(str(location.module))
     except StreamPipelineError:
         raise
@@ -137,12 +175,13 @@ def _imported(location: PipelineLocation) -> ModuleType:
         raise _import_failure(location, error) from error
 
 
-def _run_file(file: Path) -> ModuleType:
+def _run_file(file: Path, given: Mapping[str, Any]) -> ModuleType:
     name = f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     loader = importlib.machinery.SourceFileLoader(name, str(file))
     spec = importlib.machinery.ModuleSpec(name, loader, origin=str(file))
     spec.has_location = True
     module = importlib.util.module_from_spec(spec)
+    vars(module).update(given)
     sys.modules[name] = module
     try:
         loader.exec_module(module)

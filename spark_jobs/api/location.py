@@ -1,10 +1,16 @@
-"""Finds where a pipeline is declared: ``flights.py``, ``flights.py:NAME``, ``package.module`` or ``package.module:NAME``."""
+"""Finds where a pipeline is declared.
+
+That is ``flights.py``, ``flights.py:NAME``, ``package.module``, ``package.module:NAME``, or ``spark-pipeline.yml``: the specification of a
+Spark Declarative Pipelines project.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spark_jobs.protocol.errors import InvalidPipelineError
+
+_SPECIFICATIONS = (".yml", ".yaml")
 
 
 @dataclass(frozen=True)
@@ -21,17 +27,24 @@ class PipelineLocation:
     """The variable; None: the only pipeline there is."""
 
     @property
+    def is_project(self) -> bool:
+        """Whether the file is the specification of a project."""
+        return self.file is not None and self.file.suffix in _SPECIFICATIONS
+
+    @property
     def folder(self) -> Path:
         """The folder that its neighbours are imported from: the file's; for a module, the one where the command was started."""
         return self.file.parent if self.file else Path.cwd()
 
 
 def locate_pipeline(text: str) -> PipelineLocation:
-    """Reads ``FILE.py[:NAME]`` or ``package.module[:NAME]``. The file need not exist.
+    """Reads ``FILE.py[:NAME]``, ``package.module[:NAME]`` or ``FILE.yml``. The file need not exist.
 
     Raises:
         InvalidPipelineError: It is neither.
     """
+    if text.endswith(_SPECIFICATIONS):
+        return PipelineLocation(text, Path(text).expanduser().absolute(), None, None)
     where, colon, name = text.rpartition(":")
     if not colon:
         where, name = text, ""
@@ -40,7 +53,7 @@ def locate_pipeline(text: str) -> PipelineLocation:
         return PipelineLocation(text, Path(where).expanduser().absolute(), None, name or None)
     if all(part.isidentifier() for part in where.split(".")) and valid_name:
         return PipelineLocation(text, None, where, name or None)
-    remedy = "Write FILE.py, FILE.py:NAME, package.module or package.module:NAME."
+    remedy = "Write FILE.py, FILE.py:NAME, package.module, package.module:NAME or spark-pipeline.yml."
     raise refused_entry(text, "it names neither a file nor a module.", remedy)
 
 

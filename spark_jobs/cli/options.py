@@ -13,7 +13,9 @@ from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_overrides
 from spark_jobs.protocol.errors import InvalidParameterError
 
-Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="FILE.py[:NAME] or package.module[:NAME]", show_default=False)]
+Entry = Annotated[
+    str, typer.Argument(metavar="ENTRY", help="FILE.py[:NAME], package.module[:NAME] or spark-pipeline.yml", show_default=False)
+]
 Home = Annotated[
     str,
     typer.Option("--home", metavar="URL", help="The pipeline's home: a path, or a file:, s3: or hdfs: URL.", show_default=False),

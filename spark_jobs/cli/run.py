@@ -60,7 +60,7 @@ from spark_jobs.cli.options import (
     parameters,
 )
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.spark import SparkStart, needing_spark, quiet_logging, spark_options, standing_stderr
+from spark_jobs.cli.spark import SparkStart, needing_spark, quiet_logging, settings_asked, spark_options, standing_stderr
 from spark_jobs.cli.terminal import Output, Terminal, command, console, output_option
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
@@ -153,7 +153,7 @@ def run(
         with ExitStack() as stack:
             if request and not dry_run:
                 stack.enter_context(Channel(files).refusals_answered(RequestId(request), terminal.mask))
-            pipeline, given = load_pipeline(entry), parameters(param, params_file)
+            pipeline, given = load_pipeline(entry, settings_asked(conf)), parameters(param, params_file)
             log = Path(stack.enter_context(TemporaryDirectory())) / "spark.log" if dry_run else local_path(files, SPARK_LOG)
             spark = SparkStart(
                 pipeline.name,

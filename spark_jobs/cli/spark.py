@@ -32,6 +32,7 @@ _TAIL_LINES = 15
 _LAST_LINES_S = 5.0
 _LOGGED_AND_RAISED = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _GATEWAY = ("java_gateway", "clientserver")
+_CATALOG, _FORGETS = "spark.sql.catalogImplementation", "in-memory"
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,16 @@ def given_settings(place: Place, conf: Sequence[str] | None) -> dict[str, str]:
         InvalidParameterError: One has no value.
         InvalidPipelineError: One is not a user's to choose.
     """
-    return dict(check_settings(place, conf_of_environment(os.environ) | pairs("--conf", conf)))
+    return dict(check_settings(place, settings_asked(conf)))
+
+
+def settings_asked(conf: Sequence[str] | None) -> dict[str, str]:
+    """Returns what :func:`given_settings` checks, as it was given.
+
+    Raises:
+        InvalidParameterError: One has no value.
+    """
+    return conf_of_environment(os.environ) | pairs("--conf", conf)
 
 
 @contextmanager
@@ -164,11 +174,12 @@ class SparkStart:
         from spark_jobs.runtime.spark.session import start_session, submitted_session
 
         options = self.options
-        # Spark makes this directory although nothing is put there: not in whatever folder the command is typed
-        aside = {"spark.sql.warehouse.dir": str(self.log.parent / "warehouse")}
+        # Spark makes this directory in whatever folder the command is typed, although only a metastore puts tables there
+        metastore = options.conf.get(_CATALOG, _FORGETS) != _FORGETS
+        aside = {} if metastore else {"spark.sql.warehouse.dir": str(self.log.parent / "warehouse")}
         if self.submitted:
             with _own_interrupts():
-                return submitted_session(self.app_name, options.conf, aside["spark.sql.warehouse.dir"])
+                return submitted_session(self.app_name, options.conf, str(self.log.parent / "warehouse"))
         try:
             with printing_to(self.log, environment_mask()), _own_interrupts():
                 return start_session(

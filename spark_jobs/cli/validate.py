@@ -47,7 +47,7 @@ from spark_jobs.cli.options import (
 )
 from spark_jobs.cli.outlook import fates_table, outlook, with_way_back
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.spark import SparkStart, needing_spark, quiet_logging, spark_options, standing_stderr
+from spark_jobs.cli.spark import SparkStart, needing_spark, quiet_logging, settings_asked, spark_options, standing_stderr
 from spark_jobs.cli.terminal import Output, command, console, output_option
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import check_workspace, open_home
@@ -103,7 +103,7 @@ def validate(
     with command(output) as terminal:
         mistakes, bound, tables, files, existing = Mistakes(), None, None, None, dict[SinkName, bool | None]()
         outlook_found, run = None, RunId(run_id) if run_id else new_run_id()
-        pipeline = load_sound_parts(entry, mistakes)
+        pipeline = load_sound_parts(entry, mistakes, settings_asked(conf))
         graph = pipeline.sound_graph(mistakes, on_end=on_end)
         declared = not mistakes.found
         with mistakes.noted():

@@ -23,6 +23,8 @@ _SESSION_CLASS = "org.apache.spark.sql.classic.SparkSession"
 _context: Any = SparkContext
 _session: Any = SparkSession
 _udf: Any = UserDefinedFunction
+_TEXTS = ("col", "column", "expr")
+"""The functions that make a column of a text."""
 
 
 @contextmanager
@@ -100,7 +102,10 @@ class _Names:
         return _NoSession() if name == _SESSION_CLASS else _Names((*self._path, name))
 
     def __call__(self, *arguments: Any) -> "_LaterObject":
-        return _later(lambda: self._found()(*arguments))
+        made = _later(lambda: self._found()(*arguments))
+        if self._path[-1] in _TEXTS and len(arguments) == 1 and isinstance(arguments[0], str):
+            made.written = arguments[0]
+        return made
 
     def _found(self) -> Any:
         found = _context._active_spark_context._jvm
@@ -143,6 +148,8 @@ class _LaterObject(JavaObject):  # type: ignore[misc]
         self._make = make
         self._made: tuple[Any, Any] | None = None
         """The object, and the context that it is of."""
+        self.written: str | None = None
+        """The text that makes the column: a name, or an expression in SQL."""
 
     def __getattr__(self, name: str) -> Any:
         if is_magic_member(name) or name == "Java":

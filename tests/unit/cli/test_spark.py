@@ -92,6 +92,16 @@ def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.Mo
     }
 
 
+@pytest.mark.parametrize(("catalog", "aside"), [("hive", False), ("in-memory", True)])
+def test_only_a_catalog_that_forgets_its_tables_has_its_warehouse_beside_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalog: str, aside: bool
+) -> None:
+    given: dict[str, str] = {}
+    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", lambda name, conf, **options: given.update(conf))
+    SparkStart("flights", SparkOptions({"spark.sql.catalogImplementation": catalog}), tmp_path / "logs" / "spark.log")()
+    assert ("spark.sql.warehouse.dir" in given) is aside
+
+
 def test_a_spark_that_was_submitted_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_jobs.runtime.spark.session.submitted_session", lambda name, conf, warehouse: f"{name}'s session")
     start = SparkStart("flights", SparkOptions({}), tmp_path / "spark.log", submitted=True)

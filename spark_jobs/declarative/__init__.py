@@ -1,0 +1,1 @@
+"""Loads Spark Declarative Pipelines projects as pipelines."""

@@ -1,0 +1,146 @@
+"""What the files of a project define: tables, views and flows, each with the file and line of its definition."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.pipelines.flow import AutoCdcFlow, Flow
+from pyspark.pipelines.graph_element_registry import GraphElementRegistry
+from pyspark.pipelines.output import MaterializedView, Output, Sink, StreamingTable, TemporaryView
+from pyspark.pipelines.source_code_location import SourceCodeLocation
+
+from spark_jobs.api.refusals import Mistakes
+from spark_jobs.declarative.names import Identity, Namespace
+from spark_jobs.declarative.session import ProjectReader, Read
+from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
+
+_KINDS = {
+    MaterializedView: "materialized view",
+    StreamingTable: "streaming table",
+    TemporaryView: "temporary view",
+    Sink: "sink",
+}
+
+
+class Definitions(GraphElementRegistry):
+    """Takes the definitions of a project's files in.
+
+    Args:
+        folder: The project's folder; files are named relative to it.
+        namespace: The catalog and the schema of names that have none.
+        mistakes: Is given what is refused.
+    """
+
+    def __init__(self, folder: Path, namespace: Namespace, mistakes: Mistakes) -> None:
+        self._folder = folder
+        self.namespace = namespace
+        self._mistakes = mistakes
+        self.outputs: dict[Identity, Output] = {}
+        self.views: dict[str, TemporaryView] = {}
+        self.flows: list[Flow] = []
+        self.changes: dict[Identity, AutoCdcFlow] = {}
+        """By target the AUTO CDC flow. What it reads is one of the flows."""
+
+    def register_output(self, output: Output) -> None:
+        with self._mistakes.noted():
+            self._check(output)
+            known = self._same_name(output)
+            if known is not None:
+                raise self.refused(
+                    output.source_code_location,
+                    f"{self.title(output)} is defined already, at {self.place(known.source_code_location)}.",
+                    "Give one of them another name.",
+                )
+            if isinstance(output, TemporaryView):
+                self.views[output.name.casefold()] = output
+            else:
+                self.outputs[self.namespace.identity(output.name)] = output
+
+    def register_flow(self, flow: Flow) -> None:
+        self.flows.append(flow)
+
+    def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:
+        with self._mistakes.noted():
+            target = self.namespace.identity(flow.target)
+            if target in self.changes:
+                raise self.refused(
+                    flow.source_code_location,
+                    f"a second AUTO CDC flow writes into {flow.target!r}; the first is at "
+                    f"{self.place(self.changes[target].source_code_location)}.",
+                    "Unite the sources in a table of their own.",
+                )
+            self.changes[target] = flow
+            read = partial(ProjectReader(Read(True, ())).table, flow.source)
+            self.register_flow(Flow(flow.name or flow.target, flow.target, {}, flow.source_code_location, read))
+
+    def register_sql(self, sql_text: str, file_path: Path) -> None:
+        with self._mistakes.noted():
+            raise self.refused(
+                SourceCodeLocation(str(file_path), 1), "definitions in SQL are not supported.", "Write them in a Python file."
+            )
+
+    def find(self, name: str) -> Output | None:
+        """Returns the view or the table that a flow means by ``name``; None if it is none of the project's."""
+        view = self.views.get(name.casefold())
+        return view if view is not None else self.outputs.get(self.namespace.identity(name))
+
+    def place(self, location: SourceCodeLocation) -> str:
+        """Returns where a definition is, such as ``transformations/orders.py, line 7``."""
+        file = Path(location.filename)
+        if file.is_relative_to(self._folder):
+            file = file.relative_to(self._folder)
+        return f"{file}, line {location.line_number}" if location.line_number else str(file)
+
+    def title(self, output: Output) -> str:
+        return f"the {_KINDS[type(output)]} {output.name!r}"
+
+    def refused(self, location: SourceCodeLocation, problem: str, remedy: str, **evidence: Any) -> InvalidPipelineError:
+        """Returns the error to raise; ``problem`` and ``remedy`` are one sentence each."""
+        return InvalidPipelineError(
+            f"{self.place(location)}: {problem}",
+            safe="Nothing was written.",
+            remedy=remedy,
+            path=location.filename,
+            line=location.line_number,
+            **evidence,
+        )
+
+    @contextmanager
+    def defined_at(self, location: SourceCodeLocation) -> Iterator[None]:
+        """Adds the place of a definition to what is refused of it."""
+        try:
+            yield
+        except RejectedError as error:
+            if "line" in error.evidence:
+                raise
+            raise InvalidPipelineError(
+                f"{self.place(location)}: {error.failed}",
+                exists=error.exists,
+                safe=error.safe or "Nothing was written.",
+                remedy=error.remedy,
+                **{"path": location.filename, "line": location.line_number} | error.evidence,
+            ) from error
+
+    def _check(self, output: Output) -> None:
+        """Refuses what is no Delta table that streams fill."""
+        if isinstance(output, Sink):
+            raise self.refused(
+                output.source_code_location,
+                f"{self.title(output)} is not supported: a pipeline writes Delta tables, whose checkpoint decides what is public.",
+                "Write a streaming table, and let a task or a pipeline of its own hand its rows on.",
+            )
+        table_format = getattr(output, "format", None)
+        if table_format is not None and table_format.lower() != "delta":
+            raise self.refused(
+                output.source_code_location,
+                f"{self.title(output)} has the format {table_format!r}, and a pipeline writes Delta tables.",
+                'Write format="delta".',
+                format=table_format,
+            )
+
+    def _same_name(self, output: Output) -> Output | None:
+        if isinstance(output, TemporaryView):
+            return self.views.get(output.name.casefold())
+        return self.outputs.get(self.namespace.identity(output.name))

@@ -1,0 +1,346 @@
+"""Finds what each flow of a project reads, and calls flows as stages."""
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.pipelines.flow import Flow
+from pyspark.pipelines.output import MaterializedView, TemporaryView
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+from spark_jobs.api.functions import Function
+from spark_jobs.declarative.definitions import Definitions
+from spark_jobs.declarative.frames import FrameStandIn, Use
+from spark_jobs.declarative.session import NeedsSparkError, ProjectSession, Read, answering, found_as_active
+from spark_jobs.protocol.errors import InvalidPipelineError, StreamPipelineError
+from spark_jobs.runtime.spark import plan
+
+_PACE = frozenset({"maxfilespertrigger", "maxbytespertrigger", "skipchangecommits"})
+"""Options of a read that say how it goes on, not which rows it gives."""
+_ALL_BEFORE = "Read everything before the first use of what only Spark knows, such as columns, a schema or a setting of Spark's."
+
+
+@dataclass(frozen=True)
+class FoundFlow:
+    """A flow with what it reads."""
+
+    flow: Flow
+    inputs: tuple[str, ...]
+    """The names of sources, static inputs and stages, each once."""
+    aggregated: bool = False
+    """Whether its rows are groups, which change when rows are added."""
+
+
+@dataclass
+class FoundInputs:
+    """What the flows of a project read."""
+
+    outside: dict[str, Read] = field(default_factory=dict)
+    """By name what becomes a source or a static input."""
+    uses: list[Use] = field(default_factory=list)
+
+    def name_of(self, read: Read) -> str | None:
+        return next((name for name, known in self.outside.items() if known == read), None)
+
+    def named(self, read: Read) -> str:
+        """Returns the input's name; one that reads the same has one already."""
+        known = self.name_of(read)
+        if known is not None:
+            return known
+        name = read.name()
+        if name.casefold() in {other.casefold() for other in self.outside}:
+            name = f"{name}_{read.digest()}"
+        self.outside[name] = read
+        return name
+
+    def watermark(self, name: str) -> tuple[str, str] | None:
+        """Returns the column and the delay of an input's watermark.
+
+        Raises:
+            InvalidPipelineError: Two flows set two.
+        """
+        marked = [use for use in self.uses if use.input == name and use.watermark is not None]
+        for use in marked[1:]:
+            if use.watermark != marked[0].watermark:
+                (column, delay), (other_column, other_delay) = marked[0].watermark or ("", ""), use.watermark or ("", "")
+                raise InvalidPipelineError(
+                    f"{marked[0].place}: the flow reads {name!r} with the delay {delay!r} on {column!r}, and another one, "
+                    f"at {use.place}, with the delay {other_delay!r} on {other_column!r}.",
+                    safe="Nothing was written.",
+                    remedy="Give both the same watermark, or let one of them read a table of its own.",
+                    input=name,
+                )
+        return marked[0].watermark if marked else None
+
+
+class Flows:
+    """The flows of a project.
+
+    Args:
+        definitions: What the project's files define.
+        session: What they find as ``spark``.
+    """
+
+    def __init__(self, definitions: Definitions, session: ProjectSession) -> None:
+        self.definitions = definitions
+        self.session = session
+        self.inputs = FoundInputs()
+        self._of_views = {
+            flow.target.casefold(): flow for flow in definitions.flows if flow.target.casefold() in definitions.views
+        }
+
+    def find(self, flow: Flow) -> FoundFlow:
+        """Calls a flow to find what it reads.
+
+        Raises:
+            InvalidPipelineError: It fails, or reads what no stage can.
+        """
+        view = self._materialized(flow)
+        finding = _Finding(self, flow, materialized=view)
+        returned: Any = None
+        try:
+            with answering(finding), found_as_active(self.session):
+                returned = flow.func()
+        except NeedsSparkError as error:
+            finding.all_found = False
+            if view or not finding.streams:
+                raise self.definitions.refused(
+                    flow.source_code_location,
+                    f"the flow {flow.name!r} asks for {error} {'while its inputs are looked for' if view else 'before it reads a stream'}.",
+                    "Leave it out." if view else _ALL_BEFORE,
+                ) from error
+        except StreamPipelineError:
+            raise
+        except Exception as error:
+            raise self._failed(flow, error) from error
+        definitions, location = self.definitions, flow.source_code_location
+        if finding.all_found and not isinstance(returned, FrameStandIn | DataFrame):
+            raise definitions.refused(
+                location, f"the flow {flow.name!r} returns {type(returned).__name__}, not a frame.", "Return a streaming frame."
+            )
+        if finding.all_found and not finding.streams:
+            what = "table of the project" if view else "stream"
+            raise definitions.refused(
+                location,
+                f"the flow {flow.name!r} reads no {what}, and its rows are kept up to date from one.",
+                "Compute it in a task." if view else "Read one of its inputs with spark.readStream.",
+            )
+        return FoundFlow(flow, tuple(dict.fromkeys(finding.inputs)), isinstance(returned, FrameStandIn) and returned.aggregated)
+
+    def _materialized(self, flow: Flow) -> bool:
+        return isinstance(self.definitions.find(flow.target), MaterializedView)
+
+    def as_stage(self, found: FoundFlow) -> Function:
+        """Returns the function of the stage that a flow becomes; its inputs are given by name."""
+
+        def run(**frames: DataFrame) -> Any:
+            running = _Running(self, found.flow, frames, next(iter(frames.values())).sparkSession)
+            with answering(running), found_as_active(self.session):
+                frame: object = found.flow.func()
+            whole = found.aggregated and self._materialized(found.flow)  # then no row is late
+            if isinstance(frame, DataFrame) and not whole and plan.is_stateful(frame):
+                running.check_watermarks()
+            return frame
+
+        return run
+
+    def view(self, output: TemporaryView) -> Flow:
+        return self._of_views[output.name.casefold()]
+
+    def _failed(self, flow: Flow, error: Exception) -> InvalidPipelineError:
+        file = flow.source_code_location.filename
+        lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+        at = f" at line {lines[-1]}" if lines else ""
+        return self.definitions.refused(
+            flow.source_code_location,
+            f"the flow {flow.name!r} failed{at} when its inputs were looked for: {type(error).__name__}: {error}.",
+            "Correct it there; a flow reads its inputs and returns a frame made of them.",
+        )
+
+
+class _Finding:
+    """Answers the reads of a flow whose inputs are looked for."""
+
+    def __init__(self, flows: Flows, flow: Flow, *, materialized: bool) -> None:
+        self._flows = flows
+        self._flow = flow
+        self._materialized = materialized
+        self._views: list[str] = []
+        self.inputs: list[str] = []
+        self.streams = False
+        self.all_found = True
+
+    def dataset(self, name: str, read: Read) -> Any:
+        output = self._flows.definitions.find(name)
+        if output is None:
+            return None
+        if isinstance(output, TemporaryView):
+            return self._of_view(output)
+        if not read.streaming and not self._materialized:
+            raise self._refused(
+                f"reads the table {name!r} of the project as a batch, which has no end before the pipeline's.",
+                f"Read it as a stream: spark.readStream.table({name!r}).",
+            )
+        if read.streaming and isinstance(output, MaterializedView):
+            raise self._refused(
+                f"reads the materialized view {name!r} as a stream, and its rows change.", "Read what the view reads."
+            )
+        if self._flows.definitions.namespace.identity(output.name) in self._flows.definitions.changes:
+            raise self._refused(
+                f"reads the table {name!r}, whose rows an AUTO CDC flow replaces.", "Read what the AUTO CDC flow reads."
+            )
+        options = sorted(option for option in read.options() if option not in _PACE)
+        if read.calls[-1].method != "table" or options:
+            what = f"with the option {options[0]!r}" if options else "by its change feed"
+            raise self._refused(f"reads the table {name!r} of the project {what}.", f"Write spark.readStream.table({name!r}).")
+        return self._frame(self._flows.definitions.namespace.short(output.name), streaming=True)
+
+    def outside(self, read: Read) -> Any:
+        if self._materialized:
+            raise self._refused(
+                "reads something outside of the project, whose changes would not reach the rows that the view has.",
+                "Read it in a streaming table, and read that table here.",
+            )
+        return self._frame(self._flows.inputs.named(read), streaming=read.streaming)
+
+    def sql(self, text: str) -> Any:
+        raise self._refused(
+            "calls spark.sql, and what a text reads is not looked for.", "Read with spark.readStream.table and spark.read.table."
+        )
+
+    def attribute(self, name: str) -> Any:
+        if name in ("createDataFrame", "range"):
+            return lambda *arguments, **options: FrameStandIn(self._flows.session, mark=self._mark)
+        raise NeedsSparkError(name)
+
+    def _of_view(self, view: TemporaryView) -> Any:
+        if view.name in self._views:
+            raise self._refused(f"reads the view {view.name!r}, which reads itself.", "Let it read something else.")
+        self._views.append(view.name)
+        frame = self._flows.view(view).func()
+        self._views.pop()
+        return frame
+
+    def _frame(self, name: str, *, streaming: bool) -> FrameStandIn:
+        self.inputs.append(name)
+        self.streams = self.streams or streaming
+        use = Use(name, self._flows.definitions.place(self._flow.source_code_location))
+        if streaming:
+            self._flows.inputs.uses.append(use)
+        return FrameStandIn(self._flows.session, use if streaming else None, mark=self._mark)
+
+    def _mark(self, use: Use | None, column: str, delay: str) -> None:
+        if self._materialized:
+            raise self._refused("sets a watermark, and no row of a materialized view is late.", "Remove it.")
+        if use is None:
+            raise self._refused(
+                "sets a watermark on a frame that is not an input as it was read.",
+                "Call withWatermark where the stream is read; a column that the flow makes goes into a table of its own first.",
+            )
+        if use.watermark is not None and use.watermark != (column, delay):
+            raise self._refused("sets two watermarks on one input.", "Set one.")
+        use.watermark = (column, delay)
+
+    def _refused(self, problem: str, remedy: str) -> InvalidPipelineError:
+        return self._flows.definitions.refused(self._flow.source_code_location, f"the flow {self._flow.name!r} {problem}", remedy)
+
+
+class _Running:
+    """Answers the reads of a flow that is called as a stage."""
+
+    def __init__(self, flows: Flows, flow: Flow, frames: Mapping[str, DataFrame], session: SparkSession) -> None:
+        self._flows = flows
+        self._flow = flow
+        self._frames = frames
+        self._session = session
+        self._given: dict[str, InputFrame] = {}
+
+    def check_watermarks(self) -> None:
+        """Refuses a flow that keeps a state of rows whose watermark is only another flow's: it would drop late ones.
+
+        Raises:
+            InvalidPipelineError: It does.
+        """
+        for name, frame in self._given.items():
+            watermark = frame.input_watermark
+            if watermark.declared is not None and not watermark.wanted:
+                column, delay = watermark.declared
+                raise self._flows.definitions.refused(
+                    self._flow.source_code_location,
+                    f"the flow {self._flow.name!r} keeps a state of {name!r} without a watermark, and another flow sets one there.",
+                    f"Write .withWatermark({column!r}, {delay!r}) where it is read, or let one of them read a table of its own.",
+                    input=name,
+                )
+
+    def dataset(self, name: str, read: Read) -> Any:
+        output = self._flows.definitions.find(name)
+        if output is None:
+            return None
+        if isinstance(output, TemporaryView):
+            return self._flows.view(output).func()
+        return self._input(self._flows.definitions.namespace.short(output.name), name)
+
+    def outside(self, read: Read) -> Any:
+        return self._input(self._flows.inputs.name_of(read), read.name())
+
+    def sql(self, text: str) -> Any:
+        raise self._unexpected("spark.sql")
+
+    def attribute(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def _unexpected(self, what: str) -> InvalidPipelineError:
+        return self._flows.definitions.refused(
+            self._flow.source_code_location,
+            f"the flow {self._flow.name!r} reads {what!r} otherwise than when its inputs were looked for.",
+            _ALL_BEFORE,
+        )
+
+    def _input(self, name: str | None, what: str) -> DataFrame:
+        frame = self._frames.get(name or "")
+        if frame is None or name is None:
+            raise self._unexpected(what)
+        if not frame.isStreaming:
+            return frame
+        return self._given.setdefault(name, InputFrame.of(frame, InputWatermark(self._flows.inputs.watermark(name))))
+
+
+@dataclass
+class InputWatermark:
+    """The watermark that an input of a flow has."""
+
+    declared: tuple[str, str] | None
+    """Its column and its delay."""
+    wanted: bool = False
+    """Whether the flow has set it."""
+
+
+class InputFrame(ClassicDataFrame):
+    """An input of a flow. Its ``withWatermark`` sets nothing: the input has that watermark already, and the runtime moves it."""
+
+    input_watermark: InputWatermark
+
+    @classmethod
+    def of(cls, frame: DataFrame, watermark: InputWatermark) -> "InputFrame":
+        found = object.__new__(cls)
+        found.__dict__.update(frame.__dict__)
+        found.input_watermark = watermark
+        return found
+
+    def withWatermark(self, eventTime: str, delayThreshold: str) -> DataFrame:
+        if (eventTime, delayThreshold) != self.input_watermark.declared:
+            raise AnalysisException(f"withWatermark({eventTime!r}, {delayThreshold!r}) was not found. {_ALL_BEFORE}")
+        self.input_watermark.wanted = True
+        return self
+
+    def filter(self, condition: Any) -> DataFrame:
+        return InputFrame.of(super().filter(condition), self.input_watermark)
+
+    def where(self, condition: Any) -> DataFrame:
+        return self.filter(condition)
+
+    def alias(self, alias: str) -> DataFrame:
+        return InputFrame.of(super().alias(alias), self.input_watermark)

@@ -1,0 +1,100 @@
+"""Frames of a flow that is called before there is a Spark: they know what they are made of, and have neither columns nor rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql import functions as F
+
+from spark_jobs.declarative.session import NeedsSparkError
+
+_KEEP_ROWS_AS_READ = frozenset({"alias", "filter", "where"})
+"""What leaves the columns of an input as they are."""
+
+
+@dataclass(eq=False)
+class Use:
+    """One read of an input by a flow."""
+
+    input: str
+    place: str
+    """Where the flow is defined."""
+    watermark: tuple[str, str] | None = None
+    """The column and the delay of the flow's ``withWatermark``."""
+
+
+@dataclass(frozen=True)
+class FrameStandIn:
+    """Stands in for a frame.
+
+    Args:
+        spark: The session's stand-in.
+        direct: The read whose columns it has, if it has no others.
+        aggregated: Whether its rows are groups.
+        mark: Called with a read and the arguments of ``withWatermark``.
+    """
+
+    spark: Any = field(repr=False)
+    direct: Use | None = None
+    aggregated: bool = False
+    mark: Callable[[Use | None, str, str], None] = field(default=lambda use, column, delay: None, repr=False)
+
+    @property
+    def sparkSession(self) -> Any:
+        return self.spark
+
+    def withWatermark(self, eventTime: str, delayThreshold: str) -> "FrameStandIn":
+        self.mark(self.direct, eventTime, delayThreshold)
+        return self
+
+    def transform(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return func(self, *args, **kwargs)
+
+    def __getitem__(self, item: Any) -> Any:
+        return F.col(item) if isinstance(item, str) else self.where(item)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        attribute = getattr(DataFrame, name, None)
+        if attribute is None and not name.startswith("_"):
+            return F.col(name)
+        gives = _gives(attribute)
+        if gives is None:
+            raise NeedsSparkError(name)
+        if not callable(attribute):
+            return _Grouped(self, self.aggregated)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            given = [each for each in (*arguments, *options.values()) if isinstance(each, FrameStandIn)]
+            aggregated = name == "agg" or any(each.aggregated for each in (self, *given))
+            frame = FrameStandIn(self.spark, self.direct if name in _KEEP_ROWS_AS_READ else None, aggregated, self.mark)
+            return frame if gives is DataFrame else _Grouped(frame, True)
+
+        return call
+
+
+class _Grouped:
+    """Stands in for what ``groupBy``, ``na`` and ``stat`` give: its methods give frames."""
+
+    def __init__(self, frame: FrameStandIn, aggregated: bool) -> None:
+        self._frame = frame
+        self._aggregated = aggregated
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *arguments, **options: (
+            self if name == "pivot" else FrameStandIn(self._frame.spark, None, self._aggregated, self._frame.mark)
+        )
+
+
+def _gives(attribute: Any) -> type | None:
+    """Returns whether a method of ``DataFrame`` gives a frame, or something that frames are made from; None if it gives anything else."""
+    function = attribute.fget if isinstance(attribute, property) else attribute
+    returned = getattr(function, "__annotations__", {}).get("return")
+    name = returned if isinstance(returned, str) else getattr(returned, "__name__", "")
+    if name == "DataFrame":
+        return DataFrame
+    return GroupedData if name in ("GroupedData", "DataFrameNaFunctions", "DataFrameStatFunctions") else None

@@ -1,0 +1,237 @@
+"""Builds the pipeline of a project: a source for what its flows read, a stage for each flow, a sink for each table."""
+
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import reduce
+from typing import Any, cast
+
+from pyspark.pipelines.cli import PipelineSpec
+from pyspark.pipelines.flow import AutoCdcFlow, Flow
+from pyspark.pipelines.output import MaterializedView, Table
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from spark_jobs.api.functions import Function
+from spark_jobs.api.pipeline import Pipeline
+from spark_jobs.api.refusals import Mistakes, suggestion
+from spark_jobs.api.sink import DeltaSink
+from spark_jobs.declarative.changes import changes_of
+from spark_jobs.declarative.definitions import Definitions
+from spark_jobs.declarative.flows import Flows, FoundFlow
+from spark_jobs.declarative.session import SPARKS, ProjectSession, Read
+from spark_jobs.protocol.errors import InvalidPipelineError
+
+
+def build_pipeline(spec: PipelineSpec, definitions: Definitions, session: ProjectSession, mistakes: Mistakes) -> Pipeline:
+    """Returns a project's pipeline. It suspends at its end, so that each run goes on with what has arrived since the last one.
+
+    Args:
+        spec: The project's specification.
+        definitions: What its files define.
+        session: What they find as ``spark``.
+        mistakes: Has what was refused before.
+
+    Raises:
+        InvalidPipelineError: Something is refused.
+    """
+    conf = {key: value for key, value in spec.configuration.items() if key.startswith(SPARKS)}
+    pipeline = Pipeline(re.sub(r"\W", "_", spec.name), on_end="suspend", conf=conf)
+    flows = Flows(definitions, session)
+    sound, found = not mistakes.found, dict(_found(flows, mistakes))
+    stages = [(table, _own(definitions, table, found)) for table in definitions.outputs.values() if isinstance(table, Table)]
+    with mistakes.noted():
+        _declare_inputs(pipeline, flows)
+    for table, own in stages:
+        if len(own) == _flows_into(definitions, table) and (own or sound):  # else it is known what is wrong
+            with mistakes.noted(), definitions.defined_at(table.source_code_location):
+                _declare_table(pipeline, flows, table, own)
+    mistakes.check()
+    return pipeline
+
+
+def _flows_into(definitions: Definitions, table: Table) -> int:
+    return sum(definitions.find(flow.target) is table for flow in definitions.flows)
+
+
+def _found(flows: Flows, mistakes: Mistakes) -> Iterable[tuple[int, FoundFlow]]:
+    """Yields the flows into tables, by their numbers, with what they read."""
+    definitions = flows.definitions
+    for number, flow in enumerate(definitions.flows):
+        with mistakes.noted():
+            target = definitions.find(flow.target)
+            if target is None and not mistakes.found:  # else its definition may be what is refused
+                names = [output.name for output in definitions.outputs.values()]
+                raise definitions.refused(
+                    flow.source_code_location,
+                    f"the flow {flow.name!r} writes into {flow.target!r}, which is not defined.",
+                    suggestion(flow.target, names),
+                )
+            if isinstance(target, Table):
+                yield number, flows.find(flow)
+
+
+def _own(definitions: Definitions, table: Table, found: Mapping[int, FoundFlow]) -> list[FoundFlow]:
+    return [each for each in found.values() if definitions.find(each.flow.target) is table]
+
+
+def _declare_inputs(pipeline: Pipeline, flows: Flows) -> None:
+    for name, read in flows.inputs.outside.items():
+        if read.streaming:
+            column, delay = flows.inputs.watermark(name) or (None, None)
+            held = None if column is None else True
+            pipeline.source(bounded=True, name=name, event_time=column, watermark_delay=delay, hold_watermark=held)(
+                _reading(read)
+            )
+        else:
+            pipeline.static(refresh="round" if read.pins() else "unpinned", name=name)(_reading(read))
+
+
+def _reading(read: Read) -> Function:
+    def frame(spark: SparkSession) -> Any:
+        return read.frame(spark)
+
+    return frame
+
+
+def _declare_table(pipeline: Pipeline, flows: Flows, table: Table, found: list[FoundFlow]) -> None:
+    """Declares a table's stage. If others than the table's own flow write into it, each flow is a stage, and the table's unites them."""
+    definitions = flows.definitions
+    if not found:
+        raise definitions.refused(
+            table.source_code_location,
+            f"no flow writes into {definitions.title(table)}.",
+            f"Add one, such as with @dp.append_flow(target={table.name!r}), or remove the table.",
+        )
+    name = definitions.namespace.short(table.name)
+    change_flow = definitions.changes.get(definitions.namespace.identity(table.name))
+    if change_flow is not None:
+        with definitions.defined_at(change_flow.source_code_location):
+            _declare_changes(pipeline, flows, table, change_flow, found)
+        return
+    if isinstance(table, MaterializedView):
+        _declare_view(pipeline, flows, table, found)
+        return
+    column, delay = flows.inputs.watermark(name) or (None, None)
+    whole: dict[str, Any] = {"sink": _sink(definitions, table), "event_time": column, "watermark_delay": delay}
+    if len(found) == 1 and found[0].flow.name == table.name:
+        _declare_flow(pipeline, flows, table, found[0], name, **whole)
+        return
+    names = []
+    for each in found:
+        names.append(_flow_stage(definitions, each.flow, name))
+        with definitions.defined_at(each.flow.source_code_location):
+            _declare_flow(pipeline, flows, table, each, names[-1])
+    _declare_stage(pipeline, name, names, lambda frames: _united(table, list(frames.values())), **whole)
+
+
+def _declare_flow(pipeline: Pipeline, flows: Flows, table: Table, found: FoundFlow, name: str, **options: Any) -> None:
+    """Declares the stage of a flow; its rows get the columns that the table is defined with."""
+    run = flows.as_stage(found)
+    _declare_stage(
+        pipeline,
+        name,
+        found.inputs,
+        lambda frames: _as_defined(table, name, run(**frames)),
+        conf=found.flow.spark_conf,
+        **options,
+    )
+
+
+def _declare_stage(
+    pipeline: Pipeline, name: str, inputs: Iterable[str], body: Callable[[dict[str, DataFrame]], Any], **options: Any
+) -> None:
+    """Declares a stage whose function gives its frames, by the names of the inputs, to ``body``."""
+    arguments = {f"{each}_" if keyword.iskeyword(each) else each: each for each in inputs}
+
+    def stage(**frames: DataFrame) -> Any:
+        return body({arguments[argument]: frame for argument, frame in frames.items()})
+
+    parameters = [inspect.Parameter(argument, inspect.Parameter.KEYWORD_ONLY) for argument in arguments]
+    stage.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    pipeline.stage(name=name, inputs=arguments, **options)(stage)
+
+
+def _declare_changes(pipeline: Pipeline, flows: Flows, table: Table, flow: AutoCdcFlow, found: list[FoundFlow]) -> None:
+    """Declares the stage of a table whose rows an AUTO CDC flow replaces."""
+    definitions = flows.definitions
+    if len(found) > 1:
+        raise definitions.refused(
+            flow.source_code_location,
+            f"the AUTO CDC flow into {flow.target!r} is not the only one: {', '.join(each.flow.name for each in found)}.",
+            "Let each write into a table of its own.",
+        )
+    name, changes = definitions.namespace.short(table.name), changes_of(definitions, flow)
+    run, sink = flows.as_stage(found[0]), replace(_sink(definitions, table), **changes.options())
+    _declare_stage(pipeline, name, found[0].inputs, lambda frames: _as_defined(table, name, changes.of(run(**frames))), sink=sink)
+
+
+def _declare_view(pipeline: Pipeline, flows: Flows, view: MaterializedView, found: list[FoundFlow]) -> None:
+    """Declares the stage of a materialized view. Groups are all published again; other rows stay as they are, and new ones are added."""
+    definitions = flows.definitions
+    if len(found) > 1:
+        others = ", ".join(each.flow.name for each in found if each.flow.name != view.name)
+        raise definitions.refused(
+            view.source_code_location, f"other flows write into {definitions.title(view)}: {others}.", "Remove them."
+        )
+    sink = replace(_sink(definitions, view), mode="complete" if found[0].aggregated else "append")
+    _declare_flow(pipeline, flows, view, found[0], definitions.namespace.short(view.name), sink=sink)
+
+
+def _flow_stage(definitions: Definitions, flow: Flow, table: str) -> str:
+    name = definitions.namespace.short(flow.name)
+    return f"{name}_flow" if name.casefold() == table.casefold() else name
+
+
+def _sink(definitions: Definitions, table: Table) -> DeltaSink:
+    return DeltaSink(
+        table=definitions.namespace.table(table.name),
+        partition_by=list(table.partition_cols or ()),
+        cluster_by=list(table.cluster_by or ()),
+        table_properties=dict(table.table_properties),
+        comment=table.comment,
+        schema_evolution="add_columns",
+    )
+
+
+def _as_defined(table: Table, name: str, frame: DataFrame) -> DataFrame:
+    """Returns the rows of a flow with the columns that the table is defined with, if it is.
+
+    Raises:
+        InvalidPipelineError: The flow gives a column that the definition does not have.
+    """
+    if table.schema is None:
+        return frame
+    schema = table.schema if isinstance(table.schema, StructType) else cast(StructType, StructType.fromDDL(table.schema))
+    known = {column.casefold() for column in schema.names}
+    unknown = [column for column in frame.columns if column.casefold() not in known]
+    if unknown:
+        raise InvalidPipelineError(
+            f"Stage '{name}' returns {', '.join(unknown)}, which the table's schema= does not have.",
+            exists=f"The schema has {', '.join(schema.names)}.",
+            safe="Nothing was staged.",
+            remedy="Add the column to schema=, or leave it out of the flow.",
+            stage=name,
+        )
+    return frame.to(schema)
+
+
+def _united(table: Table, frames: list[DataFrame]) -> DataFrame:
+    """Returns the rows of all flows of a table. A column that a flow does not give is null.
+
+    Raises:
+        InvalidPipelineError: Two flows give a column two types.
+    """
+    types: dict[str, str] = {}
+    for column in (column for frame in frames for column in frame.schema):
+        known = types.setdefault(column.name.casefold(), column.dataType.simpleString())
+        if known != column.dataType.simpleString():
+            raise InvalidPipelineError(
+                f"Two flows into {table.name!r} give {column.name!r} two types: {known} and {column.dataType.simpleString()}.",
+                safe="Nothing was staged.",
+                remedy="Cast it in one of them, or give the table a schema=.",
+                column=column.name,
+            )
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)

@@ -1,0 +1,193 @@
+"""Spark Declarative Pipelines projects, run as pipelines and compared with batch queries over the same files."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.api.load import load_pipeline
+from spark_jobs.protocol.errors import InvalidPipelineError
+from tests.spark.conftest import Site
+from tests.support.run_site import APPLICATION
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+
+SPECIFICATION = """
+name: shop
+storage: file:///not-used
+configuration: {{shop.incoming: "{incoming}"}}
+libraries: [{{glob: {{include: transformations/**}}}}]
+"""
+ORDERS = """
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+
+@dp.table(schema="id INT, user INT, at TIMESTAMP, amount DECIMAL(10, 2)", partition_cols=["user"])
+def orders() -> DataFrame:
+    rows = SparkSession.active().readStream.schema("id LONG, user INT, at TIMESTAMP, amount DOUBLE")
+    return rows.parquet(spark.conf.get("shop.incoming")).where("amount > 0")
+
+
+@dp.temporary_view
+def named():
+    users = spark.createDataFrame([(n, f"user {n}") for n in range(7)], "user INT, name STRING")
+    return spark.readStream.table("orders").join(F.broadcast(users), "user")
+
+
+@dp.table(name="hourly")
+def windows():
+    read = spark.readStream.table("default.orders").where("id >= 0").withWatermark("at", "10 minutes")
+    return read.groupBy(F.window("at", "1 hour").alias("w")).agg(F.count("*").alias("n")).select(F.col("w.start").alias("hour"), "n")
+
+
+dp.create_streaming_table("notable")
+
+
+@dp.append_flow(target="notable")
+def large():
+    rows = spark.readStream.table("named").where("amount > 90")
+    return rows.select([column for column in rows.columns if column != "amount"])
+
+
+@dp.append_flow(target="notable")
+def early():
+    return spark.table("named").where("id < 10").select("id", F.lit("early").alias("why"))
+
+
+@dp.materialized_view
+def totals():
+    groups = spark.read.table("orders").groupBy("user").agg(F.count("*").alias("n"), F.sum("amount").alias("amount"))
+    return groups.where("n > 65")
+
+
+@dp.materialized_view
+def cheap():
+    return spark.table("named").where("amount < 10").select("id", "name")
+
+
+dp.create_streaming_table("newest")
+dp.create_auto_cdc_flow(
+    target="newest", source="orders", keys=["user"], sequence_by="id", apply_as_deletes="amount > 90", except_column_list=["at"]
+)
+"""
+
+
+def project(folder: Path, **files: str) -> str:
+    transformations = folder / "project" / "transformations"
+    transformations.mkdir(parents=True, exist_ok=True)
+    (folder / "project" / "spark-pipeline.yml").write_text(SPECIFICATION.format(incoming=folder / "incoming"))
+    for name, text in files.items():
+        stem, _, suffix = name.rpartition("_")
+        (transformations / f"{stem}.{suffix}").write_text(text)
+    return str(folder / "project" / "spark-pipeline.yml")
+
+
+def deliver(folder: Path, first: int, last: int) -> None:
+    """Writes a file of orders, one every two minutes from midnight on."""
+    ids = pd.Series(range(first, last))
+    rows = pd.DataFrame(
+        {
+            "id": ids,
+            "user": (ids % 7).astype("int32"),
+            "at": (pd.Timestamp("2026-03-02", tz="UTC") + pd.to_timedelta(ids * 2, unit="min")).astype("datetime64[us, UTC]"),
+            "amount": (ids * 37 % 103 - 5).astype(float),
+        }
+    )
+    (folder / "incoming").mkdir(exist_ok=True)
+    rows.to_parquet(folder / "incoming" / f"{first}.parquet", index=False)
+
+
+def rows(frame: DataFrame) -> list[Any]:
+    return sorted((tuple(row) for row in frame.collect()), key=str)
+
+
+def test_a_project_gives_the_tables_of_batch_queries_and_goes_on_in_the_next_run(site: Site, tmp_path: Path) -> None:
+    entry = project(tmp_path, orders_py=ORDERS)
+    deliver(tmp_path, 0, 400)
+    site.run(load_pipeline(entry).rewired({}, str(site.tables)))
+    deliver(tmp_path, 400, 500)
+    site.run(load_pipeline(entry).rewired({}, str(site.tables)), on_end="drain")
+
+    spark = site.spark.newSession()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark.read.parquet(str(tmp_path / "incoming")).where("amount > 0").createOrReplaceTempView("orders")
+    _same(spark, site, "orders", "SELECT CAST(id AS INT) AS id, user, at, CAST(amount AS DECIMAL(10, 2)) AS amount FROM orders")
+    _same(spark, site, "hourly", "SELECT date_trunc('HOUR', at) AS hour, COUNT(*) AS n FROM orders GROUP BY 1")
+    _same(
+        spark,
+        site,
+        "notable",
+        """
+        SELECT user, CAST(id AS INT) AS id, at, CONCAT('user ', user) AS name, NULL AS why FROM orders WHERE amount > 90
+        UNION ALL SELECT NULL, CAST(id AS INT), NULL, NULL, 'early' FROM orders WHERE id < 10
+        """,
+    )
+    _same(
+        spark,
+        site,
+        "newest",
+        """
+        SELECT CAST(id AS INT) AS id, user, CAST(amount AS DECIMAL(10, 2)) AS amount FROM orders
+        WHERE (user, id) IN (SELECT user, MAX(id) FROM orders GROUP BY user) AND amount <= 90
+        """,
+    )
+    _same(
+        spark,
+        site,
+        "totals",
+        "SELECT user, COUNT(*) AS n, SUM(CAST(amount AS DECIMAL(10, 2))) AS amount FROM orders GROUP BY user HAVING n > 65",
+    )
+    _same(spark, site, "cheap", "SELECT CAST(id AS INT) AS id, CONCAT('user ', user) AS name FROM orders WHERE amount < 10")
+
+
+def _same(spark: SparkSession, site: Site, table: str, query: str) -> None:
+    made, expected = spark.read.format("delta").load(str(site.tables / table)), spark.sql(query)
+    assert made.columns == expected.columns
+    assert rows(made) == rows(expected)
+    assert made.count() > 0
+
+
+def test_a_flow_that_keeps_a_state_without_the_watermark_of_another_flow_is_refused(site: Site, tmp_path: Path) -> None:
+    stateful = '\n\n@dp.table\ndef once():\n    return spark.readStream.table("orders").dropDuplicates(["id", "at"])\n'
+    entry = project(tmp_path, orders_py=ORDERS + stateful)
+    deliver(tmp_path, 0, 10)
+    with pytest.raises(InvalidPipelineError, match=r"'once' keeps a state of 'orders' without a watermark"):
+        site.run(load_pipeline(entry).rewired({}, str(site.tables)))
+
+
+@pytest.mark.nightly
+def test_the_command_makes_the_tables_in_the_catalog_and_finds_them_again(tmp_path: Path) -> None:
+    entry = project(tmp_path, orders_py=ORDERS)
+    database = f"jdbc:derby:;databaseName={tmp_path / 'metastore'};create=true"
+    java = APPLICATION["spark.driver.extraJavaOptions"]
+    settings = {
+        **APPLICATION,
+        "spark.driver.extraJavaOptions": f"{java} -Dderby.stream.error.file={tmp_path / 'derby.log'}",
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": database,
+        "spark.hadoop.hive.exec.scratchdir": str(tmp_path / "scratch"),
+        "spark.hadoop.hive.exec.local.scratchdir": str(tmp_path / "scratch"),
+    }
+    conf = [option for key, value in settings.items() for option in ("--conf", f"{key}={value}")]
+    command = [sys.executable, "-m", "spark_jobs", "run", entry, "--home", str(tmp_path / "home"), *conf, "--output", "json"]
+    counts, tables = list[int](), dict[str, str]()
+    for first in (0, 100):
+        deliver(tmp_path, first, first + 100)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=600)
+        assert done.returncode == 0, done.stdout + done.stderr
+        tables = {name: sink["table"] for name, sink in json.loads(done.stdout)["sinks"].items()}
+        counts.append(DeltaTable(tables["orders"]).to_pyarrow_table().num_rows)
+    assert tables["orders"] == (tmp_path / "warehouse" / "orders").as_uri()
+    assert set(tables) == {"orders", "hourly", "notable", "totals", "cheap", "newest"}
+    assert counts == [sum(number * 37 % 103 > 5 for number in range(last)) for last in (100, 200)]

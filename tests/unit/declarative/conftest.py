@@ -1,0 +1,63 @@
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from spark_jobs.api.load import load_pipeline
+from spark_jobs.api.pipeline import Pipeline
+from spark_jobs.protocol.errors import InvalidPipelineError
+
+
+class Project:
+    """The files of a project, and how it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.specification("name: shop\nstorage: file:///storage\nlibraries: [{glob: {include: transformations/**}}]\n")
+
+    def specification(self, text: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "spark-pipeline.yml").write_text(dedent(text))
+
+    def write(self, name: str, text: str) -> "Project":
+        file = self.folder / "transformations" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        imports = "from pyspark import pipelines as dp\nfrom pyspark.sql import functions as F\n" if file.suffix == ".py" else ""
+        file.write_text(imports + dedent(text))
+        return self
+
+    def load(self, **settings: str) -> Pipeline:
+        return load_pipeline(str(self.folder / "spark-pipeline.yml"), settings)
+
+    def refused(self, problem: str) -> InvalidPipelineError:
+        with pytest.raises(InvalidPipelineError, match=problem) as caught:
+            self.load().graph()
+        assert caught.value.remedy
+        return caught.value
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    path, folder = list(sys.path), os.getcwd()
+    yield Project(tmp_path / "shop")
+    assert os.getcwd() == folder
+    sys.path[:] = path
+
+
+Inputs = Callable[[str], list[str]]
+
+
+@pytest.fixture
+def orders(project: Project) -> Project:
+    """A project with one table, which is filled from files."""
+    return project.write(
+        "orders.py",
+        """
+        @dp.table
+        def orders():
+            return spark.readStream.schema("id LONG, at TIMESTAMP").parquet("/data/incoming/")
+        """,
+    )

@@ -1,0 +1,61 @@
+import pytest
+
+from spark_jobs.protocol.documents import SinkMode
+from tests.unit.declarative.conftest import Project
+
+TABLE = 'dp.create_streaming_table("newest", comment="one row for each user")\n'
+
+
+def flow(**arguments: str) -> str:
+    given = {"target": '"newest"', "source": '"orders"', "keys": '["user"]', "sequence_by": '"id"'} | arguments
+    return TABLE + f"dp.create_auto_cdc_flow({', '.join(f'{name}={value}' for name, value in given.items())})\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "sequence_by", "deletes"),
+    [
+        ('["user", "day"]', '"id"', "\"kind = 'delete'\""),
+        ('[F.col("user"), F.col("day")]', 'F.col("id")', "F.expr(\"kind = 'delete'\")"),
+    ],
+)
+def test_an_auto_cdc_flow_is_a_sink_with_keys(orders: Project, keys: str, sequence_by: str, deletes: str) -> None:
+    orders.write("zzz.py", flow(keys=keys, sequence_by=sequence_by, apply_as_deletes=deletes))
+    stage = orders.load().graph().stages["newest"]  # type: ignore[index]
+    assert list(stage.inputs) == ["orders"]
+    assert stage.sink is not None
+    assert stage.sink.merge is not None
+    assert stage.sink.mode is SinkMode.UPSERT
+    assert stage.sink.design.comment == "one row for each user"
+    assert stage.sink.merge.keys == ("user", "day")
+    assert (stage.sink.merge.sequence_by, stage.sink.merge.apply_as_deletes) == ("id", "kind = 'delete'")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (flow(sequence_by='"id + 1"'), r"'newest' has sequence_by='id \+ 1', and it takes names of columns"),
+        (flow(apply_as_deletes="F.col('kind') == 'delete'"), "has a column expression as apply_as_deletes"),
+        (flow(except_column_list='["id"]'), "leaves out 'id', and later changes are compared with it"),
+        (flow(column_list='["id", "name"]'), "leaves out 'user', and later changes are compared with it"),
+        (flow(column_list='["id", "user"]', except_column_list='["name"]'), "has both column_list and except_column_list"),
+    ],
+)
+def test_what_a_merge_cannot_do_is_refused_with_the_place_of_the_flow(orders: Project, text: str, problem: str) -> None:
+    orders.write("zzz.py", text)
+    assert str(orders.refused(problem)).startswith("transformations/zzz.py, line 4: ")
+
+
+def test_a_second_flow_into_the_table_is_refused(orders: Project) -> None:
+    orders.write("zzz.py", flow() + flow().removeprefix(TABLE))
+    orders.refused("a second AUTO CDC flow writes into 'newest'; the first is at transformations/zzz.py, line 4")
+
+
+def test_an_append_flow_into_the_table_is_refused(orders: Project) -> None:
+    appending = '@dp.append_flow(target="newest")\ndef more():\n    return spark.readStream.table("orders")\n'
+    orders.write("zzz.py", flow() + appending)
+    orders.refused("the AUTO CDC flow into 'newest' is not the only one: newest, more")
+
+
+def test_a_stream_of_the_table_is_refused(orders: Project) -> None:
+    orders.write("zzz.py", flow() + '@dp.table\ndef more():\n    return spark.readStream.table("newest")\n')
+    orders.refused("reads the table 'newest', whose rows an AUTO CDC flow replaces")

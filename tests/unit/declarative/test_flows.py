@@ -1,0 +1,241 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from spark_jobs.api.graph import Graph
+from spark_jobs.declarative.flows import InputFrame, InputWatermark
+from spark_jobs.protocol.errors import InvalidPipelineError
+from tests.unit.declarative.conftest import Project
+
+
+def inputs(graph: Graph, stage: str) -> list[str]:
+    return [str(node.name) for node in graph.stages[stage].inputs.values()]  # type: ignore[index]
+
+
+def flow(body: str, *lines: str) -> str:
+    return "@dp.table\ndef more():\n" + "".join(f"    {line}\n" for line in (*lines, f"return {body}"))
+
+
+@pytest.mark.parametrize("name", ["orders", "ORDERS", "default.orders", "spark_catalog.default.orders"])
+def test_a_table_of_the_project_is_the_stage_that_fills_it(orders: Project, name: str) -> None:
+    orders.write("more.py", flow(f'spark.readStream.table("{name}").where("id > 1")'))
+    graph = orders.load().graph()
+    assert inputs(graph, "more") == ["orders"]
+    assert list(graph.sources) == ["source_incoming"]
+
+
+def test_what_is_read_from_outside_becomes_a_source_once(orders: Project) -> None:
+    same = 'spark.readStream.schema("id LONG, at TIMESTAMP").parquet("/data/incoming/")'
+    orders.write("more.py", flow(f'{same}.union(spark.readStream.format("delta").load("/lake/incoming"))'))
+    graph = orders.load().graph()
+    first, second = inputs(graph, "more")
+    assert first == "source_incoming" == inputs(graph, "orders")[0]
+    assert second.startswith("source_incoming_")
+    assert all(source.bounded for source in graph.sources.values())
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [
+        ('spark.readStream.table("raw.events")', "source_events"),
+        ('spark.readStream.json("/data/2026-03/*.json")', "source_json"),
+        ('spark.readStream.format("delta").load("/lake/events/")', "source_events"),
+        ('spark.readStream.format("kafka").option("subscribe", "clicks").load()', "source_clicks"),
+        ('spark.readStream.format("parquet").options(path="/data/events").load()', "source_events"),
+    ],
+)
+def test_a_source_is_named_after_what_it_reads(project: Project, read: str, name: str) -> None:
+    project.write("more.py", flow(read))
+    assert list(project.load().graph().sources) == [name]
+
+
+@pytest.mark.parametrize(
+    ("read", "refresh"),
+    [
+        ('spark.read.format("delta").load("/lake/rates")', "round"),
+        ('spark.read.table("raw.rates")', "round"),
+        ('spark.table("raw.rates")', "round"),
+        ('spark.read.csv("/data/rates")', "unpinned"),
+    ],
+)
+def test_a_batch_read_is_a_static_input_and_pinned_where_it_can_be(orders: Project, read: str, refresh: str) -> None:
+    orders.write("more.py", flow(f'spark.readStream.table("orders").join(F.broadcast({read}), "id")'))
+    graph = orders.load().graph()
+    assert inputs(graph, "more") == ["orders", "static_rates"]
+    assert graph.statics["static_rates"].refresh == refresh  # type: ignore[index]
+
+
+def test_a_temporary_view_is_part_of_each_flow_that_reads_it(orders: Project) -> None:
+    orders.write(
+        "more.py",
+        """
+        @dp.temporary_view
+        def good():
+            return spark.readStream.table("orders").where(F.col("id") > 0)
+
+        @dp.temporary_view(name="best")
+        def best_of_all():
+            return spark.readStream.table("good")
+
+        @dp.table
+        def one():
+            return spark.read.table("best")
+
+        @dp.table
+        def two():
+            return spark.table("good").select("id")
+        """,
+    )
+    graph = orders.load().graph()
+    assert set(graph.stages) == {"orders", "one", "two"}
+    assert inputs(graph, "one") == inputs(graph, "two") == ["orders"]
+
+
+def test_flows_into_one_table_are_stages_that_the_tables_stage_unites(orders: Project) -> None:
+    orders.write(
+        "more.py",
+        """
+        dp.create_streaming_table("all_orders")
+
+        @dp.append_flow(target="all_orders")
+        def ours():
+            return spark.readStream.table("orders")
+
+        @dp.append_flow(target="all_orders", name="all_orders", spark_conf={"spark.sql.ansi.enabled": "false"})
+        def theirs():
+            return spark.readStream.table("raw.theirs")
+        """,
+    )
+    graph = orders.load().graph()
+    assert inputs(graph, "all_orders") == ["ours", "all_orders_flow"]
+    assert set(graph.sinks) == {"orders", "all_orders"}
+    assert graph.stages["all_orders_flow"].conf == {"spark.sql.ansi.enabled": "false"}  # type: ignore[index]
+
+
+def test_a_flow_uses_frames_as_if_they_had_rows(orders: Project) -> None:
+    orders.write(
+        "more.py",
+        flow(
+            "days.transform(lambda frame: frame.drop('z')).unionByName(spark.readStream.table('raw.last'))",
+            'read = spark.readStream.table("orders")',
+            'pairs = read.where((read.id > 1) & (read["id"] < F.lit(9))).join(spark.range(3), "id")',
+            'days = pairs.groupBy(F.window("at", "1 day"), read.id).pivot("id").agg(F.count("*"))',
+            "days = days.na.fill(0).union(spark.createDataFrame([(1,)], 'id LONG'))",
+        ),
+    )
+    assert inputs(orders.load().graph(), "more") == ["orders", "source_last"]
+
+
+def test_a_table_may_have_a_name_that_python_keeps_for_itself(project: Project) -> None:
+    project.write(
+        "more.py",
+        '@dp.table(name="class")\ndef one():\n    return spark.readStream.table("raw.x")\n'
+        + flow('spark.readStream.table("class")'),
+    )
+    assert inputs(project.load().graph(), "more") == ["class"]
+
+
+def test_a_flow_may_ask_for_columns_after_it_has_read_everything(orders: Project) -> None:
+    orders.write("more.py", flow("read.select(*read.columns)", 'read = spark.readStream.table("orders")'))
+    assert inputs(orders.load().graph(), "more") == ["orders"]
+
+
+def test_settings_are_those_of_the_command_then_those_of_the_project(project: Project) -> None:
+    project.specification(
+        """
+        name: shop
+        storage: s
+        configuration: {shop.incoming: /data/a, shop.kind: orders}
+        libraries: [{glob: {include: transformations/**}}]
+        """
+    )
+    project.write(
+        "more.py", flow('spark.readStream.format(spark.conf.get("shop.format", "delta")).load(spark.conf.get("shop.incoming"))')
+    )
+    assert list(project.load().graph().sources) == ["source_a"]
+    assert list(project.load(**{"shop.incoming": "/data/b"}).graph().sources) == ["source_b"]
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("None", "the flow 'more' returns NoneType, not a frame"),
+        ("1 / 0", "the flow 'more' failed at line 7 when its inputs were looked for: ZeroDivisionError"),
+        ("F.lit(spark.conf.get('shop.place'))", "spark.conf has no 'shop.place': add it to configuration"),
+        ("spark.read.table('raw.rates').columns", "the flow 'more' asks for columns before it reads a stream"),
+        ("spark.range(3)", "the flow 'more' reads no stream"),
+        ('spark.read.table("raw.rates")', "the flow 'more' reads no stream"),
+        ('spark.read.table("orders")', "reads the table 'orders' of the project as a batch"),
+        ('spark.readStream.option("startingVersion", 3).table("orders")', "of the project with the option 'startingversion'"),
+        ('spark.readStream.changes("orders")', "of the project by its change feed"),
+        ('spark.sql("SELECT 1")', "calls spark.sql"),
+        ('spark.table("loop")', "reads the view 'loop', which reads itself"),
+        (
+            'spark.readStream.table("orders").withColumn("t", F.col("at")).withWatermark("t", "1 hour")',
+            "sets a watermark on a frame that is not an input as it was read",
+        ),
+    ],
+)
+def test_what_a_flow_cannot_do_is_refused_with_its_place(orders: Project, body: str, problem: str) -> None:
+    orders.write("more.py", '@dp.temporary_view\ndef loop(): return spark.table("loop")\n' + flow(body))
+    assert str(orders.refused(problem)).startswith("transformations/more.py, line 5: ")
+
+
+def test_a_watermark_is_set_on_the_input_where_a_flow_sets_it(orders: Project) -> None:
+    orders.write(
+        "more.py",
+        """
+        @dp.table
+        def hourly():
+            read = spark.readStream.table("orders").where("id > 0").withWatermark("at", "10 minutes")
+            return read.groupBy(F.window("at", "1 hour")).count()
+
+        @dp.table
+        def clicks():
+            return spark.readStream.table("raw.clicks").withWatermark("seen", "1 hour").dropDuplicates(["seen"])
+
+        @dp.table
+        def big():
+            return spark.readStream.table("orders").where("id > 90")
+        """,
+    )
+    graph = orders.load().graph()
+    stage, source = graph.stages["orders"], graph.sources["source_clicks"]  # type: ignore[index]
+    assert (stage.event_time, stage.delay_ms) == ("at", 600_000)
+    assert (source.event_time, source.delay_ms, source.held) == ("seen", 3_600_000, True)
+
+
+def test_two_watermarks_for_one_input_are_refused_with_both_places(orders: Project) -> None:
+    orders.write(
+        "more.py",
+        """
+        @dp.table
+        def hourly():
+            return spark.readStream.table("orders").withWatermark("at", "10 minutes").groupBy(F.window("at", "1 hour")).count()
+
+        @dp.table
+        def more():
+            return spark.readStream.table("orders").withWatermark("at", "2 hours")
+        """,
+    )
+    error = orders.refused("and another one, at transformations/more.py, line 8, with the delay '2 hours' on 'at'")
+    assert "transformations/more.py, line 4: the flow reads 'orders' with the delay '10 minutes' on 'at'" in str(error)
+
+
+def test_a_flow_that_reads_something_else_when_it_runs_is_refused(orders: Project) -> None:
+    orders.write("more.py", 'reads = iter(["orders", "raw.other"])\n' + flow("spark.readStream.table(next(reads))"))
+    stage = orders.load().graph().stages["more"]  # type: ignore[index]
+    frame = SimpleNamespace(sparkSession=None, isStreaming=True)
+    with pytest.raises(InvalidPipelineError, match="'more' reads 'source_other' otherwise than when its inputs were looked for"):
+        stage.function(orders=frame)
+
+
+def test_an_input_takes_only_the_watermark_that_was_found() -> None:
+    nothing: Any = SimpleNamespace()
+    frame = InputFrame.of(nothing, InputWatermark(("at", "1 hour")))
+    assert frame.withWatermark("at", "1 hour") is frame
+    assert frame.input_watermark.wanted
+    with pytest.raises(AnalysisException, match=r"withWatermark\('at', '2 hours'\) was not found"):
+        frame.withWatermark("at", "2 hours")
