@@ -10,6 +10,7 @@ from spark_jobs.cli.checkpoint import checkpoint
 from spark_jobs.cli.checkpoints import checkpoints
 from spark_jobs.cli.dispose import dispose
 from spark_jobs.cli.inspect import inspect
+from spark_jobs.cli.pipelines import pipelines, savepoints
 from spark_jobs.cli.publish import publish
 from spark_jobs.cli.run import run
 from spark_jobs.cli.savepoint import savepoint
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 for command in (
     run,
+    pipelines,
     status,
     checkpoint,
     savepoint,
@@ -39,6 +41,7 @@ for command in (
     cancel,
     checkpoints,
     inspect,
+    savepoints,
     verify,
     dispose,
     publish,
