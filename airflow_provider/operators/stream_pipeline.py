@@ -82,7 +82,7 @@ class StreamPipelineOperator(BaseOperator):
             other ones than before, such as a table that was made anew. Templated.
         accept_data_loss: Sources of which something may be gone for good, such as expired records or deleted files. The run leaves out
             what is gone, and records it; what is there is read. Templated.
-        on_rewind: What such a start, or a fresh one, does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``.
+        on_rewind: What such a start, or a fresh one, does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``. Templated.
         checkpoint: Some of the fields of ``CheckpointSettings``, over the connection's and the pipeline's:
             ``{"interval": "30 seconds"}``. Templated; empty fields are not given.
         wait_for: What ends the task: ``"final_checkpoint"``; ``"running"``, once the pipeline is at work, or ``"submitted"``, once its
@@ -106,7 +106,11 @@ class StreamPipelineOperator(BaseOperator):
         PipelineRunError: Anything else; a retry resumes from what is durable.
     """
 
-    template_fields: Sequence[str] = ("home", "parameters", "on_end", "publish", *RESTORE_FIELDS, "checkpoint", "conf")
+    template_fields: Sequence[str] = (
+        *("home", "parameters", "on_end", "publish"),
+        *RESTORE_FIELDS,
+        *("on_rewind", "checkpoint", "conf"),
+    )
     template_fields_renderers = {"parameters": "json", "checkpoint": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
     operator_extra_links = LINKS
     ui_color = "#e8f0e4"
