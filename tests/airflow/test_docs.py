@@ -112,12 +112,13 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "sensors_control": CONTROL,
         "sessions": ["run"],
         "shop": ["run", "tell"],
+        "shop_control": CONTROL,
         "sized": ["run"],
         "stop_sensors": ["stop"],
         "views": ["run"],
         "watches_orders": ["read"],
     }
-    assert len(shown) == 20
+    assert len(shown) == 21
 
 
 @pytest.mark.parametrize("kind", [*OPERATORS, PublicationTrigger, control_dag])
