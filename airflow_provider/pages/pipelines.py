@@ -239,7 +239,7 @@ def _shown_row(row: Row, sight: Sight) -> ShownRow:
         row,
         found.name,
         state.value if state else "nothing has run",
-        state is not RunState.FAILED,
+        state is not RunState.FAILED and not found.reasons,
         found.reasons,
         len(found.head.losses) if found.head else 0,
         dag_id,

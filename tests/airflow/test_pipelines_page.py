@@ -321,3 +321,14 @@ def test_a_stage_is_right_of_all_that_it_reads_also_in_a_graph_with_a_circle() -
     assert levels({}) == []
     circle = {"stages": {"a": {"inputs": {"x": "b"}}, "b": {"inputs": {"x": "a"}}}}
     assert sorted(name for column in levels(circle) for name, _ in column) == ["a", "b"]
+
+
+def test_a_viewer_of_one_dag_is_not_shown_what_a_shell_has_run_in_the_same_home(root: Path) -> None:
+    home = used_home(root, "orders", "by-hand")
+    home.complete(run="by-hand", parameters={"warehouse": "w", "days": 77})
+    home.begin(2, run=OF_A_DAG)
+    path = link_to(shown("op"), home)
+    for role, seen in (("op", True), ("viewer", False)):
+        page = shown(role, path)
+        assert ("by-hand" in page.text, "can be restored" in page.text) == (seen, seen)
+        assert OF_A_DAG in page.text

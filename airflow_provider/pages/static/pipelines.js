@@ -40,8 +40,15 @@
     new uPlot(options, [plot.x].concat(plot.series.map((series) => series.values)), place);
   }
 
+  // Airflow shows the page in a frame that may not lead out of it: such links would show an Airflow inside Airflow.
+  function unlink() {
+    if (window.top === window) return;
+    for (const link of document.querySelectorAll("a.outside")) link.removeAttribute("href");
+  }
+
   function drawAll() {
-    for (const place of document.querySelectorAll("[data-plot]")) draw(place);
+    for (const place of document.querySelectorAll("[data-plot]")) if (!place.querySelector(".uplot")) draw(place);
+    unlink();
   }
 
   function name(element) {
@@ -66,7 +73,7 @@
     }
     main.replaceWith(document.adoptNode(fresh));
     if (focused !== null) [...document.querySelectorAll("main a, main button")].find((each) => name(each) === focused)?.focus({ preventScroll: true });
-    for (const place of document.querySelectorAll("[data-plot]")) if (!place.querySelector(".uplot")) draw(place);
+    drawAll();
     if (news.textContent.startsWith("Airflow does not") || news.textContent.startsWith("This page is not")) news.textContent = "";
   }
 
