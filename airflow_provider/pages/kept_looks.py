@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Any, Generic, TypeVar
 
-from airflow_provider.pages.in_time import look_in_time
+from airflow_provider.pages.in_time import wait_in_time
 
 T = TypeVar("T")
 
@@ -36,6 +36,8 @@ class _Entry:
         self.error: Exception | None = None
         self.ended: Event | None = None
         """Of the look that is under way."""
+        self.began_at_s = 0.0
+        """When the newest look began."""
 
 
 class KeptLooks:
@@ -63,12 +65,14 @@ class KeptLooks:
                 return Kept(entry.value, time.monotonic() - entry.seen_at_s)
             ended = entry.ended
             if ended is None:
-                ended = entry.ended = Event()
+                ended, entry.began_at_s = Event(), time.monotonic()
+                entry.ended = ended
                 Thread(target=self._look, args=(entry, look, ended), name="pipelines page", daemon=True).start()
+            hangs = time.monotonic() - entry.began_at_s > QUICK_S
         if entry.seen_at_s is not None:
-            ended.wait(QUICK_S)
+            ended.wait(0.0 if hangs else QUICK_S)
         else:
-            look_in_time(ended.wait)
+            wait_in_time(ended, entry.began_at_s)
         with self._lock:
             if entry.seen_at_s is None:
                 assert entry.error is not None
