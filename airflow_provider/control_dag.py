@@ -23,7 +23,7 @@ from spark_jobs.protocol.documents import OnRewind
 from spark_jobs.protocol.errors import InvalidParameterError
 
 CONTROL_TAG = "stream-pipeline-control"
-"""The tag of every control DAG."""
+"""The tag by which the pipelines page finds control DAGs."""
 ACTIONS = {
     "checkpoint": "take a checkpoint now; the pipeline runs on",
     "savepoint": "take a savepoint; the pipeline runs on",
@@ -101,7 +101,7 @@ def _form(home: str, conn_id: str, actions: list[str]) -> dict[str, Param]:
             None,
             type=["null", "string"],
             title="Savepoint",
-            description="With restore or dispose: the URL of the savepoint. 'spark-jobs savepoints' lists them.",
+            description="With restore or dispose: the URL of the savepoint. The pipelines page and 'spark-jobs savepoints' list them.",
         ),
         "target": Param(
             None,
@@ -177,7 +177,7 @@ def chosen_task(params: Mapping[str, Any]) -> str:
             raise InvalidParameterError(
                 f"The action '{action}' needs a savepoint, and the form names none.",
                 safe="Nothing was started, stopped or deleted.",
-                remedy="Trigger the DAG again with the savepoint's URL. 'spark-jobs savepoints' lists them.",
+                remedy="Trigger the DAG again with the savepoint's URL. The pipelines page and 'spark-jobs savepoints' list them.",
                 parameter="savepoint",
             )
     return "approve" if action == "drain" else action
@@ -190,7 +190,7 @@ def _doc(dag_id: str, home: str, actions: list[str]) -> str:
 
 {lines}
 
-Trigger it with the form, or over REST:
+Trigger it with the form, with a button of the pipelines page, or over REST:
 
     POST /api/v2/dags/{dag_id}/dagRuns    {{"logical_date": null, "conf": {{"action": "stop"}}}}
 
