@@ -23,16 +23,17 @@ from spark_jobs.protocol.errors import PermanentFailureError
 from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, SinkName, StageName
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.open import open_files, open_place
 from tests.airflow.browser import Browser, init_auth_manager
 from tests.airflow.conftest import connection
 from tests.airflow.known_dags import store_dag
 from tests.support.command_line import UsedHome, a_try
+from tests.support.object_store import object_store
 from tests.support.staged_pipeline import NOW
 
 from airflow_provider.pages import pipeline_looks, pipelines  # isort: skip
 from airflow_provider.pages.kept_looks import KeptLooks  # isort: skip
-from airflow_provider.pages.pipeline_looks import Row, Sight, levels, look_at  # isort: skip
+from airflow_provider.pages.pipeline_looks import Row, Sight, levels, list_pipelines, look_at  # isort: skip
 
 pytestmark = [
     pytest.mark.airflow,
@@ -100,7 +101,11 @@ def shown(role: str | None, path: str = "pipelines") -> _Page:
 
 def link_to(page: _Page, home: UsedHome) -> str:
     """The address of a pipeline's own page."""
-    key = Row("", home.url, None).key
+    return link_to_place(page, home.url)
+
+
+def link_to_place(page: _Page, url: str) -> str:
+    key = Row("", url, None).key
     (found,) = [str(each["href"]) for each in page.all("a") if key in str(each["href"])]
     return found
 
@@ -332,3 +337,21 @@ def test_a_viewer_of_one_dag_is_not_shown_what_a_shell_has_run_in_the_same_home(
         page = shown(role, path)
         assert ("by-hand" in page.text, "can be restored" in page.text) == (seen, seen)
         assert OF_A_DAG in page.text
+
+
+def test_a_home_in_a_store_is_listed_and_shown_in_full(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = used_home(root, "orders", OF_A_DAG)
+    used.complete(run=OF_A_DAG)
+    with object_store() as url:
+        monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=f"{url}/homes"))
+        stored = open_place(f"{url}/homes/team/orders")
+        for path in used.files.paths():
+            if not path.startswith("work/"):
+                stored.create(path, used.files.read(path))
+        listing = list_pipelines("stream_pipeline_default")
+        assert (listing.in_store, listing.problems, [row.home for row in listing.rows]) == (True, (), [stored.url])
+        page = shown("viewer")
+        assert stored.url in page.text
+        own = shown("viewer", link_to_place(page, stored.url))
+        assert "Checkpoint 1," in own.text
+        assert "reads airlines, events" in own.text
