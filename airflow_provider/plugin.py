@@ -7,11 +7,29 @@ from airflow.sdk.plugins_manager import AirflowPlugin
 
 from airflow_provider.links import URL_PREFIX
 
+_PAGES = URL_PREFIX.lstrip("/")
+
 
 class StreamPipelinesPlugin(AirflowPlugin):
     """Found by the entry point ``airflow.plugins``. Every process of Airflow makes one; only its API server asks for the pages."""
 
     name = "stream_pipelines"
+    external_views = [  # noqa: RUF012  # as Airflow declares it
+        {"name": "Pipelines", "href": f"{_PAGES}/pipelines", "destination": "nav", "category": "browse"},
+        {
+            "name": "Pipelines",
+            "href": f"{_PAGES}/pipelines?dag_id={{DAG_ID}}",
+            "destination": "dag",
+            "url_route": "stream-pipelines-of-dag",
+        },
+        {
+            "name": "Pipelines",
+            "href": f"{_PAGES}/pipelines?dag_id={{DAG_ID}}",
+            "destination": "task_instance",
+            "url_route": "stream-pipelines-of-task",
+        },
+    ]
+    """The pipelines page: a window of its own from the navigation, and tabs of DAGs and task instances."""
 
     @cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]

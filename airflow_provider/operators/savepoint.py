@@ -1,4 +1,4 @@
-"""The operators that ask a running pipeline for a savepoint, or for its stop, and that delete one."""
+"""The operators that ask a running pipeline for a checkpoint, a savepoint or its stop, and that delete a savepoint."""
 
 import time
 from collections.abc import Sequence
@@ -38,22 +38,19 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class TriggerSavepointOperator(BaseOperator):
-    """Asks a running pipeline for a savepoint, and waits until it is whole. The pipeline runs on.
+class TriggerCheckpointOperator(BaseOperator):
+    """Asks a running pipeline for a checkpoint now, and waits until it is complete. The pipeline runs on.
 
-    The request is in the pipeline's home, and the same in every try: whatever dies, a retry waits on for the same savepoint, and there
-    is one. A try whose request was answered with an error asks anew. Killing the task takes no request back.
+    The request is in the pipeline's home, and the same in every try: whatever dies, a retry waits on for the same answer. A try whose
+    request was answered with an error asks again. Killing the task takes no request back.
 
     Returns as XCom what :func:`airflow_provider.facts.savepoint_facts` says.
 
     Args:
         home: The pipeline's home, inside the connection's home roots. Templated.
-        target: URL of the directory that the savepoint is to be in, inside the savepoint roots or the home roots; it is made. Empty: one
-            below the home.
-            Templated.
-        deferrable: Wait in the triggerer, and hold no worker's slot meanwhile.
+        deferrable: Wait in the triggerer, without a worker's slot.
         timeout_s: How long to wait; None: as long as it takes.
-        restart_timeout_s: How long no driver may be at work meanwhile: a pipeline that starts again answers then.
+        restart_timeout_s: How long the wait tolerates that no driver is at work: a pipeline that starts again answers then.
         poll_interval_s: Between two looks at the home, while something changes.
         max_poll_interval_s: The same, once nothing has changed for a while; None: 3 s, and 30 s in an object store.
         conn_id: The connection, of type ``stream_pipeline``.
@@ -61,13 +58,12 @@ class TriggerSavepointOperator(BaseOperator):
         kwargs: As for every operator.
 
     Raises:
-        PipelineRunRefusedError: No driver is at work, the home or the target is not allowed, or the savepoint cannot be; Airflow does
-            not retry.
-        PipelineRunError: Anything else; a retry waits on, or asks anew.
+        PipelineRunRefusedError: No driver is at work, or the home is not allowed; Airflow does not retry.
+        PipelineRunError: Anything else; a retry waits on, or asks again.
     """
 
-    wanted: ClassVar[Wanted] = Wanted.SAVEPOINT
-    template_fields: Sequence[str] = ("home", "target")
+    wanted: ClassVar[Wanted] = Wanted.CHECKPOINT
+    template_fields: Sequence[str] = ("home",)
     operator_extra_links = LINKS
     ui_color = "#e8f0e4"
 
@@ -75,7 +71,6 @@ class TriggerSavepointOperator(BaseOperator):
         self,
         *,
         home: str,
-        target: str | None = None,
         deferrable: bool = True,
         timeout_s: float | None = None,
         restart_timeout_s: float = 300.0,
@@ -89,7 +84,6 @@ class TriggerSavepointOperator(BaseOperator):
         if poll_interval_s <= 0:
             raise ValueError("poll_interval_s is above 0.")
         self.home = home
-        self.target = target
         self.deferrable = deferrable
         self.timeout_s = timeout_s
         self.restart_timeout_s = restart_timeout_s
@@ -108,8 +102,7 @@ class TriggerSavepointOperator(BaseOperator):
             refuse_hidden_arguments(self)
             files = self.hook.files(self.home)
             record_homes(context, self.conn_id, {files.url: None})
-            target = self.hook.savepoint_files(self.target).url if self.target else None
-            request = ask_once(files, self.wanted, run_id_of(context["ti"]), drain=self._drains(), target=target)
+            request = ask_once(files, self.wanted, run_id_of(context["ti"]), drain=self._drains(), target=self._target_url())
             self.log.info("Asked %s for a %s: %s", files.url, self.wanted.value, request)
             if not self.deferrable:
                 self._wait(files, request, limits)
@@ -126,6 +119,10 @@ class TriggerSavepointOperator(BaseOperator):
 
     def _drains(self) -> bool:
         return False
+
+    def _target_url(self) -> str | None:
+        """Returns the directory that a savepoint is to be in; None: one below the home."""
+        return None
 
     def _defer(self, home: str, request: RequestId, deadline_at: float | None, timeout_s: float | None) -> NoReturn:
         self.defer(
@@ -169,9 +166,35 @@ class TriggerSavepointOperator(BaseOperator):
             raise reported_error(answer.error)
         facts = savepoint_facts(files.url, answer)
         record_homes(context, self.conn_id, {files.url: answer.checkpoint})
-        self.log.info("Checkpoint %s; the savepoint is %s", answer.checkpoint, answer.savepoint)
+        self.log.info("Checkpoint %s is complete; savepoint: %s", answer.checkpoint, answer.savepoint or "none was asked for")
         emit_tables(self, context, facts)
         return facts
+
+
+class TriggerSavepointOperator(TriggerCheckpointOperator):
+    """Asks a running pipeline for a savepoint, and waits until it is whole. The pipeline runs on.
+
+    Every try of a task asks for one savepoint, as :class:`TriggerCheckpointOperator` asks for one checkpoint. Returns the same XCom.
+
+    Args:
+        target: URL of the directory that the savepoint is to be in, inside the savepoint roots or the home roots; it is made. Empty: one
+            below the home. Templated.
+        kwargs: As for :class:`TriggerCheckpointOperator`.
+
+    Raises:
+        PipelineRunRefusedError: As :class:`TriggerCheckpointOperator`; or the target is not allowed, or the savepoint cannot be.
+        PipelineRunError: As :class:`TriggerCheckpointOperator`.
+    """
+
+    wanted: ClassVar[Wanted] = Wanted.SAVEPOINT
+    template_fields: Sequence[str] = ("home", "target")
+
+    def __init__(self, *, target: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.target = target
+
+    def _target_url(self) -> str | None:
+        return self.hook.savepoint_files(self.target).url if self.target else None
 
 
 class StopWithSavepointOperator(TriggerSavepointOperator):

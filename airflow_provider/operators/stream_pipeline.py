@@ -86,7 +86,7 @@ class StreamPipelineOperator(BaseOperator):
             what is gone, and records it; what is there is read. Templated.
         on_loss: What a run comes to that has left out rows of its sources which nobody has accepted as lost: ``"succeed"``, or
             ``"fail"``. What it has published stays. Once the losses are accepted the task can be cleared, and succeeds at once.
-        on_rewind: What such a start, or a fresh one, does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``.
+        on_rewind: What such a start, or a fresh one, does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``. Templated.
         checkpoint: Some of the fields of ``CheckpointSettings``, over the connection's and the pipeline's:
             ``{"interval": "30 seconds"}``. Templated; empty fields are not given.
         wait_for: What ends the task: ``"final_checkpoint"``; ``"running"``, once the pipeline is at work, or ``"submitted"``, once its
@@ -110,7 +110,11 @@ class StreamPipelineOperator(BaseOperator):
         PipelineRunError: Anything else; a retry resumes from what is durable.
     """
 
-    template_fields: Sequence[str] = ("home", "parameters", "on_end", "publish", *RESTORE_FIELDS, "checkpoint", "conf")
+    template_fields: Sequence[str] = (
+        *("home", "parameters", "on_end", "publish"),
+        *RESTORE_FIELDS,
+        *("on_rewind", "checkpoint", "conf"),
+    )
     template_fields_renderers = {"parameters": "json", "checkpoint": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
     operator_extra_links = LINKS
     ui_color = "#e8f0e4"

@@ -16,7 +16,6 @@ from airflow.models.xcom import XComModel
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -25,21 +24,16 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Message, Receive, Scope, Send
 
 from airflow_provider.links import RECORD_KEY
+from airflow_provider.pages import pipelines
 from airflow_provider.pages.in_time import look_in_time
 from airflow_provider.pages.looks import Look, Record, TaskKey, look_at_homes
+from airflow_provider.pages.rendering import rendered
 
 LOG_LINES = 200
 LINE_MAX_CHARACTERS = 2_000
 MANIFEST_MAX_CHARACTERS = 500_000
 
-_templates = Environment(
-    loader=PackageLoader("airflow_provider.pages"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_STYLE = _templates.get_template("style.css").render()
+_STYLE = rendered("style.css", {})
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
     f"style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'",
@@ -47,7 +41,8 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""No script, nothing from elsewhere, no other site's frame, and no copy in a cache that other people use."""
+"""No script, nothing from elsewhere, no other site's frame, and no copy in a cache that other people use. The pipelines page, which has a
+script of this server, says its own policy."""
 
 
 class _Table(BaseModel):
@@ -177,8 +172,7 @@ def _tables(look: Look, published: _Published | None) -> dict[str, _Table]:
 
 
 def _page(template: str, task: TaskKey, status_code: int = 200, **values: Any) -> HTMLResponse:
-    text = _templates.get_template(template).render(task=task, style=_STYLE, **values)
-    return HTMLResponse(text, status_code)
+    return HTMLResponse(rendered(template, {"task": task, "style": _STYLE, **values}), status_code)
 
 
 def _refusal(request: Request, error: Exception) -> HTMLResponse:
@@ -191,7 +185,7 @@ def _no_address(request: Request, error: Exception) -> HTMLResponse:
 
 
 def _refused(status: int, detail: str, headers: Mapping[str, str] | None = None) -> HTMLResponse:
-    text = _templates.get_template("refusal.html").render(style=_STYLE, status=status, detail=detail)
+    text = rendered("refusal.html", {"style": _STYLE, "status": status, "detail": detail})
     return HTMLResponse(text, status, headers)
 
 
@@ -201,7 +195,9 @@ class _Pages(FastAPI):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         await super().__call__(scope, receive, send_with_headers)
@@ -211,6 +207,7 @@ def make_app() -> FastAPI:
     """Makes the app, without pages that describe it, and without redirects, which are given before anybody has signed in."""
     app = _Pages(title="Stream pipelines", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.include_router(router)
+    app.include_router(pipelines.router)
     app.add_exception_handler(StarletteHTTPException, _refusal)
     app.add_exception_handler(RequestValidationError, _no_address)
     return app

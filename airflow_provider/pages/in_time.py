@@ -3,7 +3,7 @@
 import socket
 import time
 from collections.abc import Callable
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Event
 from typing import TypeVar
 
 from fastapi import HTTPException
@@ -27,7 +27,7 @@ def look_in_time(look: Callable[[], T]) -> T:
             of its own.
     """
     if not _looks.acquire(timeout=PLACE_MAX_S):
-        raise _late()
+        raise late()
 
     def held() -> T:
         try:
@@ -35,10 +35,30 @@ def look_in_time(look: Callable[[], T]) -> T:
         finally:
             _looks.release()
 
-    return in_time(held, time.monotonic() + LOOK_MAX_S, _late)
+    return in_time(held, time.monotonic() + LOOK_MAX_S, late)
 
 
-def _late() -> HTTPException:
+def wait_in_time(ended: Event, began_at_s: float) -> None:
+    """Waits for the end of a look that somebody else has begun. Whoever comes when it has hung for long does not wait for it.
+
+    Args:
+        ended: Set when the look has ended.
+        began_at_s: When it began, by ``time.monotonic``.
+
+    Raises:
+        HTTPException: The storage does not answer.
+    """
+    if time.monotonic() - began_at_s > LOOK_MAX_S or not _looks.acquire(timeout=PLACE_MAX_S):
+        raise late()
+    try:
+        if not ended.wait(LOOK_MAX_S):
+            raise late()
+    finally:
+        _looks.release()
+
+
+def late() -> HTTPException:
+    """Returns the answer to whoever looks at a storage that does not answer."""
     return HTTPException(
         503,
         f"The storage of the homes does not answer on {socket.gethostname()}, where Airflow's API server runs. Look again later.",

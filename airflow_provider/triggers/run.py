@@ -7,6 +7,7 @@ from typing import Any, Unpack
 from airflow.utils.state import TaskInstanceState
 
 from airflow_provider.tasks.time_limits import not_due
+from airflow_provider.triggers.metrics import PipelineMetrics
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger, failed
 from airflow_provider.version_compat import state_of
 from airflow_provider.waits.clocks import monotonic_at
@@ -88,7 +89,7 @@ class RunTrigger(WaitingTrigger):
         deadline_s = None if self.deadline_at is None else monotonic_at(self.deadline_at)
         start = start_limit(self.start_by, self.start_timeout_s)
         wait = Wait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
-        progress, goal = ProgressLog(), Goal(self.wait_for)
+        progress, goal, metrics = ProgressLog(), Goal(self.wait_for), PipelineMetrics(files, self.task_instance)
         found: dict[str, Any] = {}
         send_at = 0.0
 
@@ -97,6 +98,8 @@ class RunTrigger(WaitingTrigger):
             now_s = time.monotonic()
             for line in progress.lines(look.status, now_s):
                 self.log.info(line)
+            if look.status is not None and look.at_work and metrics.is_due(now_s):
+                await in_thread(self.home, metrics.emit, look.status, now_s)
             try:
                 if wait.see(look, now_s) is not None:
                     return True

@@ -3,9 +3,7 @@
 from typing import Any, NamedTuple
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import claimed_by_another, driver_at_work
-from spark_jobs.control.status import read_status
+from spark_jobs.control.pipeline_look import look_at_pipeline
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId
 from spark_jobs.storage.files import Files
@@ -39,18 +37,10 @@ class LookForState:
         self._files = files
 
     def __call__(self) -> StateLook:
-        channel = Channel(self._files)
-        at_work = driver_at_work(self._files)  # first: a driver answers before it ends
-        live = channel.attempts.latest()
-        if live is None or claimed_by_another(self._files, live.request):
-            return StateLook(RunState.STARTING if at_work else None, at_work, None, None)
-        if not at_work:
-            answer = channel.response(live.request)
-            ended_well = answer is not None and answer.error is None
-            return StateLook(RunState.DONE if ended_well else RunState.FAILED, at_work, live.attempt, live.run)
-        status = read_status(self._files)
-        ours = status is not None and status.attempt == live.attempt
-        return StateLook(status.state if status and ours else RunState.STARTING, at_work, live.attempt, live.run)
+        found = look_at_pipeline(self._files)
+        if found.attempt is None:
+            return StateLook(found.state, found.at_work, None, None)
+        return StateLook(found.state, found.at_work, found.attempt.attempt, found.attempt.run)
 
 
 def state_facts(files: Files, look: StateLook) -> dict[str, Any]:

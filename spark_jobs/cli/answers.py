@@ -13,6 +13,7 @@ from spark_jobs.protocol.documents import (
     OnEnd,
     Publish,
     Publisher,
+    RunState,
     SinkMode,
     SinkResult,
     Status,
@@ -489,3 +490,61 @@ class WarmUpAnswer(Answer):
     archive: str
     """The file that a JVM of this Java and this Spark starts with from now on."""
     size_bytes: int
+
+
+class PipelineEntry(Answer):
+    """One pipeline below a root."""
+
+    home: str
+    pipeline: PipelineName | None
+    """None: the home cannot be read, see ``problem``."""
+    state: RunState | None = None
+    """None: nothing has run there, or the home cannot be read."""
+    at_work: bool = False
+    run: RunId | None = None
+    attempt: AttemptNumber | None = None
+    checkpoint: CheckpointId | None = None
+    """The newest one that the pipeline can be restored from."""
+    checkpoint_age_s: float | None = None
+    blocked_since: datetime | None = None
+    """Since when no table gets new rows, where one refuses them."""
+    failed_stages: tuple[StageName, ...] = ()
+    losses: int = 0
+    """How many losses of input the checkpoint records."""
+    reasons: tuple[str, ...] = ()
+    """Why somebody has to look at it, the gravest first."""
+    problem: str | None = None
+    """Why the home cannot be read."""
+
+
+class PipelinesAnswer(Answer):
+    """``spark-jobs pipelines``: the pipelines below some roots."""
+
+    roots: tuple[str, ...]
+    pipelines: tuple[PipelineEntry, ...]
+    left_out: int
+    """How many directories were not looked at, because there are too many."""
+
+
+class SavepointEntry(Answer):
+    """One savepoint below a root."""
+
+    savepoint: str
+    pipeline: PipelineName | None
+    """None: the savepoint is not whole, or cannot be read, see ``problem``."""
+    checkpoint: CheckpointId | None = None
+    """Its number in the home that it was taken in."""
+    taken_at: datetime | None = None
+    drained: bool = False
+    files: int = 0
+    size_bytes: int = 0
+    problem: str | None = None
+
+
+class SavepointsAnswer(Answer):
+    """``spark-jobs savepoints``: the savepoints below some roots, the newest first."""
+
+    roots: tuple[str, ...]
+    savepoints: tuple[SavepointEntry, ...]
+    left_out: int
+    """How many directories were not looked at, because there are too many."""

@@ -12,6 +12,7 @@ from spark_jobs.cli.checkpoints import checkpoints
 from spark_jobs.cli.dispose import dispose
 from spark_jobs.cli.inspect import inspect
 from spark_jobs.cli.losses import losses
+from spark_jobs.cli.pipelines import pipelines, savepoints
 from spark_jobs.cli.publish import publish
 from spark_jobs.cli.run import run
 from spark_jobs.cli.savepoint import savepoint
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 for command in (
     run,
+    pipelines,
     status,
     checkpoint,
     savepoint,
@@ -43,6 +45,7 @@ for command in (
     inspect,
     losses,
     accept,
+    savepoints,
     verify,
     dispose,
     publish,

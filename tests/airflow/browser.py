@@ -13,16 +13,20 @@ with warnings.catch_warnings():  # of what Airflow's server imports
 
     from airflow_provider.pages.app import LINE_MAX_CHARACTERS, LOG_LINES, make_app
 
-__all__ = ["LINE_MAX_CHARACTERS", "LOG_LINES", "Browser", "TestClient", "init_auth_manager", "make_app"]
+__all__ = ["LINE_MAX_CHARACTERS", "LOG_LINES", "Browser", "TestClient", "init_auth_manager", "make_app", "token"]
+
+
+def token(role: str | None) -> str:
+    """What Airflow gives somebody of a role who signs in."""
+    manager: Any = get_auth_manager()
+    return str(manager.generate_jwt(SimpleAuthManagerUser(username="somebody", role=role)))
 
 
 class Browser:
     """Somebody who looks at a task's pages."""
 
     def __init__(self, role: str | None = "viewer", *, signed_in: bool = True) -> None:
-        user = SimpleAuthManagerUser(username="somebody", role=role)
-        manager: Any = get_auth_manager()
-        self.client = TestClient(make_app(), cookies={"_token": manager.generate_jwt(user)} if signed_in else None)
+        self.client = TestClient(make_app(), cookies={"_token": token(role)} if signed_in else None)
 
     def get(self, link: str) -> Any:
         return self.client.get(link.removeprefix(URL_PREFIX.lstrip("/")))

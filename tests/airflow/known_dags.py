@@ -19,10 +19,15 @@ def _database() -> None:
         bundles().sync_bundles_to_db(session=session)
 
 
-def run_dag(dag: DAG, **conf: Any) -> Any:
-    """Runs a DAG to its end in this process; its DAG run."""
+def store_dag(dag: DAG) -> None:
+    """Makes Airflow know a DAG."""
     _database()
     bag = DagBag(dag_folder=os.devnull, collect_dags=False)
     bag.bag_dag(dag)
     sync_bag_to_db(bag, "dags-folder", None)
+
+
+def run_dag(dag: DAG, **conf: Any) -> Any:
+    """Runs a DAG to its end in this process; its DAG run."""
+    store_dag(dag)
     return dag.test(run_conf=conf)

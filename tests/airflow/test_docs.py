@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +14,18 @@ import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator
 
+from airflow_provider.control_dag import control_dag
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.links import LINKS
 from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.operators.losses import AcceptLossOperator
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
-from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
+from airflow_provider.operators.savepoint import (
+    DisposeSavepointOperator,
+    StopWithSavepointOperator,
+    TriggerCheckpointOperator,
+    TriggerSavepointOperator,
+)
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
@@ -43,11 +50,14 @@ EXAMPLES_PAGE = ROOT / "docs/how-to/run-the-examples.md"
 AUDIT = ROOT / "docs/how-to/write-audit-publish.md"
 SECURITY = ROOT / "docs/security.md"
 GUIDE = ROOT / "docs/how-to/write-a-pipeline.md"
+CONTROL = ["approve", "drain", "choose", "checkpoint", "savepoint", "stop", "cancel", "publish", "dispose", "restore"]
+"""The tasks of a control DAG, as its file makes them."""
 
 
 OPERATORS: list[type[BaseOperator]] = [
     StreamPipelineOperator,
     PublishCheckpointOperator,
+    TriggerCheckpointOperator,
     TriggerSavepointOperator,
     StopWithSavepointOperator,
     DisposeSavepointOperator,
@@ -69,7 +79,7 @@ def test_the_audit_of_the_guide_succeeds_only_where_it_has_found_no_problem(prob
 
 
 def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path: Path) -> None:
-    shown = {title: text for page in pages() for title, text in files(page).items() if "DAG(" in text}
+    shown = {title: text for page in pages() for title, text in files(page).items() if "DAG(" in text or "control_dag(" in text}
     for title, text in shown.items():
         file = tmp_path / "dags" / title
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -102,8 +112,10 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "sales": ["run"],
         "save_sensors": ["save"],
         "sensors": ["run"],
+        "sensors_control": CONTROL,
         "sessions": ["run"],
         "shop": ["run", "tell"],
+        "shop_control": CONTROL,
         "sized": ["run"],
         "stop_sensors": ["stop"],
         "views": ["run"],
@@ -114,8 +126,8 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
     assert len(shown) == 21
 
 
-@pytest.mark.parametrize("kind", [*OPERATORS, PublicationTrigger, LossTrigger])
-def test_the_reference_describes_every_argument(kind: type) -> None:
+@pytest.mark.parametrize("kind", [*OPERATORS, PublicationTrigger, LossTrigger, control_dag])
+def test_the_reference_describes_every_argument(kind: Callable[..., object]) -> None:
     described = {
         row.cells["argument"].strip("`"): row.cells["default"].strip("`")
         for row in table_rows(REFERENCE)

@@ -14,7 +14,12 @@ from airflow_provider.hidden_values import hide, refuse_hidden
 from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.operators.losses import AcceptLossOperator
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
-from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
+from airflow_provider.operators.savepoint import (
+    DisposeSavepointOperator,
+    StopWithSavepointOperator,
+    TriggerCheckpointOperator,
+    TriggerSavepointOperator,
+)
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
@@ -29,6 +34,7 @@ HIDDEN = "hush-hush"
 TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     StreamPipelineOperator: {"home": "flights", "entry": "/pipelines/flights.py"},
     PublishCheckpointOperator: {"pipelines": "flights"},
+    TriggerCheckpointOperator: {"home": "flights"},
     TriggerSavepointOperator: {"home": "flights"},
     StopWithSavepointOperator: {"home": "flights"},
     DisposeSavepointOperator: {"home": "flights", "savepoint": "saved"},

@@ -165,10 +165,12 @@ def test_a_storage_that_does_not_answer_holds_no_thread_of_the_api_server(
 
 def test_every_route_is_guarded_and_nothing_describes_them(viewer: Browser) -> None:
     paths = [route.path for route in make_app().routes]  # type: ignore[attr-defined]
-    assert sorted(path.rpartition("/")[2] for path in paths) == sorted(PAGES)
+    pipelines = ["/pipelines", "/pipelines/{conn_id}/{key}", "/static/{name}"]
+    assert sorted(path if path in pipelines else path.rpartition("/")[2] for path in paths) == sorted([*PAGES, *pipelines])
     anonymous = Browser(signed_in=False)
+    names = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1, "conn_id": "c", "key": "k", "name": "pipelines.js"}
     for path in (*paths, "/dags/x/runs/y/tasks/z/one/manifest"):
-        assert anonymous.client.get(path.format(dag_id="d", run_id="r", task_id="t", map_index=-1)).status_code == 401
+        assert anonymous.client.get(path.format(**names)).status_code == 401
         assert anonymous.client.post(path).status_code == 405
     for path in ("/docs", "/redoc", "/openapi.json", "/", "/dags"):
         assert viewer.client.get(path).status_code == 404
@@ -197,7 +199,8 @@ def test_its_links_work_below_any_base(viewer: Browser, kept: dict[str, str]) ->
     text = viewer.page(kept["manifest"])
     assert not re.search(r'(?:href|src)="(?:/|https?:)', text)
     here = "https://airflow.example/a/b/" + kept["manifest"]
-    (task,) = re.findall(r'href="(\.\./[^"]+)"', text)
+    task, pipelines = re.findall(r'href="(\.\./[^"]+)"', text)
+    assert urljoin(here, pipelines) == f"https://airflow.example/a/b{URL_PREFIX}/pipelines?dag_id=flights"
     assert urljoin(here, task).startswith("https://airflow.example/a/b/dags/flights/runs/manual")
     assert urljoin(here, "tables") == "https://airflow.example/a/b/" + kept["tables"]
 
@@ -298,4 +301,7 @@ def test_a_publishing_task_shows_no_checkpoint_of_somebody_else(homes: Homes, vi
 def test_the_plugin_makes_the_pages_where_they_are_served() -> None:
     plugin: Any = StreamPipelinesPlugin()
     (served,) = plugin.fastapi_apps
-    assert (served["url_prefix"], len(served["app"].routes)) == (URL_PREFIX, len(PAGES))
+    assert (served["url_prefix"], len(served["app"].routes)) == (URL_PREFIX, len(PAGES) + 3)
+    views = {each["destination"]: each for each in plugin.external_views}
+    assert set(views) == {"nav", "dag", "task_instance"}
+    assert {each["href"].partition("?")[0] for each in views.values()} == {f"{URL_PREFIX.lstrip('/')}/pipelines"}

@@ -155,6 +155,6 @@ def test_a_run_reaches_no_other_argument() -> None:
         "new_sources",
         "accept_data_loss",
     }
-    chosen = {"home", "parameters", "on_end", "publish", "checkpoint", "conf"} | restored
+    chosen = {"home", "parameters", "on_end", "publish", "on_rewind", "checkpoint", "conf"} | restored
     assert set(StreamPipelineOperator.template_fields) == chosen
     assert set(PublishCheckpointOperator.template_fields) == {"pipelines", "conf"}

@@ -14,7 +14,7 @@ from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.sensors.pipeline_state import PipelineStateSensor
 from airflow_provider.triggers.state import PipelineStateTrigger
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import driver_at_work, holding
+from spark_jobs.control.liveness import holding, is_locked
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import RunState, StartResponse
 from spark_jobs.protocol.errors import InterruptedRunError
@@ -113,7 +113,7 @@ def test_a_storage_that_is_away_for_a_while_shows_nothing_yet(
     running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
     running.beat(RunState.RUNNING)
-    monkeypatch.setattr("airflow_provider.waits.pipeline_states.driver_at_work", away(driver_at_work))
+    monkeypatch.setattr("spark_jobs.control.pipeline_look.is_locked", away(is_locked))
     assert sense(deferrable=deferrable, poke_interval=0.02)["state"] == "running"
 
 

@@ -132,12 +132,12 @@ def answer(control: TaskRun, option: str, user: str = "admin") -> int:
 def test_a_drain_waits_for_a_person_and_happens_only_once_they_have_approved(airflow: RunningAirflow, roots: Path) -> None:
     home = Home(roots / "drained")
     supervising = begun_stream(airflow, home, "drained")
-    rejected = airflow.trigger("drained_control", action="stop", drain=True)
+    rejected = airflow.trigger("drained_control", action="drain")
     assert answer(rejected, "Reject") == 200
     until(lambda: rejected.run_state == "success", "the DAG run has ended")
     assert {replace(rejected, task_id=name).state for name in ("stop", "drain", "savepoint", "cancel")} == {"skipped"}
 
-    control = airflow.trigger("drained_control", action="stop", drain=True)
+    control = airflow.trigger("drained_control", action="drain")
     assert answer(control, "Approve", user="bob") == 403
     assert not has_asked(home)
     assert home.is_at_work()

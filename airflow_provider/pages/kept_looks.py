@@ -1,0 +1,102 @@
+"""Looks at homes that all viewers of the pages share: a hundred people who watch a pipeline cost its storage as much as one.
+
+A look is kept for some seconds. If it is older, the next look begins in a thread of its own, and whoever asks gets the old one unless the
+new one is quick. So a storage that hangs holds one thread for each look, not one for each viewer.
+"""
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+from typing import Any, Generic, TypeVar
+
+from airflow_provider.pages.in_time import wait_in_time
+
+T = TypeVar("T")
+
+QUICK_S = 0.5
+"""So long a viewer waits for a new look while there is an old one."""
+FORGOTTEN_AFTER_S = 900.0
+KEPT_MAX = 1_000
+
+
+@dataclass(frozen=True)
+class Kept(Generic[T]):
+    """A look, and how old it is."""
+
+    value: T
+    age_s: float
+
+
+class _Entry:
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.seen_at_s: float | None = None
+        self.asked_at_s = time.monotonic()
+        self.error: Exception | None = None
+        self.ended: Event | None = None
+        """Of the look that is under way."""
+        self.began_at_s = 0.0
+        """When the newest look began."""
+
+
+class KeptLooks:
+    """The looks that are kept, by what was looked at."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._entries: dict[Hashable, _Entry] = {}
+
+    def get(self, key: Hashable, look: Callable[[T | None], T], fresh_s: float) -> Kept[T]:
+        """Returns a look that is not older than ``fresh_s``, or the newest one if the storage does not answer quickly.
+
+        Args:
+            key: What is looked at.
+            look: Looks, with the look before, from which it may take what never changes.
+            fresh_s: How long a look is kept.
+
+        Raises:
+            HTTPException: There is no look yet, and the storage does not answer.
+            Exception: What the newest look has raised, if there is none before it.
+        """
+        with self._lock:
+            entry = self._entry(key)
+            if entry.seen_at_s is not None and time.monotonic() - entry.seen_at_s <= fresh_s:
+                return Kept(entry.value, time.monotonic() - entry.seen_at_s)
+            ended = entry.ended
+            if ended is None:
+                ended, entry.began_at_s = Event(), time.monotonic()
+                entry.ended = ended
+                Thread(target=self._look, args=(entry, look, ended), name="pipelines page", daemon=True).start()
+            hangs = time.monotonic() - entry.began_at_s > QUICK_S
+        if entry.seen_at_s is not None:
+            ended.wait(0.0 if hangs else QUICK_S)
+        else:
+            wait_in_time(ended, entry.began_at_s)
+        with self._lock:
+            if entry.seen_at_s is None:
+                assert entry.error is not None
+                raise entry.error
+            return Kept(entry.value, time.monotonic() - entry.seen_at_s)
+
+    def _entry(self, key: Hashable) -> _Entry:
+        now_s = time.monotonic()
+        if key not in self._entries and len(self._entries) >= KEPT_MAX:
+            oldest = min(self._entries, key=lambda each: self._entries[each].asked_at_s)
+            del self._entries[oldest]
+        for old in [each for each, entry in self._entries.items() if now_s - entry.asked_at_s > FORGOTTEN_AFTER_S]:
+            del self._entries[old]
+        entry = self._entries.setdefault(key, _Entry())
+        entry.asked_at_s = now_s
+        return entry
+
+    @staticmethod
+    def _look(entry: _Entry, look: Callable[[Any], Any], ended: Event) -> None:
+        try:
+            entry.value, entry.error = look(entry.value), None
+            entry.seen_at_s = time.monotonic()
+        except Exception as error:  # noqa: BLE001 - a thread's edge: raised where the look is asked for
+            entry.error = error
+        finally:
+            entry.ended = None
+            ended.set()

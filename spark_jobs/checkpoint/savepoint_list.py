@@ -1,0 +1,42 @@
+"""Lists savepoints: what the document of each says, or why it cannot be used."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import partial
+from typing import NamedTuple
+
+from spark_jobs.home.layout import SAVEPOINT
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
+from spark_jobs.protocol.savepoint import Savepoint
+from spark_jobs.storage.beside import at_once
+from spark_jobs.storage.files import Files, read_document
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+class ListedSavepoint(NamedTuple):
+    """A savepoint, and what it says of itself."""
+
+    url: str
+    savepoint: Savepoint | None
+    problem: str | None
+    """Why it cannot be used; None if it can."""
+
+
+def list_savepoints(places: Iterable[Files]) -> list[ListedSavepoint]:
+    """Reads the document of each savepoint, many at once. Returns the newest first, then those that cannot be used. Verifies no file.
+
+    Raises:
+        StorageError: The storage does not answer.
+    """
+    found: list[ListedSavepoint] = at_once([partial(_listed, place) for place in places])
+    return sorted(found, key=lambda each: each.savepoint.taken_at if each.savepoint else _NEVER, reverse=True)
+
+
+def _listed(place: Files) -> ListedSavepoint:
+    try:
+        return ListedSavepoint(place.url, read_document(place, SAVEPOINT, Savepoint), None)
+    except NotFoundError:
+        return ListedSavepoint(place.url, None, "It is not whole: it is being made or deleted, or that was cut short.")
+    except CorruptDocumentError as error:
+        return ListedSavepoint(place.url, None, error.failed)

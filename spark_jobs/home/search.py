@@ -1,0 +1,70 @@
+"""Finds the homes and the savepoints below a directory, by their markers."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
+
+from spark_jobs.home.layout import SAVEPOINTS
+from spark_jobs.home.places import Kind, kinds_of
+from spark_jobs.protocol.errors import AccessDeniedError, CorruptDocumentError, InvalidParameterError
+from spark_jobs.storage.beside import at_once
+from spark_jobs.storage.files import Files
+
+DEPTH_MAX = 3
+"""So many levels below a root are looked at: ``team/stage/pipeline``."""
+PLACES_MAX = 5_000
+"""So many directories are listed; a root of tables with millions of them is no root of homes."""
+
+
+class Found(NamedTuple):
+    """The things below a root, by their places."""
+
+    homes: tuple[Files, ...]
+    savepoints: tuple[Files, ...]
+    left_out: int
+    """How many directories were not looked at, because there are too many."""
+
+
+def find_things(root: Files) -> Found:
+    """Finds the homes and the savepoints below a root; a level at a time, many listings at once. Writes nothing.
+
+    Looks no further into a home than at its own savepoints, and into no savepoint, table or workspace. A directory that this user may not
+    list is left out.
+
+    Raises:
+        StorageError: The storage does not answer, or the root may not be listed.
+    """
+    homes, savepoints, level, listed, left_out = list[Files](), list[Files](), [root], 0, 0
+    for depth in range(DEPTH_MAX + 2):  # one level more, of the savepoints of the deepest homes
+        left_out += max(listed + len(level) - PLACES_MAX, 0)
+        level = level[: PLACES_MAX - listed]
+        listed += len(level)
+        names = at_once([partial(_names, place, may_fail=depth > 0) for place in level])
+        following = list[Files]()
+        for place, found in zip(level, names, strict=True):
+            kinds = kinds_of(found)
+            if Kind.HOME in kinds:
+                homes.append(place)
+                if SAVEPOINTS in found:
+                    room = place.below(SAVEPOINTS)
+                    following += [room.below(name) for name in _directories(_names(room, may_fail=True))]
+            elif Kind.SAVEPOINT in kinds:
+                savepoints.append(place)
+            elif not kinds and depth < DEPTH_MAX:
+                following += [place.below(name) for name in _directories(found)]
+        level = following
+    return Found(tuple(homes), tuple(savepoints), left_out)
+
+
+def _names(place: Files, *, may_fail: bool) -> list[str]:
+    try:
+        return place.names("")
+    except (AccessDeniedError, CorruptDocumentError, InvalidParameterError):
+        if may_fail:
+            return []
+        raise
+
+
+def _directories(names: Iterable[str]) -> list[str]:
+    """Returns the names that may be directories: a store does not tell them from files."""
+    return [name for name in names if not name.startswith((".", "_")) and not name.endswith((".json", ".parquet", ".crc"))]

@@ -1,0 +1,357 @@
+"""The pipelines page: who sees which pipeline, what it says of one, and that what others have written is text."""
+
+import json
+import re
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider.control_dag import control_dag
+from airflow_provider.tasks.identity import dag_of
+from spark_jobs.checkpoint.savepoint import export
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import holding
+from spark_jobs.control.status import write_status
+from spark_jobs.home.layout import DRIVER_LOCK
+from spark_jobs.protocol.documents import BlockedPublication, ErrorReport, RunState, StageState, StageStatus, Status
+from spark_jobs.protocol.errors import PermanentFailureError
+from spark_jobs.protocol.history import CheckpointHistory
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, SinkName, StageName
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_files, open_place
+from tests.airflow.browser import Browser, init_auth_manager
+from tests.airflow.conftest import connection
+from tests.airflow.known_dags import store_dag
+from tests.support.command_line import UsedHome, a_try
+from tests.support.object_store import object_store
+from tests.support.staged_pipeline import NOW
+
+from airflow_provider.pages import pipeline_looks, pipelines  # isort: skip
+from airflow_provider.pages.kept_looks import KeptLooks  # isort: skip
+from airflow_provider.pages.pipeline_looks import Row, Sight, levels, list_pipelines, look_at  # isort: skip
+
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
+]
+OF_A_DAG = "airflow/flights/monday/run"
+HOSTILE = "</td><script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202egnp.exe"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def auth() -> None:
+    store_dag(DAG("flights", schedule=None))
+    init_auth_manager()
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home root of a connection, and pages that have seen nothing yet."""
+    monkeypatch.setattr(pipelines, "_kept", KeptLooks())
+    monkeypatch.setattr(pipelines, "_stores", {})
+    monkeypatch.setattr(pipelines, "FRESH_S", -1.0)
+    monkeypatch.setattr(pipelines, "_CONTROLS_FRESH_S", -1.0)
+    (tmp_path / "homes").mkdir()
+    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(tmp_path / "homes")))
+    return tmp_path / "homes"
+
+
+def used_home(root: Path, name: str, run: str) -> UsedHome:
+    """A home, inside a directory of its name, whose driver was lost."""
+    (root / name).mkdir()
+    home = UsedHome(root / name)
+    home.begin(run=run)
+    return home
+
+
+def controlled(home: UsedHome, **arguments: Any) -> str:
+    """Makes a DAG that controls a home; the DAG's id."""
+    dag_id = f"control_{sha256(home.url.encode()).hexdigest()}"  # one of its own: Airflow stores a changed DAG some time later
+    store_dag(control_dag(dag_id, home=home.url, **arguments))
+    return dag_id
+
+
+class _Page(HTMLParser):
+    """The elements of a page with their attributes, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def shown(role: str | None, path: str = "pipelines") -> _Page:
+    return _Page(Browser(role).page(f"/{path}"))
+
+
+def link_to(page: _Page, home: UsedHome) -> str:
+    """The address of a pipeline's own page."""
+    return link_to_place(page, home.url)
+
+
+def link_to_place(page: _Page, url: str) -> str:
+    key = Row("", url, None).key
+    (found,) = [str(each["href"]) for each in page.all("a") if key in str(each["href"])]
+    return found
+
+
+def buttons(page: _Page) -> set[str | None]:
+    return {each["data-action"] for each in page.all("button")}
+
+
+def test_a_viewer_sees_the_pipelines_of_dags_and_those_with_a_control_dag_and_who_reads_the_connection_sees_all(
+    root: Path,
+) -> None:
+    by_dag, by_shell = used_home(root, "by-dag", OF_A_DAG), used_home(root, "by-shell", "monday")
+    assert [home.url in shown("viewer").text for home in (by_dag, by_shell)] == [True, False]
+    assert [home.url in shown("op").text for home in (by_dag, by_shell)] == [True, True]
+    assert Browser("viewer").get(f"/{link_to(shown('op'), by_shell)}").status_code == 404
+    controlled(by_shell)
+    assert [home.url in shown("viewer").text for home in (by_dag, by_shell)] == [True, True]
+    assert shown("viewer", link_to(shown("viewer"), by_shell)).text
+
+
+def test_who_is_not_signed_in_or_may_see_nothing_sees_no_pipeline(root: Path) -> None:
+    home = used_home(root, "by-dag", OF_A_DAG)
+    path = link_to(shown("op"), home)
+    for each in ("pipelines", path):
+        answer = Browser(signed_in=False).get(f"/{each}")
+        assert (answer.status_code, home.url in answer.text) == (401, False)
+    assert home.url not in shown(None).text
+    assert Browser(None).get(f"/{path}").status_code == 404
+
+
+def test_the_pages_only_read(root: Path) -> None:
+    home = used_home(root, "by-dag", OF_A_DAG)
+    browser, before = Browser("admin"), sorted(map(str, root.rglob("*")))
+    for path in ("pipelines", link_to(shown("op"), home), "static/pipelines.js"):
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            headers = {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}
+            assert browser.client.request(method, f"/{path}", headers=headers).status_code == 405
+    assert sorted(map(str, root.rglob("*"))) == before
+
+
+def test_a_pipeline_that_needs_somebody_is_first_and_says_why(root: Path) -> None:
+    well, ill = used_home(root, "a-well", OF_A_DAG), used_home(root, "b-ill", OF_A_DAG)
+    well.complete(run=OF_A_DAG)
+    report = ErrorReport(
+        error="RejectedError", retry="never", failed="The constraint amount > 0 refuses a row.", remedy="Drop it."
+    )
+    blocked = BlockedPublication(checkpoint=CheckpointId(1), since=NOW, tries=3, waiting=(SinkName("hourly"),), error=report)
+    stages = {StageName("daily"): StageStatus(state=StageState.FAILED, reason="division by zero")}
+    for home in (well, ill):
+        fields: dict[str, Any] = {"stages": stages, "blocked": blocked} if home is ill else {}
+        status = Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, **fields)
+        write_status(home.files, status)
+    with holding(well.directory / "home" / DRIVER_LOCK, "start-1"), holding(ill.directory / "home" / DRIVER_LOCK, "start-1"):
+        page = shown("viewer")
+    assert page.text.index(ill.url) < page.text.index(well.url)
+    assert "Stage daily is failed: division by zero" in page.text
+    assert "The constraint amount > 0 refuses a row." in page.text
+    assert re.search(r"1, \d+ days ago", page.text)
+
+
+def test_one_pipeline_shows_its_stages_tries_attempts_savepoints_and_settings(root: Path) -> None:
+    home = used_home(root, "orders", OF_A_DAG)
+    failure = ErrorReport(error="StorageError", retry="at once", failed="The disk is away.")
+    home.staged.store.record(a_try(1, failure=failure, aligned=None))
+    manifest = home.complete(run=OF_A_DAG)
+    export(
+        home.files,
+        manifest.checkpoint,
+        open_files(str(home.directory / "home/savepoints/mine")),
+        request=RequestId("savepoint-1"),
+    )
+    channel = Channel(home.files)
+    channel.respond_failure(channel.request(RequestId("start-1")), PermanentFailureError("It has failed.", remedy="Mend it."))
+    controlled(home, pipeline={"entry": "/pipelines/orders.py"})
+    page = shown("viewer", link_to(shown("viewer"), home))
+    for text in (
+        *("hourly", "daily", "reads airlines, events", "Checkpoint 1,", "The disk is away.", "It has failed. Mend it."),
+        *(
+            "home/savepoints/mine",
+            "interval_ms",
+            "warehouse (parameter)",
+        ),
+    ):
+        assert text in page.text, text
+    plots = [json.loads(str(each["data-plot"])) for each in page.all("figure")]
+    assert [plot["title"] for plot in plots] == ["Duration by step", "State", "Alignment", "In flight"]
+    duration = {series["label"]: series["values"] for series in plots[0]["series"]}
+    assert duration["total"] == [1.75, 1.75]
+    assert sorted(map(str, duration["failed"])) == ["1.75", "None"]
+
+
+def test_a_viewer_sees_no_button_and_who_may_trigger_the_control_dag_sees_those_that_it_has(root: Path) -> None:
+    always = {"checkpoint", "savepoint", "stop", "drain", "cancel", "publish", "dispose"}
+    for name, arguments, more in (
+        ("orders", {}, set()),
+        ("prices", {"pipeline": {"entry": "/pipelines/prices.py"}}, {"restore"}),
+    ):
+        home = used_home(root, name, OF_A_DAG)
+        place = open_files(str(home.directory / "home/savepoints/mine"))
+        export(home.files, home.complete(run=OF_A_DAG).checkpoint, place, request=RequestId("savepoint-1"))
+        path = link_to(shown("op"), home)
+        assert buttons(shown("admin", path)) == set()
+        dag_id = controlled(home, **arguments)
+        assert buttons(shown("viewer", path)) == set()
+        assert buttons(shown("user", path)) == always | more
+        (asked,) = {each["data-dag-runs"] for each in shown("user", path).all("section") if "data-dag-runs" in each}
+        assert asked == f"../../../api/v2/dags/{dag_id}/dagRuns"
+
+
+def test_a_dag_shows_its_own_pipelines(root: Path) -> None:
+    own, other = used_home(root, "own", OF_A_DAG), used_home(root, "other", "airflow/prices/monday/run")
+    page = shown("viewer", "pipelines?dag_id=flights")
+    assert (own.url in page.text, other.url in page.text) == (True, False)
+
+
+def test_what_others_have_written_is_text_on_every_page(root: Path) -> None:
+    home = used_home(root, "orders", OF_A_DAG)
+    home.complete(run=OF_A_DAG, parameters={"warehouse": HOSTILE})
+    channel = Channel(home.files)
+    channel.respond_failure(channel.request(RequestId("start-1")), PermanentFailureError(HOSTILE, remedy=HOSTILE))
+    stages = {StageName("daily"): StageStatus(state=StageState.FAILED, reason=HOSTILE)}
+    fields: dict[str, Any] = {"stages": stages, "spark_ui": "javascript:alert(1)"}
+    write_status(
+        home.files, Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, **fields)
+    )
+    for path in ("pipelines", link_to(shown("viewer"), home), f"pipelines?dag_id={HOSTILE}"):
+        text = Browser("viewer").page(f"/{path}")
+        page = _Page(text)
+        assert {each.get("src") for each in page.all("script")} <= {
+            f"{root}static/{name}" for root in ("", "../../") for name in ("pipelines.js", "uplot-1.6.32.min.js")
+        }
+        assert page.all("img") == []
+        assert "javascript:" not in text
+        assert "\u202e" not in text
+        if "dag_id" not in path:
+            assert "<script>alert(1)</script>" in page.text
+
+
+def test_the_policy_allows_no_inline_script_or_style_and_the_pages_have_none(root: Path) -> None:
+    home = used_home(root, "orders", OF_A_DAG)
+    home.complete(run=OF_A_DAG)
+    browser = Browser("viewer")
+    for path in ("pipelines", link_to(shown("viewer"), home)):
+        answer = browser.get(f"/{path}")
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert not re.search(r"https?:", policy)
+        page = _Page(answer.text)
+        assert page.all("style") == []
+        assert not any(name == "style" or name.startswith("on") for _, attributes in page.elements for name in attributes)
+        for each in [*page.all("script"), *page.all("link")]:
+            name = str(each.get("src") or each.get("href")).rpartition("/")[2]
+            served = browser.get(f"/static/{name}")
+            assert (served.status_code, served.headers["X-Content-Type-Options"]) == (200, "nosniff")
+            assert ("javascript" if name.endswith("js") else "css") in served.headers["Content-Type"]
+    assert "script-src" not in browser.get("/nothing").headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..%2Fapp.py", "uplot-LICENSE.txt", "%2e%2e%2fplugin.py"])
+def test_no_other_file_is_served(root: Path, name: str) -> None:
+    assert Browser("admin").get(f"/static/{name}").status_code == 404
+
+
+def test_a_home_that_cannot_be_read_hides_no_other_one_and_shows_nothing_of_itself(root: Path) -> None:
+    sound, broken = used_home(root, "sound", OF_A_DAG), used_home(root, "broken", OF_A_DAG)
+    (broken.directory / "home/pipeline.json").write_text('{"secret": "of-another-dag"')
+    page = shown("op")
+    assert sound.url in page.text
+    assert "pipeline.json cannot be read" in page.text
+    own = shown("op", link_to(page, broken))
+    assert "cannot be read" in own.text
+    assert "of-another-dag" not in own.text + page.text
+
+
+def test_the_history_is_read_once_however_often_it_is_looked_at(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = used_home(root, "orders", OF_A_DAG)
+    for number in range(1, 4):
+        home.staged.store.record(a_try(number))
+    row = Row("stream_pipeline_default", home.url, None)
+    first = look_at(row, None)
+    home.staged.store.record(a_try(4))
+    read: list[str] = []
+    real = pipeline_looks._try
+
+    def reading(files: Files, path: str) -> CheckpointHistory | None:
+        read.append(path)
+        return real(files, path)
+
+    monkeypatch.setattr(pipeline_looks, "_try", reading)
+    second = look_at(row, first)
+    assert [each.checkpoint for each in second.history] == [1, 2, 3, 4]
+    assert read == ["history/4-1.json"]
+
+
+def test_who_may_see_one_dag_sees_nothing_of_another_ones_runs_in_the_same_home(root: Path) -> None:
+    home = used_home(root, "orders", "airflow/secret/monday/run")
+    home.complete(run="airflow/secret/monday/run")
+    home.begin(2, run=OF_A_DAG)
+    row = Row("stream_pipeline_default", home.url, None)
+    sight = Sight(lambda dag_id: dag_id == "flights", lambda _: False, {})
+    found = sight.detail(look_at(row, None))
+    assert sight.sees(found.row)
+    assert [dag_of(each.run) for each in found.attempts] == ["flights"]
+    assert {each.attempt for each in found.history} <= {2}
+    assert found.row.found is not None
+    assert found.row.found.head is None
+    nobody = Sight(lambda _: False, lambda _: False, {})
+    assert not nobody.sees(found.row)
+    assert Attempts(home.files).numbers() == [1, 2]
+
+
+def test_a_stage_is_right_of_all_that_it_reads_also_in_a_graph_with_a_circle() -> None:
+    graph = {
+        "stages": {"c": {"inputs": {"x": "b"}}, "a": {"inputs": {"e": "events"}}, "b": {"inputs": {"x": "a", "y": "events"}}}
+    }
+    assert levels(graph) == [[("a", ["events"])], [("b", ["a", "events"])], [("c", ["b"])]]
+    assert levels({}) == []
+    circle = {"stages": {"a": {"inputs": {"x": "b"}}, "b": {"inputs": {"x": "a"}}}}
+    assert sorted(name for column in levels(circle) for name, _ in column) == ["a", "b"]
+
+
+def test_a_viewer_of_one_dag_is_not_shown_what_a_shell_has_run_in_the_same_home(root: Path) -> None:
+    home = used_home(root, "orders", "by-hand")
+    home.complete(run="by-hand", parameters={"warehouse": "w", "days": 77})
+    home.begin(2, run=OF_A_DAG)
+    path = link_to(shown("op"), home)
+    for role, seen in (("op", True), ("viewer", False)):
+        page = shown(role, path)
+        assert ("by-hand" in page.text, "can be restored" in page.text) == (seen, seen)
+        assert OF_A_DAG in page.text
+
+
+def test_a_home_in_a_store_is_listed_and_shown_in_full(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = used_home(root, "orders", OF_A_DAG)
+    used.complete(run=OF_A_DAG)
+    with object_store() as url:
+        monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=f"{url}/homes"))
+        stored = open_place(f"{url}/homes/team/orders")
+        for path in used.files.paths():
+            if not path.startswith("work/"):
+                stored.create(path, used.files.read(path))
+        listing = list_pipelines("stream_pipeline_default")
+        assert (listing.in_store, listing.problems, [row.home for row in listing.rows]) == (True, (), [stored.url])
+        page = shown("viewer")
+        assert stored.url in page.text
+        own = shown("viewer", link_to_place(page, stored.url))
+        assert "Checkpoint 1," in own.text
+        assert "reads airlines, events" in own.text

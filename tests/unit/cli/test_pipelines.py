@@ -1,0 +1,75 @@
+"""The lists of all pipelines, and of all savepoints, below some roots."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.checkpoint.savepoint import export
+from spark_jobs.control.channel import Channel
+from spark_jobs.protocol.errors import PermanentFailureError
+from spark_jobs.protocol.ids import RequestId
+from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.open import open_files
+from tests.support.command_line import UsedHome, document, spark_jobs
+from tests.support.staged_pipeline import HOURLY
+
+
+def used_home(directory: Path) -> UsedHome:
+    directory.mkdir(parents=True)
+    home = UsedHome(directory)
+    home.begin()
+    return home
+
+
+def listed(*roots: Path) -> list[dict[str, Any]]:
+    options = [part for root in roots for part in ("--root", root)]
+    return list(document(spark_jobs("pipelines", *options, "--output", "json"))["pipelines"])
+
+
+def test_every_pipeline_below_the_roots_is_listed_with_its_state_and_newest_checkpoint(tmp_path: Path) -> None:
+    failed, lost = used_home(tmp_path / "one/a"), used_home(tmp_path / "two")
+    failed.complete()
+    channel = Channel(failed.files)
+    channel.respond_failure(channel.request(RequestId("start-1")), PermanentFailureError("It has failed.", remedy="Mend it."))
+    first, second = listed(tmp_path / "one", tmp_path / "two")
+    assert (first["home"], first["pipeline"], first["state"], first["checkpoint"]) == (failed.url, "flights", "failed", 1)
+    assert first["checkpoint_age_s"] > 0
+    assert first["reasons"] == ["PermanentFailureError: It has failed. Mend it."]
+    assert (second["home"], second["state"], second["checkpoint"], second["checkpoint_age_s"]) == (lost.url, "failed", None, None)
+    assert "was lost" in second["reasons"][0]
+
+
+def test_a_home_that_cannot_be_read_hides_no_other_one(tmp_path: Path) -> None:
+    broken, sound = used_home(tmp_path / "a"), used_home(tmp_path / "b")
+    Path(broken.directory / "home/pipeline.json").write_text("{")
+    first, second = listed(tmp_path)
+    assert (first["home"], first["pipeline"]) == (broken.url, None)
+    assert "pipeline.json" in first["problem"]
+    assert (second["home"], second["problem"]) == (sound.url, None)
+    shown = spark_jobs("pipelines", "--root", tmp_path)
+    assert (shown.exit_code, "cannot be read" in shown.stdout) == (0, True)
+
+
+def test_savepoints_are_listed_the_newest_first_also_those_in_homes(tmp_path: Path) -> None:
+    home = used_home(tmp_path / "a")
+    for name in ("home/savepoints/savepoint-1", "saved/mine"):
+        manifest = home.staged.checkpoint({HOURLY: [(1, "a")]})
+        export(home.files, manifest.checkpoint, open_files(str(home.directory / name)), request=RequestId("savepoint-1"))
+    begun = LocalFiles(tmp_path / "a/saved/begun")
+    begun.create("exporting.json", b"{}")
+    answer = document(spark_jobs("savepoints", "--root", tmp_path, "--output", "json"))
+    found = {each["savepoint"].rpartition("/")[2]: each for each in answer["savepoints"]}
+    assert sorted(found) == ["begun", "mine", "savepoint-1"]
+    assert (found["mine"]["pipeline"], found["mine"]["checkpoint"], found["mine"]["problem"]) == ("flights", 2, None)
+    assert "not whole" in found["begun"]["problem"]
+    shown = spark_jobs("savepoints", "--root", tmp_path).stdout
+    assert "flights" in shown
+    assert "not whole" in shown
+
+
+@pytest.mark.parametrize("command", ["pipelines", "savepoints"])
+def test_a_root_with_nothing_below_it_is_no_error(tmp_path: Path, command: str) -> None:
+    shown = spark_jobs(command, "--root", tmp_path)
+    assert shown.exit_code == 0
+    assert f"There is no {command.removesuffix('s')} below {tmp_path}" in shown.stdout.replace("\n", "")
