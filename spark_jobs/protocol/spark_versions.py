@@ -1,6 +1,7 @@
 """The releases of Spark that pipelines run on, and which of two is older."""
 
 import re
+from importlib.metadata import PackageNotFoundError, version
 
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
 
@@ -9,10 +10,18 @@ SUPPORTED = ("4.0", "4.1", "4.2")
 NEWEST = SUPPORTED[-1]
 
 
-def spark_minor(version: str) -> str:
+def spark_minor(release: str) -> str:
     """Returns the minor version of a release of Spark: ``4.2`` of ``4.2.0``, and of a vendor's ``4.2.0-amzn-1``."""
-    found = re.match(r"\d+\.\d+", version)
-    return found[0] if found else version
+    found = re.match(r"\d+\.\d+", release)
+    return found[0] if found else release
+
+
+def installed_minor() -> str | None:
+    """Returns the minor version of the Spark that a start here would have; None if none is installed. Loads no Spark."""
+    try:
+        return spark_minor(version("pyspark"))
+    except PackageNotFoundError:
+        return None
 
 
 def is_older(minor: str, other: str) -> bool:
@@ -24,28 +33,28 @@ def _numbers(minor: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", minor))
 
 
-def check_spark_version(version: str, *, owner: str, remedy: str) -> None:
+def check_spark_version(release: str, *, owner: str, remedy: str) -> None:
     """Refuses a release of Spark that pipelines do not run on.
 
     Args:
-        version: The release.
+        release: The release.
         owner: Whose Spark it is, as the subject of a sentence.
         remedy: What to do, as an error says it.
 
     Raises:
         MissingRequirementError: It is another release.
     """
-    minor = spark_minor(version)
+    minor = spark_minor(release)
     if minor in SUPPORTED:
         return
     newer = re.fullmatch(r"\d+\.\d+", minor) and is_older(NEWEST, minor)
     why = "Delta Lake has no jars for it" if newer else "pipelines do not run on it"
     raise MissingRequirementError(
-        f"{owner} has Spark {version}, and {why}.",
+        f"{owner} has Spark {release}, and {why}.",
         exists=f"Pipelines run on Spark {', '.join(SUPPORTED[:-1])} and {NEWEST}.",
         safe="Nothing was started.",
         remedy=remedy,
-        found=version,
+        found=release,
     )
 
 

@@ -111,11 +111,12 @@ def test_code_that_asks_for_a_version_of_airflow_is_known_as_such(code: str) -> 
 
 
 def test_what_differs_between_versions_of_spark_is_in_one_module() -> None:
+    """The other one knows which versions there are."""
     texts = {named(path): path.read_text() for path in files_in("spark_jobs", pattern="*.py")}
     asking = {
         name for name, text in texts.items() if SPARKS_VERSION.search(text) or imports_if_it_can(ast.parse(text), "pyspark")
     }
-    assert asking == {"spark_jobs/runtime/spark/spark_facts.py"}
+    assert asking == {"spark_jobs/runtime/spark/spark_facts.py", "spark_jobs/protocol/spark_versions.py"}
 
 
 @pytest.mark.parametrize(
