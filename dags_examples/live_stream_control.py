@@ -8,7 +8,6 @@ from airflow.sdk import DAG, Param, task
 
 from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.operators.savepoint import StopWithSavepointOperator, TriggerSavepointOperator
-from airflow_provider.retry import PipelineRetryPolicy
 
 HOME = "live_stream"
 TARGET = "{{ params.target or '' }}"
@@ -19,7 +18,7 @@ with DAG(
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     schedule=None,
     catchup=False,
-    default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_policy": PipelineRetryPolicy()},
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
     tags=["spark", "delta", "example"],
     params={
         "action": Param(

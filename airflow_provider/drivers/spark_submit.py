@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 import spark_jobs
 from airflow_provider.drivers.keytabs import keytab_file
 from airflow_provider.homes import home_options
 from airflow_provider.settings import Settings
+from airflow_provider.version_compat import AirflowException, AirflowNotFoundException
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, RejectedError
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.spark_settings import conf_environment, hidden_settings, shown_settings

@@ -8,11 +8,12 @@ from hashlib import sha256
 from typing import Any, TypeVar
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider.homes import open_home
 from airflow_provider.settings import read_settings
+from airflow_provider.version_compat import AirflowNotFoundException, asset_store
 from airflow_provider.waits.looking import ListingLook
 from airflow_provider.waits.public_checkpoints import PublicationSearch, PublicCheckpoint
 from airflow_provider.waits.shared_looks import Looking, looks, pace_at
@@ -38,7 +39,8 @@ class PublicationTrigger(BaseEventTrigger):
     so that consumers ask the home what is public (:func:`spark_jobs.consistent_versions`).
 
     What was sent is kept in the asset's state store: a triggerer that is started anew goes on after it. One that dies within seconds
-    of an event may send that event twice, never not at all. Where nothing is kept yet, the newest public checkpoint is sent.
+    of an event may send that event twice, never not at all. Where nothing is kept yet, the newest public checkpoint is sent; Airflow below
+    3.3 keeps nothing, so that each start of a triggerer sends it.
 
     Args:
         home: The pipeline's home, inside the connection's home roots; a relative one starts at the first root.
@@ -71,6 +73,7 @@ class PublicationTrigger(BaseEventTrigger):
         self.intervals_s = (poll_interval_s, max_poll_interval_s)
         self._sent: list[tuple[PublicCheckpoint, float]] = []
         """What was sent and not kept yet, and when; oldest first."""
+        self._store: Any = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Everything the trigger knows."""
@@ -111,14 +114,15 @@ class PublicationTrigger(BaseEventTrigger):
 
     async def _search(self, files: Files) -> PublicationSearch:
         kept: Any = None
-        if self.asset_state_store is not None:
+        self._store = asset_store(self)
+        if self._store is not None:
             try:
-                kept = await self.asset_state_store.aget(_key(files))
+                kept = await self._store.aget(_key(files))
             except ValueError:  # two assets have watchers with the same arguments, which Airflow makes one trigger of
                 self.log.warning(
                     "What is sent for %s is not kept: give it one asset, or each watcher intervals of its own", files.url
                 )
-                self.asset_state_store = None
+                self._store = None
         if not isinstance(kept, dict):
             return PublicationSearch(files, None, None)
         return PublicationSearch(files, PipelineUuid(str(kept["pipeline"])), CheckpointId(int(kept["checkpoint"])))
@@ -126,8 +130,8 @@ class PublicationTrigger(BaseEventTrigger):
     async def _keep(self, files: Files, after_s: float) -> None:
         now_s = time.monotonic()
         due = [found for found, sent_s in self._sent if now_s - sent_s >= after_s]
-        if due and self.asset_state_store is not None:
-            await self.asset_state_store.aset(_key(files), {"pipeline": due[-1].pipeline, "checkpoint": due[-1].checkpoint})
+        if due and self._store is not None:
+            await self._store.aset(_key(files), {"pipeline": due[-1].pipeline, "checkpoint": due[-1].checkpoint})
         del self._sent[: len(due)]
 
 
