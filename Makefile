@@ -13,7 +13,7 @@ FAST_TESTS := tests/unit tests/contract tests/corruption
 SIDE_BY_SIDE := --numprocesses=3 --dist=loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup warm packages check test demo bench nightly format clean
+.PHONY: help setup warm packages check test demo bench nightly dist format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ nightly: warm ## Run every test there is, with more examples; hours
 
 bench: warm ## Measure, and compare with Spark and Delta alone; QUICK=1: eight minutes
 	$(PYTHON) -m benchmarks $(if $(QUICK),--quick)
+
+dist: packages ## Build the wheel and the sdist, and check them in an empty environment
+	@scripts/dist.sh
 
 format: packages ## Format, and mend what ruff can mend
 	$(BIN)/ruff check --fix .

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
+from airflow_provider.version_compat import AirflowException, AirflowFailException
 from spark_jobs.protocol.errors import Retry, StreamPipelineError
 
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
-from airflow.sdk import BaseOperatorLink, conf
+from airflow.sdk import BaseOperatorLink
 
 from airflow_provider.tasks.identity import TaskIdentity
+from airflow_provider.version_compat import conf
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context

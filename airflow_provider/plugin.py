@@ -3,9 +3,8 @@
 from functools import cached_property
 from typing import Any
 
-from airflow.sdk.plugins_manager import AirflowPlugin
-
 from airflow_provider.links import URL_PREFIX
+from airflow_provider.version_compat import AirflowPlugin
 
 _PAGES = URL_PREFIX.lstrip("/")
 

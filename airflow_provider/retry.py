@@ -3,9 +3,8 @@
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow.sdk import RetryDecision, RetryPolicy
-
 from airflow_provider.exceptions import PipelineRunError
+from airflow_provider.version_compat import RetryDecision, RetryPolicy
 from spark_jobs.protocol.errors import Retry, StreamPipelineError
 
 if TYPE_CHECKING:
@@ -46,11 +45,14 @@ class PipelineRetryPolicy(RetryPolicy):
     task with ``retry_exponential_backoff`` has a backoff of its own, which counts. No policy goes beyond ``retries``; and Airflow asks none
     where there is no exception: a worker that is lost is retried as ``retries`` say. Errors that are not a pipeline's are treated as
     without a policy.
+
+    Raises:
+        MissingRequirementError: This Airflow, below 3.3, has no retry policies.
     """
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: "Context | None" = None
-    ) -> RetryDecision:
+    ) -> "RetryDecision":
         """What follows from the error; the reason goes into the task's log and its history."""
         error = exception.error if isinstance(exception, PipelineRunError) else exception
         if not isinstance(error, StreamPipelineError):

@@ -1,11 +1,113 @@
-"""What differs between versions of Airflow. No other module looks at one.
+"""What differs between the versions of Airflow, from 3.1 on. No other module looks at a difference.
 
-Tested with 3.3.
+It is found by a probe (can the name be imported, has the class the attribute), never by a version number. What an older version lacks is
+done in another way here, or refused by name. ``docs/reference/versions.md`` has the table.
 """
 
 import asyncio
 import os
-from typing import Any
+from collections.abc import Coroutine
+from contextlib import suppress
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger
+
+from spark_jobs.protocol.errors import MissingRequirementError
+
+if TYPE_CHECKING:
+    from airflow.sdk import RetryDecision, RetryPolicy, conf
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSensorTimeout,
+        AirflowSkipException,
+        AirflowTaskTimeout,
+        ParamValidationError,
+        TaskDeferred,
+    )
+    from airflow.sdk.plugins_manager import AirflowPlugin
+else:
+    try:
+        from airflow.sdk import conf
+        from airflow.sdk.exceptions import (
+            AirflowException,
+            AirflowFailException,
+            AirflowNotFoundException,
+            AirflowSensorTimeout,
+            AirflowSkipException,
+            AirflowTaskTimeout,
+            ParamValidationError,
+            TaskDeferred,
+        )
+        from airflow.sdk.plugins_manager import AirflowPlugin
+    except ImportError:  # below 3.2
+        from airflow.configuration import conf
+        from airflow.exceptions import (
+            AirflowException,
+            AirflowFailException,
+            AirflowNotFoundException,
+            AirflowSensorTimeout,
+            AirflowSkipException,
+            AirflowTaskTimeout,
+            ParamValidationError,
+            TaskDeferred,
+        )
+        from airflow.plugins_manager import AirflowPlugin
+
+    try:
+        from airflow.sdk import RetryDecision, RetryPolicy
+    except ImportError:  # below 3.3
+        RetryDecision = None
+
+        class RetryPolicy:
+            """Stands for Airflow's retry policies where it has none: refuses to be one."""
+
+            def __init__(self) -> None:
+                raise MissingRequirementError(
+                    f"Airflow {version('apache-airflow-core')} has no retry policies, and {type(self).__name__} is one.",
+                    safe="Nothing was started.",
+                    remedy="Leave retry_policy out: an error that a next try would meet again fails a task of this provider at once, "
+                    "with or without it. Or use Airflow 3.3 or newer.",
+                )
+
+
+__all__ = [
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowPlugin",
+    "AirflowSensorTimeout",
+    "AirflowSkipException",
+    "AirflowTaskTimeout",
+    "ParamValidationError",
+    "RetryDecision",
+    "RetryPolicy",
+    "TaskDeferred",
+    "conf",
+]
+
+TRIGGERS_HEAR_KILLS = hasattr(BaseTrigger, "on_kill")
+"""Whether a triggerer tells a trigger that its task was killed. Below 3.3 it only cancels the trigger, as when it is shut down itself."""
+
+
+async def after_cancel(finish: Coroutine[Any, Any, None]) -> None:
+    """Finishes what a cancelled trigger still has to do, however often it is cancelled meanwhile.
+
+    A triggerer of Airflow below 3.3 cancels a trigger again each second, until the trigger has ended.
+    """
+    work = asyncio.ensure_future(finish)
+    while not work.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(work)
+    work.result()
+
+
+def asset_store(trigger: Any) -> Any:
+    """Returns the store in which an asset keeps what its trigger has sent; None where Airflow has none (below 3.3)."""
+    return getattr(trigger, "asset_state_store", None)
+
 
 _MARKS = ("AIRFLOW_IS_K8S_EXECUTOR_POD", "AIRFLOW_IS_EXECUTOR_CONTAINER")
 """Set by an executor in the container that it starts for one task: by the KubernetesExecutor, and by those of other platforms (ECS, Batch,
@@ -31,14 +133,15 @@ async def state_of(task: Any) -> str | None:
     """
     from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+    from asgiref.sync import sync_to_async
 
+    # Below 3.2 Airflow asks on the trigger's own event loop, which asgiref's threads know and asyncio's do not.
+    ask = sync_to_async(RuntimeTaskInstance.get_task_states, thread_sensitive=False)
     index = -1 if task.map_index is None else task.map_index
     async with asyncio.timeout(_ASK_MAX_S):
         while True:
             try:
-                found: dict[str, dict[str, str | None]] = await asyncio.to_thread(
-                    RuntimeTaskInstance.get_task_states, task.dag_id, index, [task.task_id], run_ids=[task.run_id]
-                )
+                found: dict[str, dict[str, str | None]] = await ask(task.dag_id, index, [task.task_id], run_ids=[task.run_id])
             except (AirflowRuntimeError, OSError):
                 await asyncio.sleep(_ASK_AGAIN_S)
             else:

@@ -10,7 +10,6 @@ from airflow.sdk import DAG
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.params import Below, params_from_schema
-from airflow_provider.retry import PipelineRetryPolicy
 
 PIPELINES = Path(__file__).parent / "pipelines"
 DATA = os.environ.get("SPARK_JOBS_EXAMPLES", str(Path.home() / "spark-jobs-examples"))
@@ -61,6 +60,5 @@ with DAG(
         parameters={"flights": "{{ params.flights }}", "warehouse": "{{ params.warehouse }}"},
         retries=2,
         retry_delay=timedelta(seconds=30),
-        retry_policy=PipelineRetryPolicy(),
     )
     load >> run

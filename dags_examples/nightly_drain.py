@@ -11,7 +11,6 @@ from airflow.sdk import DAG, task
 from airflow_provider.operators.savepoint import StopWithSavepointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.params import Below, params_from_schema
-from airflow_provider.retry import PipelineRetryPolicy
 
 PIPELINES = Path(__file__).parent / "pipelines"
 DATA = os.environ.get("SPARK_JOBS_EXAMPLES", str(Path.home() / "spark-jobs-examples"))
@@ -27,7 +26,7 @@ with DAG(
     schedule=None,
     catchup=False,
     max_active_runs=2,
-    default_args={"retries": 2, "retry_delay": RETRY_DELAY, "retry_policy": PipelineRetryPolicy()},
+    default_args={"retries": 2, "retry_delay": RETRY_DELAY},
     tags=["spark", "delta", "example"],
     params=params_from_schema(
         PIPELINES / "live.schema.json",

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, Param, task
-from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider.exceptions import airflow_error
 from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.operators.savepoint import StopWithSavepointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.params import Below, params_from_schema
-from airflow_provider.retry import PipelineRetryPolicy
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.spark_conf import RUN_MAY_SET
+from spark_jobs import RejectedError
 
 PIPELINES = Path(__file__).parent / "pipelines"
 DATA = os.environ.get("SPARK_JOBS_EXAMPLES", str(Path.home() / "spark-jobs-examples"))
@@ -29,7 +29,7 @@ with DAG(
     schedule=None,
     catchup=False,
     max_active_runs=1,
-    default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_policy": PipelineRetryPolicy()},
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
     tags=["spark", "delta", "example"],
     params=params_from_schema(
         PIPELINES / "live.schema.json",
@@ -103,9 +103,9 @@ with DAG(
         """The savepoint that the old code goes back to, where the new code was not to stay."""
         stopped = ti.xcom_pull(task_ids="stop")
         if stopped is None:
-            raise AirflowFailException("Nothing was stopped: the old code runs on, and is not to be cancelled.")
+            raise airflow_error(RejectedError("Nothing was stopped: the old code runs on, and is not to be cancelled."))
         if ti.xcom_pull(task_ids="on_trial") is not None:
-            raise AirflowFailException("The new code has stood its trial, and ended later: clear new_code to go on.")
+            raise airflow_error(RejectedError("The new code has stood its trial, and ended later: clear new_code to go on."))
         return str(stopped["savepoint"])
 
     cancel_new = CancelPipelineOperator(task_id="cancel_new", home=HOME)

@@ -12,7 +12,6 @@ from airflow.sdk import DAG, AssetAlias, Param
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.params import Below, params_from_schema
-from airflow_provider.retry import PipelineRetryPolicy
 
 PIPELINES = Path(__file__).parent / "pipelines"
 DATA = os.environ.get("SPARK_JOBS_EXAMPLES", str(Path.home() / "spark-jobs-examples"))
@@ -31,7 +30,7 @@ for dag_id, end in ENDS.items():
         schedule=None,
         catchup=False,
         max_active_runs=1,
-        default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_policy": PipelineRetryPolicy()},
+        default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
         tags=["spark", "delta", "example"],
         params=params_from_schema(
             PIPELINES / "increments.schema.json",

@@ -6,9 +6,8 @@ import subprocess
 from tempfile import TemporaryDirectory
 
 from spark_jobs.protocol.errors import MissingRequirementError
+from spark_jobs.protocol.spark_versions import check_spark_version
 
-SPARK = "4.2"
-"""The version of Spark that pipelines run on."""
 _JAVA = 17
 """The oldest that it runs on."""
 _PROBE_TIMEOUT_S = 60.0
@@ -56,8 +55,11 @@ def probe_driver(python: str) -> dict[str, str]:
     java = re.search(r'version "(\d+)', versions["Java"])
     if java is None or int(java[1]) < _JAVA:
         raise _unfit(python, versions["Java"], f"Java {_JAVA} or newer")
-    if not versions["pyspark"].startswith(f"{SPARK}."):
-        raise _unfit(python, f"pyspark {versions['pyspark']}", f"pyspark {SPARK}")
+    check_spark_version(
+        versions["pyspark"],
+        owner=python,
+        remedy="Install this package with its 'spark' extra there, or name another Python in the connection's extras.",
+    )
     return versions
 
 

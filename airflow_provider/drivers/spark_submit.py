@@ -17,19 +17,22 @@ from urllib.parse import urlsplit
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 import spark_jobs
-from airflow_provider.drivers.driver_probe import SPARK
 from airflow_provider.drivers.keytabs import keytab_file
 from airflow_provider.homes import home_options
 from airflow_provider.settings import Settings
+from airflow_provider.version_compat import AirflowException, AirflowNotFoundException
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, RejectedError
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.spark_settings import conf_environment, hidden_settings, shown_settings
+from spark_jobs.protocol.spark_versions import NEWEST, SUPPORTED, check_spark_version, spark_minor
 
-DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""Of the versions that the extra ``spark`` installs."""
+DELTA_VERSION = "4.4.0"
+"""The release of Delta Lake that drivers are submitted with. It has jars for each Spark that pipelines run on."""
+_SPARK_JARS = ("jars", "lib/python3*/site-packages/pyspark/jars")
+"""Where a Spark has its jars: a distribution, and one that pip has installed."""
+_SPARK_CORE = re.compile(r"spark-core_2[.]13-(.+)[.]jar")
 _DELTA = re.compile(r"io[.]delta:delta-spark_")
 _PACKAGES = "spark.jars.packages"
 _DEPLOY_MODE = "spark.submit.deployMode"
@@ -205,15 +208,16 @@ def plan_submission(settings: Settings, conf: Mapping[str, str]) -> Submission:
         settings.check_python()
     else:
         _check_shown(left)
+    program = _program(found.binary, settings.python)
     return Submission(
         connection=connection,
         master=found.master,
         kind=kind,
         deploy_mode=mode,
-        program=_program(found.binary, settings.python),
+        program=program,
         python=settings.python,
         application=_application(settings, kind, mode, left),
-        conf=_defaults(kind, mode) | left | _delta(left),
+        conf=_defaults(kind, mode) | left | _delta(left, program),
         keytab=keytab,
     )
 
@@ -243,13 +247,11 @@ def check_spark(submission: Submission) -> str:
         ) from error
     said = re.search(r"version (\d\S*)", done.stderr + done.stdout)
     version = said[1] if said else "unknown"
-    if not version.startswith(f"{SPARK}."):
-        raise MissingRequirementError(
-            f"{submission.program} is of Spark {version}; pipelines need Spark {SPARK}.",
-            remedy=f"Install Spark {SPARK} there, and put its bin directory first in the workers' PATH.",
-            program=submission.program,
-            found=version,
-        )
+    check_spark_version(
+        version,
+        owner=submission.program,
+        remedy="Install one of them there, and put its bin directory first in the workers' PATH.",
+    )
     return version
 
 
@@ -345,6 +347,23 @@ def _program(binary: str, python: str) -> str:
     return os.path.abspath(found)
 
 
+def delta_package(minor: str) -> str:
+    """Returns the Maven package of Delta Lake for one of Spark's minor versions."""
+    return f"io.delta:delta-spark_{minor}_2.13:{DELTA_VERSION}"
+
+
+def _spark_minor(program: str) -> str:
+    """Returns the minor version of the Spark that a ``spark-submit`` belongs to, by its jars; the newest where none are found.
+
+    Nothing is started. A driver with jars for another Spark does not start, and says which package it needs.
+    """
+    own = Path(program).resolve().parent.parent
+    homes = [Path(given)] if (given := os.environ.get("SPARK_HOME")) else [own]
+    jars = (jar.name for home in homes for place in _SPARK_JARS for jar in home.glob(f"{place}/spark-core_*.jar"))
+    minors = (spark_minor(found[1]) for jar in jars if (found := _SPARK_CORE.fullmatch(jar)))
+    return next((minor for minor in minors if minor in SUPPORTED), NEWEST)
+
+
 def _application(settings: Settings, kind: MasterKind, mode: DeployMode, conf: Mapping[str, str]) -> str:
     own = str(Path(spark_jobs.__file__).with_name("main.py"))
     if mode is DeployMode.CLIENT:
@@ -368,12 +387,13 @@ def _defaults(kind: MasterKind, mode: DeployMode) -> dict[str, str]:
     return {"spark.kubernetes.submission.waitAppCompletion": "false"}
 
 
-def _delta(conf: Mapping[str, str]) -> dict[str, str]:
+def _delta(conf: Mapping[str, str], program: str) -> dict[str, str]:
     """Delta's package beside those that are asked for. An empty list of packages says that Spark has Delta already."""
-    packages = [package.strip() for package in conf.get(_PACKAGES, DELTA_PACKAGE).split(",") if package.strip()]
+    own = delta_package(_spark_minor(program))
+    packages = [package.strip() for package in conf.get(_PACKAGES, own).split(",") if package.strip()]
     if not packages or any(_DELTA.match(package) for package in packages):
         return {_PACKAGES: ",".join(packages)} if packages else {}
-    return {_PACKAGES: ",".join([*packages, DELTA_PACKAGE])}
+    return {_PACKAGES: ",".join([*packages, own])}
 
 
 def _refused(conn_id: str, what: str, remedy: str) -> InvalidParameterError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowRuntimeError
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider.drivers.driver_log import LogFile, answered_error, driver_log, driver_output, last_lines, made_output_place
 from airflow_provider.drivers.driver_probe import probe_driver
@@ -19,6 +19,7 @@ from airflow_provider.hidden_values import hide
 from airflow_provider.homes import check_place, check_roots, home_options, open_home, open_savepoint
 from airflow_provider.orders import StartOrder, json_values
 from airflow_provider.settings import CONN_TYPE, Settings, read_settings
+from airflow_provider.version_compat import AirflowException, AirflowNotFoundException
 from airflow_provider.waits.looking import first_look, look_for_answer
 from airflow_provider.waits.waiting import FirstLook, Look
 from spark_jobs.checkpoint.store import CheckpointStore

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowTaskTimeout
 
 from airflow_provider.tasks.time_limits import time_limits
+from airflow_provider.version_compat import AirflowSensorTimeout, AirflowTaskTimeout
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.reports import reported_error

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow.sdk.exceptions import TaskDeferred
-
 from airflow_provider.tasks.charge import Charge
+from airflow_provider.version_compat import TaskDeferred
 from airflow_provider.waits.waiting import killed
 
 

@@ -9,11 +9,12 @@ from hashlib import sha256
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider.homes import open_home
 from airflow_provider.settings import read_settings
+from airflow_provider.version_compat import AirflowNotFoundException, asset_store
 from airflow_provider.waits.looking import Listing, ListingLook
 from airflow_provider.waits.shared_looks import Looking, looks, pace_at
 from airflow_provider.waits.threads import in_thread
@@ -43,7 +44,8 @@ class HomeEventTrigger(BaseEventTrigger, Generic[Found]):
     """Sends an event for each thing of one kind that a home gains. Only reads; never ends.
 
     What was sent is kept in the asset's state store: a triggerer that is started anew goes on after it. One that dies within seconds
-    of an event may send that event twice, never not at all.
+    of an event may send that event twice, never not at all. Airflow below 3.3 keeps nothing: each start of a triggerer searches as the
+    first one does.
 
     Args:
         home: The pipeline's home, inside the connection's home roots; a relative one starts at the first root.
@@ -81,6 +83,7 @@ class HomeEventTrigger(BaseEventTrigger, Generic[Found]):
         self.intervals_s = (poll_interval_s, max_poll_interval_s)
         self._sent: list[tuple[Found, float]] = []
         """What was sent and not kept yet, and when; oldest first."""
+        self._store: Any = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Everything the trigger knows."""
@@ -120,21 +123,22 @@ class HomeEventTrigger(BaseEventTrigger, Generic[Found]):
 
     async def _search(self, files: Files) -> Search[Found]:
         kept: Any = None
-        if self.asset_state_store is not None:
+        self._store = asset_store(self)
+        if self._store is not None:
             try:
-                kept = await self.asset_state_store.aget(self._key(files))
+                kept = await self._store.aget(self._key(files))
             except ValueError:  # two assets have watchers with the same arguments, which Airflow makes one trigger of
                 self.log.warning(
                     "What is sent for %s is not kept: give it one asset, or each watcher intervals of its own", files.url
                 )
-                self.asset_state_store = None
+                self._store = None
         return self.search(files, kept if isinstance(kept, dict) else None)
 
     async def _keep(self, files: Files, after_s: float) -> None:
         now_s = time.monotonic()
         due = [found for found, sent_s in self._sent if now_s - sent_s >= after_s]
-        if due and self.asset_state_store is not None:
-            await self.asset_state_store.aset(self._key(files), self.position(due[-1]))
+        if due and self._store is not None:
+            await self._store.aset(self._key(files), self.position(due[-1]))
         del self._sent[: len(due)]
 
     def _key(self, files: Files) -> str:

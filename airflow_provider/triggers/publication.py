@@ -16,7 +16,8 @@ class PublicationTrigger(HomeEventTrigger[PublicCheckpoint]):
     so that consumers ask the home what is public (:func:`spark_jobs.consistent_versions`).
 
     What was sent is kept in the asset's state store: a triggerer that is started anew goes on after it. One that dies within seconds
-    of an event may send that event twice, never not at all. Where nothing is kept yet, the newest public checkpoint is sent.
+    of an event may send that event twice, never not at all. Where nothing is kept yet, the newest public checkpoint is sent; Airflow below
+    3.3 keeps nothing, so that each start of a triggerer sends it.
 
     Args:
         home: The pipeline's home, inside the connection's home roots; a relative one starts at the first root.

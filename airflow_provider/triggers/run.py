@@ -9,7 +9,7 @@ from airflow.utils.state import TaskInstanceState
 from airflow_provider.tasks.time_limits import not_due
 from airflow_provider.triggers.metrics import PipelineMetrics
 from airflow_provider.triggers.patience import Waiting, WaitingTrigger, failed
-from airflow_provider.version_compat import state_of
+from airflow_provider.version_compat import TRIGGERS_HEAR_KILLS, after_cancel, state_of
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.looking import LookForRun, same_run, start_limit
@@ -119,6 +119,8 @@ class RunTrigger(WaitingTrigger):
         except asyncio.CancelledError:
             if self.trigger_id is None:  # not in a triggerer but in a test run of the DAG, whose user has interrupted it
                 await in_thread(self.home, self._cancel, urgent=True)
+            elif not TRIGGERS_HEAR_KILLS:
+                await after_cancel(self.on_kill())
             raise
         return event | found
 

@@ -8,6 +8,7 @@ from spark_jobs.cli import words
 from spark_jobs.cli.answers import Outlook
 from spark_jobs.protocol.documents import OnRewind, StartRequest
 from spark_jobs.protocol.ids import RoundNumber
+from spark_jobs.protocol.spark_versions import installed_minor
 from spark_jobs.runtime.start.decision import (
     Answer,
     Begin,
@@ -64,7 +65,7 @@ def _instead_of(interrupted: RoundNumber) -> str:
 
 def with_way_back(found: Outlook, files: Files, request: StartRequest, facts: HomeFacts) -> Outlook:
     """Returns the outlook with where a start on this host would go on, also in words."""
-    why = why_rebuilt(files, request, facts, boot_id())
+    why = why_rebuilt(files, request, facts, boot_id(), installed_minor())
     if why is None:
         where = "It would go on in place: nothing that is staged would be computed again."
     else:

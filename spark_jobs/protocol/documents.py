@@ -411,6 +411,8 @@ class Manifest(Document):
     parameters: dict[str, Any]
     settings: dict[str, str]
     """Spark settings that a restart must repeat."""
+    spark: str
+    """The minor version of the Spark that has written the state, such as ``4.2``. An older one does not go on with the checkpoint."""
     inputs: dict[InputName, tuple[Pin, ...]]
     sources: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
     """What each stream of each source is that the stages have read, and where reading it has begun."""

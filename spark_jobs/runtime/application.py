@@ -55,6 +55,7 @@ from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
 from spark_jobs.runtime.spark.spark_errors import without_stack
+from spark_jobs.runtime.spark.spark_facts import CAN_REPARTITION, SPARK_MINOR
 from spark_jobs.runtime.stages.lost_input import is_half_done
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
@@ -68,6 +69,7 @@ from spark_jobs.runtime.start.decision import (
     Continue,
     HomeFacts,
     check_parameters,
+    check_spark,
     decide,
     goes_on_from,
     interrupted_round,
@@ -176,6 +178,7 @@ class Application:
         if isinstance(decision, Answer):
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
         check_first(self.home, request)
+        check_spark(decision, request, facts, SPARK_MINOR, can_repartition=CAN_REPARTITION)
         check_names(self.graph, (*request.new_sources, *request.accept_data_loss))
         start = savepoint_start(self.home, self.pipeline, request, facts, decision)
         if unfinished is not None:
@@ -248,6 +251,7 @@ class Application:
         decision = decide(request, facts, self.parameters.public(), self.graph.describe())
         if isinstance(decision, Answer):
             return decision.manifest
+        check_spark(decision, request, facts, SPARK_MINOR, can_repartition=CAN_REPARTITION)
         check_names(self.graph, (*request.new_sources, *request.accept_data_loss))
         start = savepoint_start(self.home, self.pipeline, request, facts, decision)
         return self._plan(request, decision, facts, start, self.start_spark())

@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider.version_compat import TaskDeferred
 
 
 def carry_out(task: BaseOperator, context: Context) -> Any:

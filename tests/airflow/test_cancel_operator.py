@@ -5,7 +5,6 @@ from typing import Any
 
 import psutil
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
@@ -13,6 +12,7 @@ from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.retry import RETRIES
 from airflow_provider.tasks.charge import Charge
 from airflow_provider.triggers.end import EndTrigger
+from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.control.cancelling import has_ended
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider.exceptions import PipelineRunError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
 from airflow_provider.sensors.checkpoint import CheckpointSensor
+from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.errors import InterruptedRunError

@@ -308,7 +308,8 @@ def test_the_test_of_a_connection_says_where_drivers_are_submitted(homes: Homes,
 
 @deferred
 @pytest.mark.parametrize(
-    ("says", "expected"), [("echo version 3.5.1 >&2", "is of Spark 3.5.1; pipelines need Spark 4.2"), ("exit 1", "does not run")]
+    ("says", "expected"),
+    [("echo version 3.5.1 >&2", "has Spark 3.5.1, and pipelines do not run on it"), ("exit 1", "does not run")],
 )
 def test_the_test_of_a_connection_says_that_its_spark_submit_is_none_for_pipelines(
     homes: Homes, cluster: Cluster, says: str, expected: str

@@ -3,7 +3,6 @@
 import pickle
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider.exceptions import (
     PipelineRunError,
@@ -11,6 +10,7 @@ from airflow_provider.exceptions import (
     airflow_error,
     raising_airflow_errors,
 )
+from airflow_provider.version_compat import AirflowException, AirflowFailException
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     AlreadyExistsError,

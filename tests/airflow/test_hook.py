@@ -266,7 +266,9 @@ def test_a_connection_without_java_is_told_so(homes: Homes, monkeypatch: pytest.
         ("4.2.1", 'openjdk version "21" 2023-09-19', None),
         ("4.2.1", 'java version "1.8.0_392"', "a driver needs Java 17 or newer"),
         ("4.2.1", 'openjdk version "11.0.21" 2023-10-17', "a driver needs Java 17 or newer"),
-        ("4.0.1", 'openjdk version "17.0.2" 2022-01-18', "a driver needs pyspark 4.2"),
+        ("4.0.1", 'openjdk version "17.0.2" 2022-01-18', None),
+        ("3.5.9", 'openjdk version "17.0.2" 2022-01-18', "pipelines do not run on it"),
+        ("4.3.0", 'openjdk version "17.0.2" 2022-01-18', "Delta Lake has no jars for it"),
     ],
 )
 def test_the_test_of_a_connection_refuses_versions_that_run_no_pipeline(

@@ -8,12 +8,12 @@ from typing import Any
 
 import psutil
 import pytest
-from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.orders import StartOrder
 from airflow_provider.tasks.charge import Charge
+from airflow_provider.version_compat import AirflowTaskTimeout
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, StorageError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber

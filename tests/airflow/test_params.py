@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk import Param
-from airflow.sdk.exceptions import ParamValidationError
 from pydantic import BaseModel, Field, SecretStr
 
 from airflow_provider.params import Below, params_from_schema
+from airflow_provider.version_compat import ParamValidationError
 from spark_jobs.api.parameters import schema
 
 

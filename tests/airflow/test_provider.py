@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 
 import airflow
-from airflow.sdk.plugins_manager import AirflowPlugin
 
 import spark_jobs
 from airflow_provider.get_provider_info import get_provider_info
@@ -18,6 +17,7 @@ from airflow_provider.links import LINKS
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.settings import EXTRAS, Settings, read_settings
+from airflow_provider.version_compat import AirflowPlugin
 from tests.airflow.conftest import ROOT
 
 

@@ -13,7 +13,6 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from airflow.sdk import AssetAlias, Context
-from airflow.sdk.exceptions import TaskDeferred
 from deltalake import write_deltalake
 
 from airflow_provider.drivers.local_driver import is_at_work
@@ -22,6 +21,7 @@ from airflow_provider.facts import publication_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.triggers.spark_publication import SparkPublicationTrigger
+from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.checkpoint.retention import discard, kept
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import Publish, Publisher

@@ -246,13 +246,48 @@ def test_a_run_that_failed_because_of_its_storage_ends_the_wait_at_once(homes: H
     assert time.monotonic() - began_s < SOON_S / 2
 
 
+@pytest.mark.parametrize(("state", "cancelled"), [("deferred", False), ("success", True), (None, True)])
+def test_where_airflow_only_cancels_the_trigger_of_a_task_that_is_killed_its_driver_ends_too(
+    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, state: str | None, cancelled: bool
+) -> None:
+    """So does Airflow below 3.3, again each second, and it cancels each trigger also when the triggerer is shut down."""
+    asked = threading.Event()
+
+    def states(*_: object, **__: object) -> Any:
+        asked.set()
+        time.sleep(0.2)
+        return {"r": {"run": state}}
+
+    monkeypatch.setattr("airflow.sdk.execution_time.task_runner.RuntimeTaskInstance.get_task_states", states)
+    monkeypatch.setattr("airflow_provider.triggers.run.TRIGGERS_HEAR_KILLS", False)
+    started(hook)
+    until(driver_has_started)
+    waiting = trigger(homes)
+    waiting.trigger_id = 7
+    names = {"dag_id": "flights", "run_id": "r", "task_id": "run", "map_index": -1}
+    monkeypatch.setattr(type(waiting), "task_instance", SimpleNamespace(**names), raising=False)
+
+    async def killed() -> None:
+        event = asyncio.create_task(first_event(waiting))
+        await asyncio.sleep(0.1)
+        event.cancel()
+        await asyncio.to_thread(asked.wait)
+        event.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await event
+
+    asyncio.run(killed())
+    assert (Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is not None) is cancelled
+
+
 @pytest.mark.parametrize(("trigger_id", "cancelled"), [(None, True), (7, False)])
 def test_only_a_test_run_that_is_interrupted_ends_the_driver(
-    homes: Homes, hook: StreamPipelineHook, trigger_id: int | None, cancelled: bool
+    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, trigger_id: int | None, cancelled: bool
 ) -> None:
     """In a triggerer the same happens whenever that is shut down."""
     started(hook)
     until(driver_has_started)
+    monkeypatch.setattr("airflow_provider.triggers.run.TRIGGERS_HEAR_KILLS", True)
     waiting = trigger(homes)
     waiting.trigger_id = trigger_id
 

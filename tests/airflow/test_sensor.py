@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context, PokeReturnValue
-from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
 from airflow_provider.tasks.identity import run_id_of
+from airflow_provider.version_compat import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel

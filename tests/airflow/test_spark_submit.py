@@ -10,19 +10,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 
 import spark_jobs
 from airflow_provider.drivers.keytabs import keytab_file
-from airflow_provider.drivers.spark_submit import DELTA_PACKAGE, MasterKind, Submission, parse_master, plan_submission
+from airflow_provider.drivers.spark_submit import MasterKind, Submission, delta_package, parse_master, plan_submission
 from airflow_provider.settings import Settings, read_settings
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, MissingRequirementError, RejectedError
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.spark_settings import conf_of_environment
+from spark_jobs.protocol.spark_versions import NEWEST
 from tests.support.secret_shapes import CORE, SHAPES
 
 MAIN = str(Path(spark_jobs.__file__).with_name("main.py"))
+DELTA_PACKAGE = delta_package(NEWEST)
 STANDALONE, KUBERNETES = "spark://host:7077", "k8s://https://api:6443"
 IN_THE_IMAGE = "local:///opt/spark_jobs/main.py"
 
@@ -180,8 +181,29 @@ def test_deltas_package_comes_with_the_driver_unless_spark_has_it(spark: Spark, 
 
 
 def test_deltas_package_is_that_of_the_extra_that_installs_spark() -> None:
-    minor = ".".join(pyspark.__version__.split(".")[:2])
-    assert f"io.delta:delta-spark_{minor}_2.13:{version('delta-spark')}" == DELTA_PACKAGE
+    assert delta_package("4.1") == f"io.delta:delta-spark_4.1_2.13:{version('delta-spark')}"
+
+
+@pytest.mark.parametrize("jars", ["jars", "lib/python3.12/site-packages/pyspark/jars"])
+@pytest.mark.parametrize(
+    ("release", "minor"), [("4.0.4", "4.0"), ("4.1.3-amzn-0", "4.1"), ("4.2.0", "4.2"), ("3.5.9", NEWEST), (None, NEWEST)]
+)
+def test_deltas_package_is_the_one_for_the_spark_of_spark_submit(
+    spark: Spark, program: Path, monkeypatch: pytest.MonkeyPatch, jars: str, release: str | None, minor: str
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    if release is not None:
+        jar = program.parent.parent / jars / f"spark-core_2.13-{release}.jar"
+        jar.parent.mkdir(parents=True)
+        jar.touch()
+    assert spark.plan(STANDALONE).conf["spark.jars.packages"] == delta_package(minor)
+
+
+def test_spark_home_says_which_spark_is_submitted_to(spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spark/jars").mkdir(parents=True)
+    (tmp_path / "spark/jars/spark-core_2.13-4.0.4.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    assert spark.plan(STANDALONE).conf["spark.jars.packages"] == delta_package("4.0")
 
 
 def test_a_python_that_is_chosen_for_the_driver_is_left_alone(spark: Spark) -> None:

@@ -8,11 +8,11 @@ from threading import current_thread
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.sensors.pipeline_state import PipelineStateSensor
 from airflow_provider.triggers.state import PipelineStateTrigger
+from airflow_provider.version_compat import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding, is_locked
 from spark_jobs.home.layout import DRIVER_LOCK

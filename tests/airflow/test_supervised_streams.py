@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk import RetryAction
-from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
@@ -16,6 +15,7 @@ from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.retry import PipelineRetryPolicy
 from airflow_provider.triggers.patience import failed
 from airflow_provider.triggers.run import RunTrigger
+from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.errors import (

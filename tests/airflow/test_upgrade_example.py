@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 from airflow_provider.orders import StartOrder
 from airflow_provider.tasks.task_orders import order_of
+from airflow_provider.version_compat import AirflowFailException, ParamValidationError
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.liveness import holding
 from spark_jobs.control.owners import Owners

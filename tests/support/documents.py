@@ -126,7 +126,7 @@ def _manifest() -> Manifest:
         round=RoundNumber(1), run=_RUN, attempt=AttemptNumber(3), work_directory=_WORK, request=_REQUEST,
         began_at=_NOON, completed_at=_NOON,
         graph={"stages": {"hourly": ["departures"]}}, parameters={"flights": "/data/flights"},
-        settings={"spark.sql.shuffle.partitions": "2"}, inputs={InputName("departures"): (_PIN, _FILES, _KAFKA)},
+        settings={"spark.sql.shuffle.partitions": "2"}, spark="4.2", inputs={InputName("departures"): (_PIN, _FILES, _KAFKA)},
         sources=_KNOWN, losses=_LOSSES, stages={StageName("hourly"): stage}, sinks={SinkName("hourly"): sink}, drained=True,
         origin=Origin(savepoint="file:///data/savepoint", pipeline=_PIPELINE, incarnation=_INCARNATION, checkpoint=CheckpointId(9)),
     )  # fmt: skip

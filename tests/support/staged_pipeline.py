@@ -75,6 +75,7 @@ def a_manifest(checkpoint: int = 1, **changes: Any) -> Manifest:
         "graph": {"stages": {"hourly": {"inputs": {"events": "events"}}, "daily": {"inputs": {"hourly": "hourly"}}}},
         "parameters": {},
         "settings": {},
+        "spark": "4.2",
         "inputs": {},
         "stages": {},
         "sinks": {},

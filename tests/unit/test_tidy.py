@@ -16,6 +16,7 @@ UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 JVM = re.compile(r"\b(_jvm|_jdf|_jsparkSession|_jsc|py4j)\b")
 MAY_TOUCH_THE_JVM = {
     "spark_jobs/runtime/spark/session.py",
+    "spark_jobs/runtime/spark/spark_facts.py",
     "spark_jobs/runtime/spark/plan.py",
     "spark_jobs/runtime/spark/columns_at_import.py",
     "spark_jobs/publication/delta_jvm.py",
@@ -26,6 +27,11 @@ AIRFLOWS_VERSION = re.compile(
     r"packaging\.version|airflow\.sdk\.execution_time"
 )
 """Asks which Airflow this is or which executor has started the process, or reaches below what every version promises."""
+SPARKS_VERSION = re.compile(
+    r"pyspark\.__version__|from pyspark import[^\n]*__version__|\bspark\.version\b|\bversion\([\"']pyspark|hasattr\(SparkSession|"
+    r"SupportsTriggerAvailableNow|to_arrow_schema|_streamingCheckpointManager|execution\.streaming\.(checkpointing\b|[A-Z])"
+)
+"""Asks which Spark this is, or names what one of the versions lacks or has elsewhere."""
 
 
 ONLY_AT_NIGHT = {
@@ -70,10 +76,10 @@ def test_few_modules_touch_the_jvm() -> None:
     assert touching - MAY_TOUCH_THE_JVM == set()
 
 
-def imports_if_it_can(module: ast.Module) -> bool:
-    """Whether a module has another way where Airflow lacks a name."""
+def imports_if_it_can(module: ast.Module, package: str) -> bool:
+    """Whether a module has another way where a package lacks a name."""
     return any(
-        isinstance(inner, ast.Import | ast.ImportFrom) and "airflow" in ast.unparse(inner)
+        isinstance(inner, ast.Import | ast.ImportFrom) and package in ast.unparse(inner)
         for node in ast.walk(module)
         if isinstance(node, ast.Try) and any(re.search("ImportError|NotFoundError", ast.unparse(each)) for each in node.handlers)
         for statement in node.body
@@ -83,7 +89,9 @@ def imports_if_it_can(module: ast.Module) -> bool:
 
 def test_what_differs_between_versions_of_airflow_is_in_one_module() -> None:
     texts = {named(path): path.read_text() for path in files_in("airflow_provider", "dags_examples", pattern="*.py")}
-    asking = {name for name, text in texts.items() if AIRFLOWS_VERSION.search(text) or imports_if_it_can(ast.parse(text))}
+    asking = {
+        name for name, text in texts.items() if AIRFLOWS_VERSION.search(text) or imports_if_it_can(ast.parse(text), "airflow")
+    }
     assert asking == {"airflow_provider/version_compat.py"}
 
 
@@ -100,7 +108,33 @@ def test_what_differs_between_versions_of_airflow_is_in_one_module() -> None:
     ],
 )
 def test_code_that_asks_for_a_version_of_airflow_is_known_as_such(code: str) -> None:
-    assert AIRFLOWS_VERSION.search(code) or imports_if_it_can(ast.parse(code))
+    assert AIRFLOWS_VERSION.search(code) or imports_if_it_can(ast.parse(code), "airflow")
+
+
+def test_what_differs_between_versions_of_spark_is_in_one_module() -> None:
+    """The other one knows which versions there are."""
+    texts = {named(path): path.read_text() for path in files_in("spark_jobs", pattern="*.py")}
+    asking = {
+        name for name, text in texts.items() if SPARKS_VERSION.search(text) or imports_if_it_can(ast.parse(text), "pyspark")
+    }
+    assert asking == {"spark_jobs/runtime/spark/spark_facts.py", "spark_jobs/protocol/spark_versions.py"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pyspark\nif pyspark.__version__ < '4.2': ...",
+        "from pyspark import __version__ as found",
+        "if spark.version.startswith('4.0'): ...",
+        "from importlib.metadata import version\nversion('pyspark')",
+        "if hasattr(SparkSession, 'something'): ...",
+        "from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow",
+        "NAME = 'org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata$'",
+        "try:\n    from pyspark.sql.streaming import datasource\nexcept ImportError:\n    datasource = None",
+    ],
+)
+def test_code_that_asks_for_a_version_of_spark_is_known_as_such(code: str) -> None:
+    assert SPARKS_VERSION.search(code) or imports_if_it_can(ast.parse(code), "pyspark")
 
 
 def test_nothing_is_left_for_later() -> None:

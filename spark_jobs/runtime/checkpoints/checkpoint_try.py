@@ -41,6 +41,7 @@ from spark_jobs.runtime.checkpoints.packing import pack
 from spark_jobs.runtime.checkpoints.try_history import TryHistory
 from spark_jobs.runtime.inputs.source_kind import SourceStream
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
+from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.channel_cut import cut_channel
 from spark_jobs.runtime.staged.log_folding import ConsumerCut
@@ -156,6 +157,7 @@ class CheckpointTry:
             graph=self.round.graph,
             parameters=self.round.parameters,
             settings=dict(REQUIRED_SETTINGS),
+            spark=SPARK_MINOR,
             inputs=inputs,
             sources=sources,
             losses=self.losses,

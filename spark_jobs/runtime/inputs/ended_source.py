@@ -20,13 +20,12 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.runtime.spark.plan import operators_with_memory, streaming_leaves
+from spark_jobs.runtime.spark.spark_facts import AVAILABLE_NOW, arrow_schema
 
 FORMAT = "ended"
 _END_US = 253_402_214_400_000_000
@@ -53,7 +52,7 @@ def check_replaceable(source: InputName, frame: DataFrame) -> None:
             operators=memory,
         )
     try:
-        to_arrow_schema(frame.schema, timezone="UTC")
+        arrow_schema(frame.schema)
     except PySparkTypeError as error:
         raise InvalidPipelineError(
             f"Source '{source}' has a column of a type that it could not keep when it ends and its stage goes on: {error}",
@@ -111,7 +110,7 @@ class EndedSource(DataSource):
         return EndedReader(schema, self.options.get(_EVENT_TIME))
 
 
-class EndedReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
+class EndedReader(SimpleDataSourceStreamReader, *AVAILABLE_NOW):  # type: ignore[misc]  # a base that not every Spark has
     """One start of a query. With a row at each read a query would never rest."""
 
     def __init__(self, schema: StructType, event_time: str | None) -> None:
@@ -141,7 +140,7 @@ class EndedReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         """Does nothing: the source keeps nothing that could be deleted."""
 
     def _rows(self) -> Iterator[Any]:
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._schema)
         columns = []
         for field in schema:
             value = _END_US if field.name == self._event_time else None if field.nullable else _value(field.type)

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+from spark_jobs.runtime.spark.spark_facts import SPARK_VERSION
+
 _JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
 """Options for the JVM that come before every other, so that a user's own, in ``spark-defaults.conf`` too, stay and win."""
 _TAKES, _MAKES = "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit"
@@ -25,7 +27,7 @@ def archive_path(java_version: str, prefix: Path | None = None) -> Path:
         java_version: Such as ``17.0.2``.
         prefix: The directory of the Python environment; by default this process's.
     """
-    names = f"spark-{version('pyspark')}-delta-{version('delta-spark')}-java-{java_version}"
+    names = f"spark-{SPARK_VERSION}-delta-{version('delta-spark')}-java-{java_version}"
     return (prefix or Path(sys.prefix)) / "share" / "spark-jobs" / f"{names}.jsa"
 
 

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from spark_jobs.runtime.spark.spark_facts import SPARK_VERSION
 from spark_jobs.storage.plain_files import open_plain
 
 _LIST_MAX_BYTES = 1 << 20
@@ -39,7 +40,7 @@ class DeltaJars:
     def __init__(self, settings: Mapping[str, str], packages: Sequence[str], cache: Path | None = None) -> None:
         self._given = [jar for jar in settings.get("spark.jars", "").split(",") if jar]
         self._usable = not packages and not any(key in settings for key in _RESOLUTION)
-        name = f"delta-{version('delta-spark')}-spark-{version('pyspark')}.jars"
+        name = f"delta-{version('delta-spark')}-spark-{SPARK_VERSION}.jars"
         self._list = (cache or _user_cache()) / name
 
     def setting(self) -> str | None:

@@ -1,6 +1,6 @@
 """The Spark session of a driver, and what of the JVM is reached through it.
 
-Only this module, ``plan.py`` and ``publication/delta_jvm.py`` touch the JVM.
+The versions of Spark differ: see :mod:`~spark_jobs.runtime.spark.spark_facts`.
 """
 
 import json
@@ -18,7 +18,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pyspark import SparkConf, SparkContext
-from pyspark import __version__ as spark_version
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -29,6 +28,7 @@ from spark_jobs.protocol.spark_settings import REDACTED, shown_settings
 from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.class_archive import archive_path, using
 from spark_jobs.runtime.spark.delta_jars import DeltaJars
+from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, check_own_spark, checkpoint_class
 from spark_jobs.runtime.spark.starting import ended_unless_started
 
 JAVA_MIN = 17
@@ -55,7 +55,7 @@ CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 """How Spark writes offsets, commits and state. Where nobody sets it, Spark starts several processes for each file, to see whether a name
 is a link. In a directory, which a home is, this class writes the same files with the same rename, and asks nobody. Unlike the other it
 refuses a file that does not fit the checksum beside it: see :mod:`~spark_jobs.storage.checksums`."""
-_IN_DIRECTORIES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_IN_DIRECTORIES = "FileSystemBasedCheckpointFileManager"
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -117,8 +117,9 @@ def start_session(
         driver_memory: Such as ``4g``.
 
     Raises:
-        MissingRequirementError: Java or Delta's jars are missing.
+        MissingRequirementError: Java or Delta's jars are missing, or Delta has none for this Spark.
     """
+    check_own_spark()
     java = check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the first python3 on the PATH
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -177,6 +178,7 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
         RejectedError: ``spark-submit`` was given a setting that a guarantee needs otherwise.
         MissingRequirementError: Spark does not start, or Delta's jars were not given to ``spark-submit``.
     """
+    check_own_spark()
     submitted = dict(SparkConf().getAll())
     for key, value in REQUIRED_SETTINGS.items():
         if submitted.get(key, value) != value:
@@ -197,12 +199,12 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
         session = builder.getOrCreate()
         session.catalog.databaseExists("default")  # loads Delta's catalog; getOrCreate alone does not miss it
     except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
-        lines, minor = str(error).strip().splitlines(), ".".join(spark_version.split(".")[:2])
+        lines = str(error).strip().splitlines()
         reason = next((line.lstrip(": ") for line in lines if "Exception: " in line), lines[0])
         raise MissingRequirementError(
             f"Spark with Delta did not start: {reason}",
             safe="Nothing was started.",
-            remedy=f"Give spark-submit Delta's jars: --packages io.delta:delta-spark_{minor}_2.13:VERSION.",
+            remedy=f"Give spark-submit Delta's jars: --packages io.delta:delta-spark_{SPARK_MINOR}_2.13:VERSION.",
         ) from error
     return session
 
@@ -248,7 +250,9 @@ def session_for_run(spark: SparkSession) -> SparkSession:
 
     Raises:
         RejectedError: It is a Spark Connect session, or has no Delta.
+        MissingRequirementError: It is of a Spark for which Delta has no jars.
     """
+    check_own_spark()
     if not hasattr(spark, "_jsparkSession"):
         raise RejectedError(
             "Spark Connect sessions cannot run a pipeline: staging needs Delta's transaction classes in the driver.",
@@ -266,7 +270,7 @@ def session_for_run(spark: SparkSession) -> SparkSession:
     for key, value in (dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST | _SCHEMA_LOGS).items():
         own.conf.set(key, value)
     if own.conf.get(CHECKPOINT_FILES, None) is None:
-        own.conf.set(CHECKPOINT_FILES, _IN_DIRECTORIES)
+        own.conf.set(CHECKPOINT_FILES, str(checkpoint_class(spark, _IN_DIRECTORIES).getName()))
     return own
 
 
@@ -546,8 +550,7 @@ def qualified_path(spark: SparkSession, path: str) -> str:
 
 def offset_log_header(spark: SparkSession, timestamp_ms: int) -> dict[str, Any]:
     """What Spark would write before the offsets of a first batch: no watermark, and the settings that its state depends on."""
-    companion = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata$"
-    metadata = java_class(spark, "java.lang.Class").forName(companion).getField("MODULE$").get(None)
+    metadata = checkpoint_class(spark, "OffsetSeqMetadata$").getField("MODULE$").get(None)
     header: dict[str, Any] = json.loads(metadata.apply(0, timestamp_ms, spark._jsparkSession.conf()).json())
     conf = {key: spark.conf.get(key, None) if value is None else value for key, value in header["conf"].items()}
     return header | {"conf": conf}

@@ -7,7 +7,6 @@ import socket
 from datetime import UTC, datetime
 from functools import partial
 
-import pyspark
 from pyspark.sql import SparkSession
 
 from spark_jobs import __version__
@@ -19,6 +18,7 @@ from spark_jobs.home.layout import WORK, work_directories, work_path
 from spark_jobs.protocol.documents import AttemptDocument, PipelineDocument, RestoreFrom, StartRequest, WorkDirectory
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError
 from spark_jobs.protocol.ids import RoundNumber, first_incarnation_id, new_incarnation_id
+from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, SPARK_VERSION
 from spark_jobs.runtime.start.decision import Begin, BeginFromSavepoint, BeginIncarnation, Continue, HomeFacts
 from spark_jobs.runtime.start.heal import heal_in_place
 from spark_jobs.runtime.start.restore import is_half_built, restore
@@ -118,7 +118,7 @@ def begin_attempt(
         boot=boot,
         process=os.getpid(),
         started_at=datetime.now(UTC),
-        versions={"spark_jobs": __version__, "pyspark": pyspark.__version__, "python": platform.python_version()},
+        versions={"spark_jobs": __version__, "pyspark": SPARK_VERSION, "python": platform.python_version()},
         checkpointing=graph.checkpointing,
         restart=graph.restart,
     )
@@ -131,7 +131,7 @@ def why_not_continued(home: Files, request: StartRequest, facts: HomeFacts) -> s
 
     Damaged files in it are another reason: they are found when the attempt begins.
     """
-    return why_rebuilt(home, request, facts, boot_id())
+    return why_rebuilt(home, request, facts, boot_id(), SPARK_MINOR)
 
 
 def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts, spark: SparkSession) -> None:

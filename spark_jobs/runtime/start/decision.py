@@ -19,6 +19,7 @@ from spark_jobs.protocol.documents import (
 )
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, for_sources
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, InputName, RoundNumber, RunId, SinkName
+from spark_jobs.protocol.spark_versions import cannot_repartition, is_older
 
 
 @dataclass(frozen=True)
@@ -298,6 +299,43 @@ def goes_on_from(decision: Continue | Begin | BeginIncarnation, facts: HomeFacts
     number = decision.checkpoint if isinstance(decision, BeginFromSavepoint) else decision.parent
     kept = [manifest for manifest in (facts.head, facts.restored) if manifest is not None and manifest.checkpoint == number]
     return next(iter(kept), facts.taken_up)
+
+
+def check_spark(
+    decision: Continue | Begin | BeginIncarnation, request: StartRequest, facts: HomeFacts, minor: str, *, can_repartition: bool
+) -> None:
+    """Refuses to go on with state that this Spark cannot take up.
+
+    Args:
+        decision: What the start comes to.
+        request: What is asked for.
+        facts: The home's past.
+        minor: The minor version of this Spark.
+        can_repartition: Whether this Spark can change the number of partitions of state.
+
+    Raises:
+        RejectedError: A newer Spark has written the state, or it is to be in another number of partitions and this Spark cannot do that.
+    """
+    before = goes_on_from(decision, facts)
+    if before is None:
+        return
+    if is_older(minor, before.spark):
+        raise RejectedError(
+            f"Checkpoint {before.checkpoint} was taken with Spark {before.spark}, and this is Spark {minor}: "
+            "an older Spark does not go on with the state of a newer one.",
+            exists="The checkpoint is whole, and its rows stay published.",
+            safe="Nothing was changed.",
+            remedy=f"Start with Spark {before.spark} or newer. Or go back to a savepoint that was taken with Spark {minor} or older "
+            f"(--restore). Or {BEGIN_ANEW}.",
+            checkpoint=before.checkpoint,
+            expected=before.spark,
+            found=minor,
+        )
+    asked = request.state_partitions
+    own = not isinstance(decision, BeginFromSavepoint) or decision.checkpoint is not None
+    known = facts.newest.state_partitions if own else None
+    if asked not in (None, known) and not can_repartition:
+        raise cannot_repartition(minor, asked)
 
 
 def stage_fates(decision: Decision, facts: HomeFacts, graph: Mapping[str, Any]) -> tuple[StageFate, ...]:

@@ -173,6 +173,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
         graph=begins.round.graph,
         parameters=begins.round.parameters,
         settings=source.settings,
+        spark=source.spark,
         inputs=pins,
         sources=source.sources,
         losses=losses,

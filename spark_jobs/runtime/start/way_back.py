@@ -9,6 +9,7 @@ from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import AttemptDocument, Manifest, StartRequest, WorkDirectory
 from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
 from spark_jobs.protocol.ids import RequestId, StageName, new_work_directory_id
+from spark_jobs.protocol.spark_versions import spark_minor
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.start.decision import HomeFacts
@@ -124,7 +125,7 @@ def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | No
     return None if lost is None else f"it has lost batches of stage '{lost}' that checkpoint {head.checkpoint} has"
 
 
-def why_rebuilt(home: Files, request: StartRequest, facts: HomeFacts, boot: str | None) -> str | None:
+def why_rebuilt(home: Files, request: StartRequest, facts: HomeFacts, boot: str | None, spark: str | None) -> str | None:
     """Returns why a start that goes on does so in a new work directory, in a few words; None if it goes on in the one before.
 
     Args:
@@ -132,8 +133,12 @@ def why_rebuilt(home: Files, request: StartRequest, facts: HomeFacts, boot: str 
         request: What the start is for.
         facts: What the home says about its past; there was an attempt.
         boot: Of this host.
+        spark: The minor version of Spark here; None if there is no Spark.
     """
     why = why_not_in_place(home, facts.newest, facts.head, boot)
+    before = facts.newest.versions.get("pyspark")
+    if why is None and before and spark and spark_minor(before) != spark:
+        return f"Spark {spark_minor(before)} has written it, and this is Spark {spark}"
     if why is None and request.state_partitions not in (None, facts.newest.state_partitions):
         return f"its state is to be in {request.state_partitions} partitions"
     return why

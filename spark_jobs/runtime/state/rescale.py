@@ -14,6 +14,7 @@ from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import java_message
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, session_for_run, spark_failures
+from spark_jobs.runtime.spark.spark_facts import repartition_state
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.storage.files import Files, local_path
 
@@ -35,7 +36,7 @@ def rescale_stage(spark: SparkSession, work: Files, partitions: int, name: Stage
         cut: Of the checkpoint that the directory is built from.
 
     Raises:
-        RejectedError: Spark cannot do it with this state.
+        RejectedError: Spark cannot do it, or not with this state.
         InterruptedRunError: It has failed for another reason: the next attempt does it again.
     """
     log = SparkLog(work, checkpoint_directory(name))
@@ -50,7 +51,7 @@ def rescale_stage(spark: SparkSession, work: Files, partitions: int, name: Stage
     _ = session.streams  # starts what the state's own writers report to, which a driver lacks before its first query
     with step(Step.RESCALE):
         try:
-            session._streamingCheckpointManager.repartition(str(local_path(work, log.directory)), partitions)
+            repartition_state(session, str(local_path(work, log.directory)), partitions)
         except spark_failures() as error:
             raise _failure(name, before, partitions, java_message(error)) from error
     _LOG.info("the state of stage %s is in %d partitions, it was in %d", name, partitions, before)

@@ -43,6 +43,7 @@ from spark_jobs.runtime.start.decision import (
     BeginIncarnation,
     Continue,
     HomeFacts,
+    check_spark,
     decide,
     goes_on_from,
     replace_round,
@@ -107,6 +108,7 @@ def manifest(number: int, round_number: int, *, drained: bool = False, incarnati
         graph=GRAPH,
         parameters=PARAMETERS,
         settings={},
+        spark="4.2",
         inputs={},
         stages={},
         sinks={},
@@ -533,3 +535,42 @@ def test_a_run_that_adopted_is_given_its_answer_when_it_is_repeated() -> None:
     found = decide(request("a", adopt_offsets=OLD), home, PARAMETERS, GRAPH)
     assert isinstance(found, Answer)
     assert found.manifest == home.final_of(RunId("a"))
+
+
+@pytest.mark.parametrize(
+    ("minor", "taken_with"), [("4.2", "4.2"), ("4.2", "4.1"), ("4.2", "4.0"), ("4.1", "4.0"), ("4.10", "4.9")]
+)
+def test_a_newer_spark_takes_up_the_state_of_an_older_one(minor: str, taken_with: str) -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1).model_copy(update={"spark": taken_with}))
+    check_spark(Begin(RoundNumber(2), CheckpointId(1)), request("b"), home, minor, can_repartition=True)
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [Begin(RoundNumber(2), CheckpointId(1)), Continue(round_document(1, "a"), CheckpointId(1))],
+    ids=["begin", "continue"],
+)
+def test_an_older_spark_is_refused_by_the_names_of_both(decision: Begin | Continue) -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1))
+    with pytest.raises(RejectedError, match=r"Checkpoint 1 was taken with Spark 4\.2, and this is Spark 4\.1") as refused:
+        check_spark(decision, request("b"), home, "4.1", can_repartition=False)
+    assert "Start with Spark 4.2 or newer" in str(refused.value)
+    assert "--restore" in str(refused.value)
+
+
+def test_an_older_spark_begins_anew_as_any_other() -> None:
+    home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1))
+    anew = BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.KEEP)
+    check_spark(anew, request("b", state_partitions=8), home, "4.1", can_repartition=False)
+
+
+@pytest.mark.parametrize("asked", [8, 4, None])
+def test_a_spark_that_cannot_repartition_state_refuses_another_number_before_anything_is_built(asked: int | None) -> None:
+    home = facts([attempt(1, "a", 1, state_partitions=4)], round_document(1, "a"), manifest(1, 1))
+    decision, start = Begin(RoundNumber(2), CheckpointId(1)), request("b", state_partitions=asked)
+    check_spark(decision, start, home, "4.2", can_repartition=True)
+    if asked != 8:
+        check_spark(decision, start, home, "4.2", can_repartition=False)
+        return
+    with pytest.raises(RejectedError, match="cannot bring the state into 8 partitions"):
+        check_spark(decision, start, home, "4.2", can_repartition=False)

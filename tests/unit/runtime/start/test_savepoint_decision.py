@@ -13,6 +13,7 @@ from spark_jobs.runtime.start.decision import (
     BeginIncarnation,
     Continue,
     HomeFacts,
+    check_spark,
     decide,
     named_savepoint,
 )
@@ -129,3 +130,12 @@ class TestAgain:
         home = facts(attempt(1, "tuesday", 1), begun_by=asked(), latest_round=round_document(1, "tuesday"))
         with pytest.raises(RejectedError, match="other parameters"):
             decide(request("wednesday"), home, {"flights": "/other"}, GRAPH)
+
+
+def test_a_savepoint_of_a_newer_spark_is_refused_and_one_of_an_older_is_taken_up() -> None:
+    decision = BeginFromSavepoint(RoundNumber(1), None, OnRewind.REFUSE)
+    with pytest.raises(RejectedError, match=r"was taken with Spark 4\.2, and this is Spark 4\.0"):
+        check_spark(decision, asked(), facts(savepoint=taken()), "4.0", can_repartition=False)
+    check_spark(decision, asked(), facts(savepoint=taken(spark="4.0")), "4.0", can_repartition=False)
+    with pytest.raises(RejectedError, match="cannot bring the state into 4 partitions"):
+        check_spark(decision, asked(state_partitions=4), facts(savepoint=taken(spark="4.0")), "4.0", can_repartition=False)

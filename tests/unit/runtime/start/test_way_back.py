@@ -7,13 +7,16 @@ import pytest
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.errors import AlreadyExistsError
-from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over, why_not_in_place
+from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, SPARK_VERSION
+from spark_jobs.runtime.start.decision import HomeFacts
+from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over, why_not_in_place, why_rebuilt
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
 from tests.support.staged_pipeline import NOW, a_manifest
 from tests.support.state_site import HOURLY, cut
 from tests.unit.control.test_channel import attempt
 from tests.unit.control.test_checkpoint_requests import response
+from tests.unit.runtime.start.test_decision import request
 
 STOP = request_id("nightly", Wanted.STOP)
 
@@ -95,3 +98,12 @@ def test_a_work_directory_is_drained_for_one_request(home: LocalFiles) -> None:
     begin_drain(work, STOP)
     with pytest.raises(AlreadyExistsError):
         begin_drain(work, request_id("other", Wanted.STOP))
+
+
+@pytest.mark.parametrize(("version", "rebuilt"), [("3.9.1", True), ("99.0.0", True), (SPARK_VERSION, False)])
+def test_a_work_directory_goes_on_only_with_the_spark_that_has_written_it(home: LocalFiles, version: str, rebuilt: bool) -> None:
+    """A batch that one Spark has planned is never run by another: it is planned anew, after the checkpoint."""
+    before = attempt(1).model_copy(update={"versions": {"pyspark": version}})
+    past = HomeFacts(before, None, lambda run: None, dict)
+    why = why_rebuilt(home, request("a", 2), past, None, SPARK_MINOR)
+    assert (why is not None and f"Spark {version[: version.rindex('.')]} has written it" in why) is rebuilt

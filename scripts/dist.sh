@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Builds the wheel and the sdist into dist/, and checks them: their metadata and the page that the README becomes, and the wheel installed
+# into an environment with nothing else in it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+uv=(.venv/bin/python -m uv)
+rm -rf dist
+.venv/bin/python -m hatchling build --directory dist
+"${uv[@]}" tool run --quiet --with 'readme-renderer[md]==46.0' twine@7.0.0 check --strict dist/*.whl dist/*.tar.gz
+
+empty=$(mktemp -d)
+trap 'rm -rf "$empty"' EXIT
+"${uv[@]}" venv --quiet --python .venv/bin/python "$empty/venv"
+"${uv[@]}" pip install --quiet --python "$empty/venv/bin/python" -c constraints.txt dist/*.whl
+cd "$empty" # nothing is imported from the clone
+venv/bin/spark-jobs --help >/dev/null
+venv/bin/python -P - <<'END'
+from importlib.metadata import entry_points, version
+from importlib.resources import files
+
+name = "airflow-provider-spark-jobs"
+(point,) = entry_points(group="apache_airflow_provider")
+info = point.load()()
+assert (info["package-name"], info["versions"]) == (name, [version(name)]), info
+for package in ("spark_jobs", "airflow_provider"):
+    assert files(package).joinpath("py.typed").is_file(), package
+assert files("airflow_provider").joinpath("pages/templates/style.css").is_file()
+print(f"{name} {version(name)} installs by itself, and its provider info is right.")
+END

@@ -1,0 +1,74 @@
+"""The releases of Spark that pipelines run on, and which of two is older."""
+
+import re
+from importlib.metadata import PackageNotFoundError, version
+
+from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
+
+SUPPORTED = ("4.0", "4.1", "4.2")
+"""Spark's minor versions that pipelines run on, oldest first: those for which Delta Lake has jars."""
+NEWEST = SUPPORTED[-1]
+
+
+def spark_minor(release: str) -> str:
+    """Returns the minor version of a release of Spark: ``4.2`` of ``4.2.0``, and of a vendor's ``4.2.0-amzn-1``."""
+    found = re.match(r"\d+\.\d+", release)
+    return found[0] if found else release
+
+
+def installed_minor() -> str | None:
+    """Returns the minor version of the Spark that a start here would have; None if none is installed. Loads no Spark."""
+    try:
+        return spark_minor(version("pyspark"))
+    except PackageNotFoundError:
+        return None
+
+
+def is_older(minor: str, other: str) -> bool:
+    """Returns whether one of Spark's minor versions is older than another."""
+    return _numbers(minor) < _numbers(other)
+
+
+def _numbers(minor: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", minor))
+
+
+def check_spark_version(release: str, *, owner: str, remedy: str) -> None:
+    """Refuses a release of Spark that pipelines do not run on.
+
+    Args:
+        release: The release.
+        owner: Whose Spark it is, as the subject of a sentence.
+        remedy: What to do, as an error says it.
+
+    Raises:
+        MissingRequirementError: It is another release.
+    """
+    minor = spark_minor(release)
+    if minor in SUPPORTED:
+        return
+    newer = re.fullmatch(r"\d+\.\d+", minor) and is_older(NEWEST, minor)
+    why = "Delta Lake has no jars for it" if newer else "pipelines do not run on it"
+    raise MissingRequirementError(
+        f"{owner} has Spark {release}, and {why}.",
+        exists=f"Pipelines run on Spark {', '.join(SUPPORTED[:-1])} and {NEWEST}.",
+        safe="Nothing was started.",
+        remedy=remedy,
+        found=release,
+    )
+
+
+def cannot_repartition(minor: str, partitions: int) -> RejectedError:
+    """Returns the error for a start that wants its state in another number of partitions, with a Spark that cannot change the number.
+
+    Args:
+        minor: The Spark's minor version.
+        partitions: The number that is wanted.
+    """
+    return RejectedError(
+        f"Spark {minor} cannot bring the state into {partitions} partitions: it has no way to change their number.",
+        exists="The state is in as many partitions as before.",
+        safe="Nothing was changed.",
+        remedy="Start with Spark 4.2 or newer, or without --state-partitions (state_partitions).",
+        state_partitions=partitions,
+    )
