@@ -36,13 +36,13 @@ def kept(
     """Returns the checkpoints that somebody may go on from, publish or copy, ascending; nothing that they name may go.
 
     These are, of the head's incarnation, the newest ones, the head's parent, which takes its place if the head turns out corrupt, and
-    those that are not public in some sink, unless the head carries their files for it. Of any incarnation those that an open request names.
+    those that are not public in some sink, unless the head carries their files for it. Of any incarnation those that are needed besides.
 
     Args:
         manifests: All valid ones, ascending; the last one is the head.
         retained: How many of the head's incarnation stay, at least 1.
         published: By sink the newest checkpoint of the head's incarnation that is public.
-        needed: What open requests name: it is not copied yet.
+        needed: Those that savepoints are still to be made of, and the one that readers of several tables see.
 
     Raises:
         InvalidParameterError: ``retained`` is less than 1.

@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_jobs.checkpoint.savepoint_files import staged_in
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, Publisher, SinkCut
+from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, Publisher, SinkCut, SinkMode
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,
     ConflictError,
@@ -19,6 +19,7 @@ from spark_jobs.protocol.errors import (
     UnsupportedTableError,
 )
 from spark_jobs.protocol.ids import CheckpointId, SinkName, app_id
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.table_shape import distinct
 from spark_jobs.publication.delta_rs import OpenTable, open_table, publisher_now, refuse_lossy
 from spark_jobs.publication.fitting import conditions_of, misfits_of
@@ -244,7 +245,9 @@ def is_unfinished(manifest: Manifest, sink: SinkName) -> bool:
     return manifest.is_published_by_round(sink) and not manifest.ends_round
 
 
-def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, *, by_round: bool) -> list[PendingTransaction]:
+def prepare(
+    store: CheckpointStore, manifest: Manifest, sink: SinkName, *, by_round: bool, together: bool = False
+) -> list[PendingTransaction]:
     """Everything that is to be committed to one sink, checked; nothing is written.
 
     Args:
@@ -252,6 +255,7 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, *, by_ro
         manifest: The last one to publish.
         sink: One of its sinks.
         by_round: Whether the rows of a round become public together.
+        together: Whether all that the sink lacks becomes public in one transaction.
 
     Raises:
         RejectedError: The table is not the one that the files were staged for any more, or the chain does not lead to it.
@@ -283,7 +287,7 @@ def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, *, by_ro
             refuse_lossy(cut.table, add)
     refuse_missing(cut, sink, reached, adds)
     transactions = []
-    for group in _groups(pending, sink, by_round=by_round):
+    for group in alike(pending, sink) if together else _groups(pending, sink, by_round=by_round):
         counting = _counting(group, sink)
         added = tuple(line for m in counting for line in lines[m.checkpoint])
         replace = counting[0].sinks[sink].replace or (counting[0] is pending[0] and carries_replacement)
@@ -312,6 +316,20 @@ def _groups(pending: list[Manifest], sink: SinkName, *, by_round: bool) -> list[
     counting = _counting(pending, sink)
     superseded = pending[: len(pending) - len(counting)]
     return [[*superseded, counting[0]], *([m] for m in counting[1:])]
+
+
+def alike(pending: Sequence[Manifest], sink: SinkName) -> list[list[Manifest]]:
+    """Returns the checkpoints of as few transactions as possible: those in a row whose rows go into the table by one rule share one."""
+    groups = list[list[Manifest]]()
+    for manifest in pending:
+        if not groups or _rule(groups[-1][-1].sinks[sink]) != _rule(manifest.sinks[sink]):
+            groups.append([])
+        groups[-1].append(manifest)
+    return groups
+
+
+def _rule(cut: SinkCut) -> tuple[SinkMode, MergeCut | None]:
+    return cut.mode, cut.merge and cut.merge.model_copy(update={"tombstones_version": 0})
 
 
 def _counting(pending: Sequence[Manifest], sink: SinkName) -> Sequence[Manifest]:

@@ -79,8 +79,8 @@ def publish(
         checkpoint: The checkpoint; by default the newest valid one.
         sinks: Only these; by default all.
         by_policy: Leave out what is not due: sinks with :attr:`Publish.EXTERNAL`, and sinks with :attr:`Publish.FINAL` unless the
-            checkpoint is final or drained. Without it, an external sink is published, and one that is published by round is refused
-            unless the checkpoint ends its round.
+            checkpoint is final or drained. What a sink lacks becomes public in one transaction. Without it, each checkpoint has one of its
+            own; an external sink is published, and one that is published by round is refused unless the checkpoint ends its round.
         policy: Instead of the policy that the manifest records for each sink.
         publishers: Who makes the Delta transactions; by default sinks that need Spark are refused.
 
@@ -120,6 +120,8 @@ class Publication:
     """Those of them that are published with a round as a whole."""
     plans: Mapping[SinkName, Sequence[PendingTransaction]]
     """By sink that is due what it lacks; none where everything is public."""
+    together: bool = False
+    """Whether all that a sink lacks becomes public in one transaction."""
     turns: Files | None = None
     """The home in which publications by Spark take turns; by default it is ``files``."""
 
@@ -142,10 +144,13 @@ class Publication:
         for sink in self.by_spark:
             publishers.require(Publisher.SPARK, f"Sink {sink}")
 
-    def carry_out(self, publishers: Publishers = WITHOUT_SPARK) -> dict[SinkName, SinkResult]:
-        """Does it; results, errors and idempotence are those of :func:`publish`."""
-        store, manifest = CheckpointStore(self.files), self.manifest
-        store.make_durable({m.checkpoint for plan in self.plans.values() for transaction in plan for m in transaction.manifests})
+    def check(self, publishers: Publishers) -> None:
+        """Refuses rows that a table does not take, as far as that is seen before they are written.
+
+        Raises:
+            UnsupportedTableError: A table does not take rows of a checkpoint.
+            SparkRequiredError: Only Spark can tell, and there is none.
+        """
         for sink, plan in self.plans.items():
             for transaction in plan:
                 cut = transaction.cut(sink)
@@ -153,9 +158,16 @@ class Publication:
                     _refuse_unkept(sink, transaction, cut.table, transaction.conditions, publishers)
                     if _replaces_own(transaction, cut):
                         _refuse_rows_of_others(sink, transaction, cut, publishers)
+
+    def carry_out(self, publishers: Publishers = WITHOUT_SPARK) -> dict[SinkName, SinkResult]:
+        """Does it; results, errors and idempotence are those of :func:`publish`."""
+        store, manifest = CheckpointStore(self.files), self.manifest
+        store.make_durable({m.checkpoint for plan in self.plans.values() for transaction in plan for m in transaction.manifests})
+        self.check(publishers)
         for sink, plan in self.plans.items():
             with _naming(sink):
-                _publish_sink(store, manifest, sink, sink in self.by_round, plan, publishers, self.turns or self.files)
+                again = partial(prepare, store, manifest, sink, by_round=sink in self.by_round, together=self.together)
+                _publish_sink(manifest, sink, again, plan, publishers, self.turns or self.files)
         return {sink: _result(store, manifest, sink, self.checkpoint) for sink in ordered_sinks(manifest) if sink in self.sinks}
 
 
@@ -187,8 +199,8 @@ def plan_publication(
     plans = {}
     for sink in lacking:
         with _naming(sink):
-            plans[sink] = _persist(partial(prepare, store, manifest, sink, by_round=sink in by_round))
-    return Publication(files, number, manifest, wanted, by_round, _behind_first(plans))
+            plans[sink] = _persist(partial(prepare, store, manifest, sink, by_round=sink in by_round, together=by_policy))
+    return Publication(files, number, manifest, wanted, by_round, _behind_first(plans), by_policy)
 
 
 def published(files: Files, checkpoint: CheckpointId) -> dict[SinkName, SinkResult]:
@@ -309,10 +321,9 @@ def _naming(sink: SinkName) -> Iterator[None]:
 
 
 def _publish_sink(
-    store: CheckpointStore,
     manifest: Manifest,
     sink: SinkName,
-    by_round: bool,
+    plan_again: Callable[[], Sequence[PendingTransaction]],
     plan: Sequence[PendingTransaction],
     publishers: Publishers,
     turns: Files,
@@ -324,7 +335,7 @@ def _publish_sink(
         nonlocal checked
         transactions, checked = checked, None
         if transactions is None:
-            transactions = prepare(store, manifest, sink, by_round=by_round)
+            transactions = plan_again()
         if not transactions:
             return
         publisher = transactions[0].publisher

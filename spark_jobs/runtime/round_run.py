@@ -20,17 +20,18 @@ from spark_jobs.protocol.documents import (
     StageState,
 )
 from spark_jobs.protocol.errors import StreamPipelineError
-from spark_jobs.protocol.ids import InputName, SinkName, StageName
+from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
-from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.evidence import versions_with
+from spark_jobs.publication.publisher import plan_publication, publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.checkpoints.cut import Due
 from spark_jobs.runtime.checkpoints.subsume import Subsumption
 from spark_jobs.runtime.checkpoints.tidying import Tidying
-from spark_jobs.runtime.spark.session import spark_failures
+from spark_jobs.runtime.spark.session import publications_of, spark_failures
 from spark_jobs.runtime.spark.spark_errors import is_about_a_file
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.begin_anew import begin_anew
@@ -208,27 +209,78 @@ class RoundRun:
         store.make_durable([head.checkpoint])
         return self._told(head)
 
-    def publish(self, stages: Sequence[StageRun], manifest: Manifest) -> Mapping[SinkName, SinkResult]:
-        """Publishes a checkpoint by policy, and deletes what it has made needless. May be repeated.
+    def publish(
+        self, stages: Sequence[StageRun], manifest: Manifest, shown: CheckpointId | None = None
+    ) -> Mapping[SinkName, SinkResult]:
+        """Publishes the last checkpoint by policy, and deletes what it has made needless. May be repeated.
+
+        Args:
+            stages: All of the pipeline.
+            manifest: The checkpoint.
+            shown: The checkpoint that readers of several tables have seen so far.
 
         Raises:
             StreamPipelineError: Not every sink is public that should be; the checkpoint stands.
         """
-        results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=self.publishers)
-        if any(stage.restarts for stage in self.site.heartbeat.status.stages.values()):
-            self.subsumption.expect_unnamed()
-        self.subsumption.after(manifest, stages, results)
-        self.blocking.got_through()
-        self.tidy()
+        results = self._publish_all(manifest)
+        published = {sink: manifest.checkpoint for sink, result in results.items() if result.version is not None}
+        self.subsume(stages, manifest, published, shown=None if len(published) == len(manifest.sinks) else shown)
         return results
 
-    def keep(self, stages: Sequence[StageRun], manifest: Manifest) -> None:
-        """Deletes what a checkpoint has made needless that cannot be published now: no row that waits."""
-        results = {
-            sink: SinkResult(table=cut.table, checkpoint=manifest.checkpoint, version=None, rows=cut.actions.rows)
-            for sink, cut in manifest.sinks.items()
-        }
-        self.subsumption.after(manifest, stages, results)
+    def subsume(
+        self,
+        stages: Sequence[StageRun],
+        manifest: Manifest,
+        published: Mapping[SinkName, CheckpointId],
+        *,
+        copied: Collection[CheckpointId] = (),
+        shown: CheckpointId | None = None,
+    ) -> None:
+        """Deletes what the newest checkpoint has made needless, and takes away files that were read: nothing that a publication needs.
+
+        Args:
+            stages: All of the pipeline.
+            manifest: The checkpoint.
+            published: By sink the newest checkpoint that is public. In the others it is the one that was when the newest was begun.
+            copied: Checkpoints that savepoints are made of.
+            shown: The checkpoint that readers of several tables see.
+        """
+        if any(stage.restarts for stage in self.site.heartbeat.status.stages.values()):
+            self.subsumption.expect_unnamed()
+        known = {sink: published.get(sink, cut.known_published) for sink, cut in manifest.sinks.items()}
+        self.subsumption.after(manifest, stages, known, copied, shown)
+        self.tidy()
+
+    def check(self, manifest: Manifest) -> None:
+        """Raises if a table refuses a checkpoint, as far as that can be seen before anything is written."""
+        with publications_of(self.site.spark):
+            planned = plan_publication(self.home, manifest.checkpoint, by_policy=True)
+            planned.require(self.publishers)
+            planned.check(self.publishers)
+
+    def publish_sink(self, manifest: Manifest, sink: SinkName) -> None:
+        """Publishes a checkpoint, and all before it, in one sink."""
+        with publications_of(self.site.spark):
+            publish(self.home, manifest.checkpoint, sinks=[sink], by_policy=True, publishers=self.publishers)
+
+    def publish_all(self, manifest: Manifest) -> None:
+        """Publishes a checkpoint, and all before it, in every sink that is due."""
+        with publications_of(self.site.spark):
+            self._publish_all(manifest)
+
+    def _publish_all(self, manifest: Manifest) -> Mapping[SinkName, SinkResult]:
+        results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=self.publishers)
+        self.blocking.got_through()
+        return results
+
+    def shown(self) -> CheckpointId | None:
+        """Returns the newest checkpoint that every table shows in a version of its own; None if none is, or if a table cannot be read."""
+        try:
+            manifests = CheckpointStore(self.home).manifests()[::-1]
+            return next((manifest.checkpoint for manifest in manifests if versions_with(manifest)), None)
+        except StreamPipelineError as error:
+            _LOG.warning("which checkpoint all tables show cannot be read: %s", error)
+            return None
 
     def tidy(self) -> None:
         """Takes away the files of sources that are done with. What cannot be done is logged, and left to the next checkpoint or attempt."""

@@ -1,4 +1,7 @@
-"""A pipeline at work: each stage runs by itself, checkpoints are taken while they run, and the final one when all have ended."""
+"""A pipeline at work: each stage runs by itself, and checkpoints are taken and published while they run; the final one when all have ended.
+
+One thread, that of :class:`RunningPipeline`, takes the checkpoints. Publications and answers go on in other threads.
+"""
 
 import logging
 import math
@@ -33,7 +36,9 @@ from spark_jobs.protocol.ids import RequestId, SinkName, StageName
 from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.publication.blocked import may_heal
+from spark_jobs.runtime.checkpoints.answers import Answers
 from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Due, Waiting, quiesce, release, take_cut
+from spark_jobs.runtime.checkpoints.publishing import Publishing
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.checkpoints.schedule import CheckpointSchedule
 from spark_jobs.runtime.checkpoints.stopping import Stop
@@ -74,10 +79,14 @@ class RunningPipeline:
             run.attempt.attempt,
             run.mask,
             tables=tables,
-            check=run.site.cancellation.check,
+            check=self._check_copy,
             timeout_s=self._timeout_s,
             interval_s=look_interval_s(run.home),
         )
+        self._answers = Answers(self._requests)
+        self._publishing = Publishing(run, run.blocking, self.check_live, self._parent)
+        self._is_ending = threading.Event()
+        """Whether the attempt ends: no savepoint is copied any more."""
         self._in_doubt = False
         """Whether a try that has failed may have left a manifest."""
         self._threads_run = False
@@ -95,19 +104,25 @@ class RunningPipeline:
             StreamPipelineError: A stage has given up, too many checkpoints failed, or one can never become public.
         """
         self._requests.resume(self._parent)
+        try:
+            manifest = self._go_on(first)
+        finally:
+            self._is_ending.set()
+            self._end_threads()
+            self._publishing.end()
+            self._answers.end()
+        return manifest, self._published or {}
+
+    def _go_on(self, first: bool) -> Manifest:
         drain = drain_begun(self._run.site.work)
         if drain is not None:
-            return self._go_on_draining(drain), self._published or {}
+            return self._go_on_draining(drain)
         if not is_taken_over(self._run.site.work):
             if not first:
                 self._take_over_stops()
             take_over(self._run.site.work)
         self._run.site.heartbeat.state(RunState.RUNNING)
-        try:
-            manifest = self._run_stages()
-        finally:
-            self._end_threads()
-        return manifest, self._published or {}
+        return self._run_stages()
 
     def _run_stages(self) -> Manifest:
         """Runs the stages to the last checkpoint. Builds them again when a source gets other columns, or goes on without what is gone."""
@@ -167,8 +182,8 @@ class RunningPipeline:
     def _take_checkpoints(self) -> Manifest:
         """Takes checkpoints when they are due, one at a time. Returns the last one: the final checkpoint, or the one of a stop.
 
-        A checkpoint answers every request that is open when it is triggered, whatever has triggered it. It stands and answers also where
-        its publication is blocked.
+        A checkpoint answers every request that is open when it is triggered, whatever has triggered it. The answer comes once the
+        checkpoint is public, or its publication is blocked. The last checkpoint also answers those that still wait for theirs.
 
         A stop that comes when all stages have ended gets the final checkpoint. A drain that comes then still flushes every stage.
 
@@ -181,21 +196,20 @@ class RunningPipeline:
         """
         while True:
             self._pause()
-            asked = self._requests.open()
+            asked = self._requests.open({request.request for request in self._answers.waiting})
             now_s = time.monotonic()
             stops = [request for request in asked if request.wanted is Wanted.STOP]
             if self.has_ended() and not any(request.drain for request in stops):
                 manifest = self.finish()
-                self._requests.completed(asked, manifest)
+                self._requests.completed([*self._answers.waiting, *asked], manifest)
                 return manifest
             if stops:
-                stopped = self.stop([*stops, *(request for request in asked if request.wanted is not Wanted.STOP)])
+                others = [request for request in asked if request.wanted is not Wanted.STOP]
+                stopped = self.stop([*stops, *others, *self._answers.waiting])
                 if stopped is not None:
                     return stopped
             elif asked or (self._schedule.is_due(now_s) and not self.is_idle()):
                 self._try(asked)
-            elif self._run.blocking.is_due() and self._parent is not None:
-                self._publish_or_block(self._parent)
             elif self._schedule.is_due(now_s):
                 self.check_live()
                 self._schedule.skipped(now_s)
@@ -225,30 +239,21 @@ class RunningPipeline:
             if counts and self._schedule.tolerable_failures is None and error.retry is Retry.NEVER:
                 raise self._lasting(error) from error
         else:
-            if not self._publish_or_block(manifest):
-                self._run.keep([stage.run for stage in self.stages], manifest)
-            _LOG.info("checkpoint %d took %.2f s, with its publication", manifest.checkpoint, time.monotonic() - triggered_s)
+            _LOG.info("checkpoint %d took %.2f s", manifest.checkpoint, time.monotonic() - triggered_s)
+            self._answers.add(asked, manifest)
+            stages, copied = [stage.run for stage in self.stages], self._answers.checkpoints
+            self._run.subsume(stages, manifest, self._publishing.reached, copied=copied, shown=self._publishing.shown)
             self._schedule.completed(triggered_s, time.monotonic())
-            self._requests.completed(asked, manifest)
 
-    def _publish_or_block(self, newest: Manifest) -> bool:
-        """Publishes the newest checkpoint, and with it all before it. Returns whether it is public: if not, it is tried again later.
-
-        Raises:
-            FencedError: A later attempt is live.
-            StreamPipelineError: It can never become public, or rows that wait may be deleted soon.
-        """
-        try:
-            self.publish(newest)
-        except (FencedError, RunCancelledError):
-            raise
-        except StreamPipelineError as error:
-            self.check_live()
-            if not may_heal(error):
-                raise
-            self._run.blocking.failed(newest, error)
-            return False
-        return True
+    def _check_copy(self) -> None:
+        """Ends the copy of a savepoint. What was begun stays, for the next attempt."""
+        self._run.site.cancellation.check()
+        if self._is_ending.is_set():
+            raise RunCancelledError(
+                f"Attempt {self._run.attempt.attempt} has ended.",
+                safe="What was copied stays.",
+                remedy="Start the pipeline again: it goes on with the savepoint.",
+            )
 
     def _too_many(self, last: StreamPipelineError) -> InterruptedRunError:
         return InterruptedRunError(
@@ -269,13 +274,17 @@ class RunningPipeline:
         )
 
     def _pause(self) -> None:
-        """Lets a moment pass.
+        """Lets a moment pass, and publications and answers go on.
 
         Raises:
             RunCancelledError: The attempt was cancelled.
-            StreamPipelineError: A stage has failed for good, and the others are not to run on without it, or none of them can.
+            FencedError: A later attempt is live.
+            StreamPipelineError: A stage has failed for good, and the others are not to run on without it, or none of them can; or a
+                checkpoint can never become public.
         """
         self._run.site.cancellation.check()
+        self._publishing.go_on(None if self._answers.copies_deleted_keys else self._parent)
+        self._answers.go_on(self._publishing.is_settled)
         failure = next((stage.failure for stage in self.stages if stage.failure is not None), None) or self._of_all()
         if failure is not None:
             raise failure
@@ -376,8 +385,10 @@ class RunningPipeline:
             raise
 
     def publish(self, manifest: Manifest) -> None:
-        """Publishes a checkpoint by policy, and deletes what it has made needless."""
-        self._published = self._run.publish([stage.run for stage in self.stages], manifest)
+        """Publishes the last checkpoint by policy, after the publications under way, and deletes what it has made needless."""
+        self._publishing.rest(self._pause)
+        self._answers.end()
+        self._published = self._run.publish([stage.run for stage in self.stages], manifest, self._publishing.shown)
 
     def run_on(self) -> None:
         """Lets stages go on that are held."""
@@ -534,8 +545,7 @@ class RunningPipeline:
 
     def is_idle(self) -> bool:
         """Whether nothing has happened since the last checkpoint: another one would say the same, and publish no more."""
-        is_settled = self._published is not None or self._run.blocking.is_blocked
-        last = self._parent.stages if self._parent and is_settled else {}
+        last = self._parent.stages if self._parent else {}
         return all(stage.name in last and _says(last[stage.name], stage) for stage in self.stages)
 
     def check_live(self) -> None:

@@ -35,7 +35,7 @@ def beside(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
         meanwhile: Called again and again until it is. What it raises is raised here, and leaves ``work`` behind: it may go on for as
             long as the process lives, and nobody learns what becomes of it.
     """
-    begun = _begun(work)
+    begun = begin(work)
     while not begun.done():
         try:
             return begun.result(_LOOK_S)
@@ -109,13 +109,13 @@ def at_once(jobs: Sequence[Callable[[], Any]], threads_max: int = _AT_ONCE) -> l
             if end.exception() is not None:
                 failed.set()
 
-    for each in [_begun(work) for _ in range(min(threads_max, len(jobs)))]:
+    for each in [begin(work) for _ in range(min(threads_max, len(jobs)))]:
         each.result()
     return [ends[number].result() for number in sorted(ends)]
 
 
-def _begun(work: Callable[[], T]) -> Future[T]:
-    """What comes of ``work``, which goes on in another thread."""
+def begin(work: Callable[[], T]) -> Future[T]:
+    """Begins work in another thread. Returns what becomes of it."""
     future: Future[T] = Future()
     try:
         inbox = _idle.pop()  # whose caches are the warmest

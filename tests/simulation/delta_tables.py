@@ -20,6 +20,7 @@ FIELDS = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]
 SCHEMA_TEXT = json.dumps({"type": "struct", "fields": FIELDS})
 _SCHEMA = Schema.from_json(SCHEMA_TEXT)
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+_SLOW_S = 8.0
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,9 @@ class _LogFiles(SimulatedFiles):
         self._tables, self._table_path = tables, path
 
     def create(self, path: str, data: bytes) -> None:
+        if self._tables.slow:
+            world = self._tables.disk.world
+            world.sleep(world.random.uniform(0.0, _SLOW_S))
         self._tables.check(self._table_path)
         super().create(path, data)
 
@@ -138,6 +142,8 @@ class Tables:
         self.by_path: dict[str, SimulatedTable] = {}
         self.refusing: str | None = None
         """The path of the table that takes no commits now."""
+        self.slow = False
+        """Whether publications take longer than the interval of checkpoints."""
         self.refused: dict[Process, str] = {}
         """By process the table that has refused it last."""
         self._logs: dict[tuple[Process | None, str], TableLog] = {}

@@ -23,7 +23,10 @@ from spark_jobs.runtime import application, running_pipeline
 from spark_jobs.runtime.checkpoints import checkpoint_try, cut, subsume
 from spark_jobs.runtime.checkpoints.blocked_publication import Retries
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
+from spark_jobs.runtime.checkpoints.publishing import Publishing
 from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, sweep
+from spark_jobs.runtime.round_run import RoundRun
+from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.start import attempt, way_back
 from tests.simulation.schedules import Plan
 from tests.simulation.stages import Site
@@ -211,6 +214,27 @@ def _who_is_behind_does_not_come_first(site: Site, patch: pytest.MonkeyPatch) ->
     patch.setattr(publisher, "_behind_first", lambda plans: plans)
 
 
+def _the_others_go_on(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Publishing, "_try_again", Publishing._follow)
+
+
+def _what_all_show_goes(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Publishing, "shown", None)
+
+
+def _what_is_being_published_goes(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = RoundRun.subsume
+
+    def subsume(run: RoundRun, stages: Any, manifest: Manifest, _: Any, **options: Any) -> None:
+        real(run, stages, manifest, dict.fromkeys(manifest.sinks, manifest.checkpoint), **options)
+
+    patch.setattr(RoundRun, "subsume", subsume)
+
+
+def _the_end_waits_for_no_publication(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RunningPipeline, "publish", lambda pipeline, manifest: None)
+
+
 def _fenced_goes_on(site: Site, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Attempts, "check_live", lambda attempts, number: None)
 
@@ -244,12 +268,14 @@ def _in_flight_files_go(site: Site, patch: pytest.MonkeyPatch) -> None:
 _PUBLISHED_BY_OTHERS, _PUBLISHED_LATE = Plan(external=True), Plan(external=True, published_late=True)
 _REWINDS, _REFUSES = Plan(rewinds=True), Plan(refuses=True)
 _UNALIGNED = Plan(unaligned=True)
+_SLOW = Plan(rows=50, slow=True)
+_SLOW_ROUNDS = Plan(bounded=True, every_checkpoint=True, slow=True)
 GUARDS = [
     Guard("publication walks the parent chain from the table's version [chain]", _only_the_newest, _PUBLISHED_LATE, _quiet),
-    Guard("the child of k is k + 1 [dense]", _skip_taken_numbers, hint=4),
-    Guard("an incarnation has one first checkpoint [dense]", _always_a_new_first_number, hint=7),
-    Guard("an attempt sweeps only after a manifest that it created [sweepafter]", _sweep_before_the_manifest, hint=11),
-    Guard("a checkpoint goes without what others name [gcnames]", _forget_who_else_names_it, hint=4),
+    Guard("the child of k is k + 1 [dense]", _skip_taken_numbers, hint=257),
+    Guard("an incarnation has one first checkpoint [dense]", _always_a_new_first_number, hint=6),
+    Guard("an attempt sweeps only after a manifest that it created [sweepafter]", _sweep_before_the_manifest, hint=6),
+    Guard("a checkpoint goes without what others name [gcnames]", _forget_who_else_names_it, hint=13),
     Guard("what a failed try keeps stays until its number is settled [failkeep]", _unsettled_tries_go, _LONG, _AT_STATE, hint=26),
     Guard(
         "what is not public is not discarded",
@@ -262,17 +288,23 @@ GUARDS = [
         _any_work_directory,
         _RUNS_ON,
         _late_or_killed_before_it_has_a_checkpoint,
-        hint=26,
+        hint=135,
     ),
-    Guard("in place only on the host that has not gone down", _any_host, hint=33),
-    Guard("nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=0),
-    Guard("nothing is continued in a work directory that is damaged", _nothing_is_healed, Plan(damaged=True), _quiet, hint=0),
+    Guard("in place only on the host that has not gone down", _any_host, hint=2),
+    Guard(
+        "nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=20
+    ),
+    Guard("nothing is continued in a work directory that is damaged", _nothing_is_healed, Plan(damaged=True), _quiet, hint=17),
     Guard("a rewind closes what it abandons", _nothing_is_closed, replace(_REWINDS, external=True), _AT_COMMIT, hint=13),
     Guard("what is complete is public before anything runs", _head_stays_private, hint=0),
     Guard("a table that refuses ends no pipeline", _every_refusal_ends_it, _REFUSES, _quiet),
     Guard("a table that refuses ends no start", _every_refusal_ends_a_start, _REFUSES, _quiet, hint=1),
     Guard("a blocked publication is tried again", _it_is_never_tried_again, replace(_REFUSES, rows=50), _quiet),
-    Guard("the table that is behind is published first", _who_is_behind_does_not_come_first, _REFUSES, _quiet, hint=3),
+    Guard("the table that is behind is published first", _who_is_behind_does_not_come_first, _REFUSES, _quiet, hint=0),
+    Guard("a table that refuses holds the others", _the_others_go_on, replace(_REFUSES, rows=50), _quiet),
+    Guard("the checkpoint that all tables show stays", _what_all_show_goes, _SLOW, _quiet),
+    Guard("what is being published stays", _what_is_being_published_goes, _SLOW, _quiet, hint=12),
+    Guard("the last checkpoint is public at the end", _the_end_waits_for_no_publication, _SLOW_ROUNDS, _quiet, hint=14),
     Guard("a fenced attempt stops [fencehead]", _fenced_goes_on, hint=3),
     Guard("the version is read and committed on one handle", _two_handles, _PUBLISHED_BY_OTHERS, hint=13),
     Guard(
@@ -287,10 +319,10 @@ GUARDS = [
         _consumers_are_not_waited_for,
         _UNALIGNED,
         _held_up_at("write commits/"),
-        hint=2,
+        hint=0,
     ),
     Guard("a checkpoint carries what a round has staged before it", _nothing_is_carried, _LONG_ROUNDS, _quiet, hint=0),
     Guard("what a checkpoint carries stays", _carried_files_go, _LONG_ROUNDS, _quiet, hint=0),
-    Guard("what discarded checkpoints have named stays", _what_was_named_before_goes, _LONG_PUBLIC, _quiet, hint=0),
+    Guard("what discarded checkpoints have named stays", _what_was_named_before_goes, _LONG_PUBLIC, _quiet, hint=10),
     Guard("files in flight stay", _in_flight_files_go, replace(_LONG, unaligned=True, between=True), hint=28),
 ]

@@ -56,6 +56,8 @@ class Kept:
     """Whether whoever completes it publishes it."""
     by_round: frozenset[str]
     """The sinks that get the rows of a round with its last checkpoint."""
+    follows: bool
+    """Whether every sink is published with each checkpoint."""
     ends: bool
     """Whether all inputs end: a stage begins when those that it reads have ended, and no cut waits for it."""
     read: int
@@ -87,6 +89,12 @@ class Promises(Watcher):
         self._late: Counter[int] = Counter()
         self._begun: dict[Process, dict[str, Any]] = {}
         """By driver its attempt."""
+        self._alone: dict[str, set[tuple[str, int]]] = {}
+        """By incarnation the tables and the checkpoints that they show in a version of their own."""
+        self._shown: dict[str, int] = {}
+        """By incarnation the newest checkpoint that all tables show so."""
+        self._ahead: Counter[tuple[Process, str]] = Counter()
+        """By driver and table the publications since people were told that another table refuses."""
         site.disk.watcher = self
 
     def check(self) -> None:
@@ -136,6 +144,8 @@ class Promises(Watcher):
                 self.break_promise(f"the newest checkpoint, {gone.number}, was deleted")
             if self._is_needed(gone):
                 self.break_promise(f"checkpoint {gone.number} was deleted before it was public")
+            if gone.number == self._shown.get(gone.incarnation) and gone.follows and self._is_newest(gone.incarnation):
+                self.break_promise(f"checkpoint {gone.number} was deleted, and it is the newest one that all tables show")
         for manifest in self.manifests.values():
             if below in manifest.named and self._is_needed(manifest):
                 self.break_promise(f"{below} was deleted, which checkpoint {manifest.number} names")
@@ -165,16 +175,33 @@ class Promises(Watcher):
             self.break_promise(f"{table.path} shows {rows} as checkpoint {number}, which holds {expected}")
         if rows != list(range(len(rows))):
             self.break_promise(f"{table.path} shows {rows}: some are lost")
+        self._note_shown(table, incarnation, number)
+
+    def _note_shown(self, table: SimulatedTable, incarnation: str, number: int) -> None:
+        """Notes what all tables show, as far as the live attempt has made it so."""
+        actor = self._site.world.current
+        process = actor.process if actor else None
+        if process is None or process not in self._begun or not self._is_newest(incarnation):
+            return
+        kept = self.known[incarnation, number][-1]
+        alone = self._alone.setdefault(incarnation, set())
+        alone.add((table.path, number))
+        if all((path, number) in alone for path in kept.tables.values()) and number > self._shown.get(incarnation, 0):
+            self._shown[incarnation] = number
+
+    def _is_newest(self, incarnation: str) -> bool:
+        return bool(self.attempts) and self.incarnations[max(self.attempts)] == incarnation
 
     def _check_waits(self, table: SimulatedTable) -> None:
-        """Once a table has refused a driver, that driver publishes into no other table before this one."""
+        """Once people are told that a table refuses, no other table gets ahead of it by more than one publication."""
         actor, refusing = self._site.world.current, self._site.tables.refusing
         process = actor.process if actor else None
-        refused = self._site.tables.refused.get(process) if process else None
-        if process is not None and refused == table.path:
-            del self._site.tables.refused[process]
-        elif refused is not None and refused == refusing:
-            self.break_promise(f"{table.path} goes on, and {refused} refuses")
+        if process is None or process not in self._site.blocked or self._site.tables.refused.get(process) != refusing:
+            self._ahead.clear()
+            return
+        self._ahead[process, table.path] += 1
+        if self._ahead[process, table.path] > 1:
+            self.break_promise(f"{table.path} goes on, and {refusing} refuses")
 
     def rows(self, table: SimulatedTable, version: Version | None = None) -> list[int]:
         """What a reader of a table sees."""
@@ -243,6 +270,7 @@ class Promises(Watcher):
             request=body["request"],
             by_policy=ending or policies == {"every_checkpoint"},
             by_round=frozenset(by_round),
+            follows=policies == {"every_checkpoint"},
             ends=ends,
             read=self._rows_read(body),
             held={name: len(held_in(self._kept_file(cut, "commits") or b"\n{}")) for name, cut in body["stages"].items()},
@@ -253,6 +281,9 @@ class Promises(Watcher):
             return
         self.known.setdefault((kept.incarnation, kept.number), []).append(kept)
         self.counts["completed"] += 1
+        parent = None if kept.parent is None else self.manifests.get(kept.parent)
+        if kept.follows and parent is not None and not self.is_public(parent):
+            self.counts["completed while the one before is published"] += 1
         self._check_fence(kept)
         self._check_completed(kept)
 

@@ -71,6 +71,7 @@ class Plan:
         rows: So many rows come in.
         windows: Every stage holds rows back, until the watermark has passed them.
         refuses: A table takes no commits for a while.
+        slow: A publication takes longer than the interval of checkpoints.
         damaged: There is one driver at a time, and after each a digit of what the newest checkpoint was cut from changes.
         stops: What is asked for, by several askers at once.
     """
@@ -87,6 +88,7 @@ class Plan:
     early: bool = False
     damaged: bool = False
     refuses: bool = False
+    slow: bool = False
     stops: tuple[Ask, ...] = ()
 
     @staticmethod
@@ -103,6 +105,7 @@ class Plan:
             early=public == "early",
             damaged=random.random() < 0.3,
             refuses=random.random() < 0.3,
+            slow=random.random() < 0.5,
         )
 
 
@@ -163,6 +166,7 @@ class Schedule:
         self.plan = plan or self.drawn(self.world.random)
         disk = Disk(self.world)
         self.site = Site(self.world, disk, Tables(disk), windows=self.plan.windows)
+        self.site.tables.slow = self.plan.slow
         self.promises = Promises(self.site)
         self.home = self.site.files(HOME)
         self.hosts = [Host("one"), Host("two")]

@@ -19,7 +19,15 @@ from spark_jobs.protocol.documents import StageState
 from spark_jobs.protocol.errors import HomeInUseError
 from spark_jobs.publication import delta_rs, staged_files
 from spark_jobs.runtime import application, round_run, running_pipeline
-from spark_jobs.runtime.checkpoints import blocked_publication, checkpoint_try, exports, requested_checkpoints, try_history
+from spark_jobs.runtime.checkpoints import (
+    answers,
+    blocked_publication,
+    checkpoint_try,
+    exports,
+    publishing,
+    requested_checkpoints,
+    try_history,
+)
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.spark.plan import BatchFacts
@@ -30,7 +38,7 @@ from spark_jobs.runtime.state import pinning
 from spark_jobs.storage import open as open_storage
 from tests.simulation.stages import Site, build_stage
 from tests.simulation.storage import SimulatedFiles
-from tests.simulation.threads import SimulatedLock, datetime_in, holding, threading_in, time_in
+from tests.simulation.threads import SimulatedFuture, SimulatedLock, datetime_in, holding, threading_in, time_in
 
 _LOOK_EVERY_S = 2.0
 _BACK_OFF_S = 0.2
@@ -126,6 +134,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
             (module, "at_once", lambda jobs: [job() for job in jobs])
             for module in (heal, named_files, pinning, restore, savepoint)
         ),
+        *((module, "begin", partial(SimulatedFuture, world)) for module in (answers, publishing)),
         (checkpoint_try, "beside", lambda work, meanwhile: work()),
         *((module, "in_time", lambda work, *_: work()) for module in (checkpoint_try, exports, try_history)),
         *((module, "uuid4", world.uuid4) for module in (codec, delta_rs, ids, open_storage)),
@@ -161,6 +170,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (stage, "left_in_state", lambda *_, **__: ({}, [])),
         (staging, "fit", lambda frame, schema: frame),
         *((module, "build_stage", partial(build_stage, site)) for module in (round_run,)),
+        (round_run, "publications_of", lambda spark: nullcontext()),
         (delta_rs, "log_of", site.tables.log_of),
         (delta_rs, "DeltaTable", site.tables.open),
         (staged_files, "_size_bytes", partial(_size_bytes, site)),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from types import SimpleNamespace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tests.simulation.world import Actor, World
 
@@ -34,6 +34,32 @@ class SimulatedThread:
 
     def join(self) -> None:
         self._world.until(lambda: not self.is_alive())
+
+
+class SimulatedFuture:
+    """As :class:`concurrent.futures.Future`, of work that goes on in an actor of its own."""
+
+    def __init__(self, world: World, work: Callable[[], None]) -> None:
+        self._work, self._error = work, cast(Exception | None, None)
+        self._thread = SimulatedThread(world, target=self._run, name="beside")
+        self._thread.start()
+
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def exception(self) -> Exception | None:
+        self._thread.join()
+        return self._error
+
+    def result(self) -> None:
+        if (error := self.exception()) is not None:
+            raise error
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - a thread's edge: raised where the result is asked for
+            self._error = error
 
 
 class SimulatedEvent:

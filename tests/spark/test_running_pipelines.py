@@ -2,6 +2,7 @@
 
 import logging
 import re
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -12,16 +13,18 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy, consistent_versions
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import Manifest, RunState, StageState
-from spark_jobs.protocol.errors import FencedError, RestartsExhaustedError, RunCancelledError
+from spark_jobs.protocol.errors import FencedError, RejectedError, RestartsExhaustedError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, SinkName, StageName
 from spark_jobs.protocol.restart_settings import NoRestart
 from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.publication import publisher
+from spark_jobs.publication.evidence import versions_with
 from spark_jobs.runtime.start import attempt, restore
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
@@ -140,13 +143,15 @@ def test_an_aligned_checkpoint_shows_one_prefix_in_every_table(site: Site, event
     with Running(site.spark, three_stages(site, events, retained=100), site.home) as running:
         running.until(lambda: len(ids(site, "copied")) == events.rows)
         for _ in range(3):
+            running.until(lambda: len(shown(site, "again")) == events.rows)
             events.add(50)
-            running.until(lambda: len(ids(site, "copied")) == events.rows)
+        running.until(lambda: len(shown(site, "again")) == events.rows)
         manifests = [running.store.manifest(k) for k in running.store.ids()]
     assert all(manifest.aligned for manifest in manifests)
     compared = [
         (ids(site, "copied", version_at(site, manifest, "copied")), ids(site, "again", version_at(site, manifest, "again")))
         for manifest in manifests
+        if versions_with(manifest)
     ]
     assert all(copied == again for copied, again in compared)
     assert len({len(copied) for copied, _ in compared}) > 3, "checkpoints of one prefix alone prove nothing"
@@ -159,7 +164,7 @@ def test_a_consumer_is_never_ahead_in_an_unaligned_checkpoint(site: Site, events
             running.until(lambda: len(ids(site, "copied")) == events.rows)
         manifests = [running.store.manifest(k) for k in running.store.ids()]
     assert not any(manifest.aligned for manifest in manifests)
-    for manifest in manifests:
+    for manifest in (manifest for manifest in manifests if versions_with(manifest)):
         copied = ids(site, "copied", version_at(site, manifest, "copied"))
         again = ids(site, "again", version_at(site, manifest, "again"))
         assert again == copied[: len(again)]
@@ -231,6 +236,55 @@ def has_read(running: Running, rows: int) -> bool:
     """Whether the second stage has read so many rows in this attempt."""
     stages = running.status.stages if running.status else {}
     return StageName("again") in stages and stages[StageName("again")].rows_in == rows
+
+
+class HeldPublications:
+    """Lets publications into one sink wait until the test lets them go on. Knows the scheduler pools that publications are in."""
+
+    def __init__(self, site: Site, sink: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._context, self._sink, self._commit = site.spark.sparkContext, sink, publisher._commit
+        self.begun, self.let_go, self.pools = threading.Event(), threading.Event(), set[str | None]()
+        monkeypatch.setattr(publisher, "_commit", self._wait)
+
+    def _wait(self, sink: SinkName, *arguments: Any) -> None:
+        self.pools.add(self._context.getLocalProperty("spark.scheduler.pool"))
+        if sink == self._sink:
+            self.begun.set()
+            self.let_go.wait()
+        self._commit(sink, *arguments)
+
+
+def test_while_an_upsert_is_published_checkpoints_complete_and_are_appended_and_then_all_tables_show_one_cut(
+    site: Site, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
+    events.source(pipeline)
+    pipeline.stage(sink=DeltaSink(str(site.tables / "copied")), name="copied")(lambda events: events.select("id"))
+    newest = DeltaSink(str(site.tables / "newest"), mode="upsert", keys=["key"], sequence_by="id")
+    pipeline.stage(sink=newest, name="newest")(lambda events: events.selectExpr("id % 7 AS key", "id"))
+    upserts = HeldPublications(site, "newest", monkeypatch)
+    with Running(site.spark, pipeline, site.home) as running:
+        try:
+            running.until(upserts.begun.is_set)
+            for _ in range(2):
+                events.add(10)
+                running.until(lambda: len(ids(site, "copied")) == events.rows)
+            assert len(running.store.ids()) > 2, "none goes before it is public"
+            assert ids(site, "newest") == []
+        finally:
+            upserts.let_go.set()
+        running.until(lambda: shown(site, "copied") == list(range(events.rows)))
+        assert shown(site, "newest") == list(range(events.rows - 7, events.rows))
+    assert upserts.pools == {"publications"}
+
+
+def shown(site: Site, table: str) -> list[int]:
+    """The rows of one table that a reader of several tables sees; none while no checkpoint is public in all."""
+    try:
+        _, version = consistent_versions(str(site.home))[SinkName(table)]
+    except RejectedError:
+        return []
+    return ids(site, table, version)
 
 
 def waiting_rows(running: Running) -> int:

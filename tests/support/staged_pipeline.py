@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from spark_jobs.checkpoint.named_files import with_digest
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.checkpointing import Checkpointing
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, Publish, Publisher, SinkCut
+from spark_jobs.protocol.documents import ActionsFile, CheckpointKind, Manifest, OnEnd, Publish, Publisher, SinkCut
 from spark_jobs.protocol.ids import (
     AppId,
     AttemptNumber,
@@ -82,6 +82,22 @@ def a_manifest(checkpoint: int = 1, **changes: Any) -> Manifest:
         "drained": False,
     }
     return Manifest(**(fields | changes))
+
+
+def a_sink_cut(stage: str, **changes: Any) -> SinkCut:
+    """What a checkpoint adds to a sink that is published with each checkpoint: nothing. ``changes`` replace fields."""
+    fields: dict[str, Any] = {
+        "stage": StageName(stage),
+        "table": f"file:///tables/{stage}",
+        "table_id": stage,
+        "staged_for": (),
+        "partition_by": (),
+        "app": AppId(stage),
+        "actions": ActionsFile(path="p", sha256="", files=0, rows=0, size_bytes=0),
+        "publish": Publish.EVERY_CHECKPOINT,
+        "known_published": None,
+    }
+    return SinkCut(**(fields | changes))
 
 
 def a_channel(batch: int, **changes: Any) -> ChannelCut:

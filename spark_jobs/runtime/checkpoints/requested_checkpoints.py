@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +16,7 @@ from spark_jobs.home.savepoint_place import savepoint_place
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkCut
 from spark_jobs.protocol.errors import FencedError, NotFoundError, RejectedError, Retry, RunCancelledError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, SinkName
 from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.publication.evidence import version_with
@@ -69,14 +69,18 @@ class RequestedCheckpoints:
         if head is not None:
             self.completed([each for each in self._open() if each.request == head.request or self._begun_with(each)], head)
 
-    def open(self) -> Sequence[CheckpointRequest]:
-        """Returns the open requests, the oldest first. Looks at the home once in a while, and returns none in between."""
+    def open(self, waiting: Container[RequestId] = ()) -> Sequence[CheckpointRequest]:
+        """Returns the open requests, the oldest first. Looks at the home once in a while, and returns none in between.
+
+        Args:
+            waiting: Requests that are about to be answered: they are left out.
+        """
         if self._now_s() < self._look_at_s:
             return ()
         self._look_at_s = self._now_s() + self._interval_s
         with _logged("what was copied in vain stays"):
             self._exports.delete_left()
-        return [request for request in self._open() if self._is_possible(request)]
+        return [request for request in self._open() if request.request not in waiting and self._is_possible(request)]
 
     def unanswered(self) -> Sequence[CheckpointRequest]:
         """Returns all open requests, and looks for them now: for a caller that must not miss one.

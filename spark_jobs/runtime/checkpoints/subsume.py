@@ -9,7 +9,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkResult, StartResponse
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, StartResponse
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName, StageName, start_request_id
 from spark_jobs.protocol.reports import report_error
@@ -54,16 +54,25 @@ class Subsumption:
         """Notes that stages were interrupted, and may have left staged files that nothing names."""
         self._unnamed = True
 
-    def after(self, manifest: Manifest, stages: Sequence[StageRun], results: Mapping[SinkName, SinkResult]) -> None:
+    def after(
+        self,
+        manifest: Manifest,
+        stages: Sequence[StageRun],
+        published: Mapping[SinkName, CheckpointId | None],
+        copied: Container[CheckpointId] = (),
+        shown: CheckpointId | None = None,
+    ) -> None:
         """Deletes what nothing names any more after a checkpoint that this attempt has created.
 
         Args:
             manifest: The newest checkpoint.
             stages: All of the pipeline.
-            results: What its publication came to.
+            published: By sink the newest checkpoint that is public.
+            copied: Checkpoints that savepoints are made of.
+            shown: The checkpoint that readers of several tables see.
         """
         try:
-            needless = _Needless(self._home, stages, manifest, results, self._retained)
+            needless = _Needless(self._home, stages, manifest, published, self._retained, copied, shown)
             needless.delete_staged(walk=self._unnamed and (self._is_first or manifest.ends_attempt))
             needless.discard()
             if self._is_first:
@@ -80,22 +89,26 @@ class _Needless:
     """Deletes what no checkpoint that is kept needs. The arguments are those of :class:`Subsumption`."""
 
     def __init__(
-        self, home: Files, stages: Sequence[StageRun], manifest: Manifest, results: Mapping[SinkName, SinkResult], retained: int
+        self,
+        home: Files,
+        stages: Sequence[StageRun],
+        manifest: Manifest,
+        published: Mapping[SinkName, CheckpointId | None],
+        retained: int,
+        copied: Container[CheckpointId],
+        shown: CheckpointId | None,
     ) -> None:
         self._home, self._store, self._stages, self._newest = home, CheckpointStore(home), stages, manifest
-        self._published = {
-            sink: cut.known_published if results[sink].version is None else manifest.checkpoint
-            for sink, cut in manifest.sinks.items()
-        }
+        self._published = dict(published)
         """By sink the newest checkpoint that is public, and was when each was taken whose savepoint is still to be made."""
         self._manifests = self._store.manifests()
         """All valid ones, ascending."""
         asked = {each.request for each in CheckpointRequests(home).open()}
-        needed = [each for each in self._manifests if each.request in asked]
+        needed = [each for each in self._manifests if each.request in asked or each.checkpoint in copied]
         for each in (each for each in needed if each.incarnation == manifest.incarnation):
             for sink, cut in each.sinks.items():
                 self._published[sink] = CheckpointId(min(self._published.get(sink) or 0, cut.known_published or 0)) or None
-        numbers = {each.checkpoint for each in needed}
+        numbers = {each.checkpoint for each in needed} | ({shown} if shown is not None else set())
         self.kept = kept(self._manifests, retained=retained, published=self._published, needed=numbers)
 
     def delete_staged(self, *, walk: bool) -> None:

@@ -65,10 +65,12 @@ _DEFAULTS = {
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.log.level": "ERROR",
+    "spark.scheduler.mode": "FAIR",
     "spark.redaction.regex": REDACTED,
 }
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 """Where Spark takes from in how many partitions a new query keeps its state; an old one goes on with what its log says."""
+_POOL = "spark.scheduler.pool"
 _PATH = "org.apache.hadoop.fs.Path"
 _CATALOG, _FORGETS = "spark.sql.catalogImplementation", "in-memory"
 _SUBMITTED_DEFAULTS = {
@@ -295,6 +297,20 @@ def as_active(session: SparkSession) -> Iterator[None]:
                 sessions.setActiveSession(active.get())
             else:
                 sessions.clearActiveSession()
+
+
+@contextmanager
+def publications_of(spark: SparkSession) -> Iterator[None]:
+    """Lets the jobs of this thread share the cores with those of the stages while the context is open, where Spark schedules fairly.
+
+    Else a MERGE of many tasks would hold up each small batch, and with it the next checkpoint, until the last of them has begun.
+    """
+    context = spark.sparkContext
+    context.setLocalProperty(_POOL, "publications")
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
 
 
 def spark_failures() -> tuple[type[Exception], ...]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.checkpoint.retention import discard
 from spark_jobs.protocol.codec import canonical
-from spark_jobs.protocol.documents import CheckpointKind, Publish
+from spark_jobs.protocol.documents import CheckpointKind, Publish, SinkMode
 from spark_jobs.protocol.errors import (
     ConflictError,
     CorruptDocumentError,
@@ -25,15 +25,17 @@ from spark_jobs.protocol.errors import (
     UnsupportedTableError,
 )
 from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RoundNumber, SinkName
+from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.publication import delta_rs, pending, publisher, transactions
 from spark_jobs.publication.delta_rs import OpenTable, log_of, open_table
+from spark_jobs.publication.pending import alike
 from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.publication.table_log import TableLog
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.files import Digesting
 from tests.support.memory_files import MemoryFiles
-from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, path_of
+from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, a_manifest, a_sink_cut, path_of
 
 PERIODIC = CheckpointKind.PERIODIC
 
@@ -105,6 +107,25 @@ def test_the_other_policies_make_one_delta_transaction_of_each_checkpoint(pipeli
     assert publish(pipeline.files)[HOURLY].rows == 1
     assert pipeline.commits(HOURLY) == [1, 2, 3]
     assert [pipeline.rows(HOURLY, version) for version in (1, 2)] == [[(1, "a")], [(1, "a"), (2, "a")]]
+
+
+def test_a_driver_that_is_behind_makes_one_delta_transaction_of_all_that_a_sink_lacks(pipeline: StagedPipeline) -> None:
+    for number in range(1, 4):
+        pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EVERY_CHECKPOINT, checkpoint_kind=PERIODIC)
+    assert publish(pipeline.files, CheckpointId(1), by_policy=True)[HOURLY].version == 1
+    assert publish(pipeline.files, by_policy=True)[HOURLY].version == 2
+    assert (pipeline.commits(HOURLY), pipeline.rows(HOURLY)) == ([1, 3], [(1, "a"), (2, "a"), (3, "a")])
+    assert publish(pipeline.files, CheckpointId(2))[HOURLY].version == 2
+
+
+def test_rows_that_go_into_a_table_by_different_rules_share_no_transaction() -> None:
+    rule = MergeCut(keys=("id",), sequence_by=None, apply_as_deletes="gone", staged_in="file:///t", tombstones=None)
+    rules = [rule, rule.model_copy(update={"tombstones_version": 5}), rule.model_copy(update={"apply_as_deletes": "left"})]
+    lacking = [
+        a_manifest(number, sinks={HOURLY: a_sink_cut("hourly", mode=SinkMode.UPSERT, merge=each)})
+        for number, each in enumerate(rules, start=1)
+    ]
+    assert [[each.checkpoint for each in group] for group in alike(lacking, HOURLY)] == [[1, 2], [3]]
 
 
 def test_only_up_to_the_checkpoint_that_is_asked_for(pipeline: StagedPipeline) -> None:

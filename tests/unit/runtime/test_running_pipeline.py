@@ -86,6 +86,7 @@ class Pipeline:
             mask=unmasked,
             site=SimpleNamespace(heartbeat=self.heartbeat, work=work, cancellation=SimpleNamespace(check=self._look)),
             parent=None,
+            blocking=SimpleNamespace(is_blocked=False),
             build=lambda: list(self.stages.values()),
             check_lost=lambda stage, error: None,
             check_skipped=lambda stage: None,

@@ -1,8 +1,9 @@
 """When a running pipeline takes a checkpoint, and whom it tells."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -25,10 +26,12 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
     UnsupportedTableError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, RequestId, StageName
+from spark_jobs.protocol.ids import AttemptNumber, RequestId, SinkName, StageName
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.protocol.restarts import may_heal
 from spark_jobs.runtime import running_pipeline
+from spark_jobs.runtime.checkpoints import answers, publishing
+from spark_jobs.runtime.checkpoints.answers import Answers
 from spark_jobs.runtime.checkpoints.cut import Cut, Due
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.driver.cancellation import Cancellation
@@ -36,7 +39,7 @@ from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.stages.running_stage import StageAtWork
 from spark_jobs.storage.local import LocalFiles
-from tests.support.staged_pipeline import CHECKPOINTING, NOW, a_manifest
+from tests.support.staged_pipeline import CHECKPOINTING, NOW, a_manifest, a_sink_cut
 from tests.unit.runtime.checkpoints.test_cut import Model
 
 
@@ -46,6 +49,7 @@ def request(wanted: Wanted, name: str) -> CheckpointRequest:
 
 A, B = request(Wanted.CHECKPOINT, "a"), request(Wanted.CHECKPOINT, "b")
 SAVE, STOP, OTHER_STOP = request(Wanted.SAVEPOINT, "s"), request(Wanted.STOP, "x"), request(Wanted.STOP, "y")
+DAILY = a_sink_cut("daily")
 DECLARED = CHECKPOINTING.model_copy(update={"interval_ms": 10**12, "timeout_ms": 60_000})
 """No checkpoint is due before the test is over."""
 
@@ -62,8 +66,8 @@ class Askers:
         self.completed_with: list[tuple[list[CheckpointRequest], int]] = []
         self.failed_with: list[tuple[list[CheckpointRequest], str]] = []
 
-    def open(self) -> Sequence[CheckpointRequest]:
-        return self.asked.pop(0) if self.asked else ()
+    def open(self, waiting: Container[RequestId]) -> Sequence[CheckpointRequest]:
+        return [request for request in (self.asked.pop(0) if self.asked else ()) if request.request not in waiting]
 
     def completed(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
         self.completed_with.append((list(requests), manifest.checkpoint))
@@ -101,10 +105,13 @@ class World(RunningPipeline):
         **settings: Any,
     ) -> None:
         home = LocalFiles(directory)
-        self.blocking, self.kept = Blocking(), list[int]()
+        self.blocking, self.subsumed = Blocking(), list[int]()
         run: Any = SimpleNamespace(
             blocking=self.blocking,
-            keep=lambda stages, manifest: self.kept.append(manifest.checkpoint),
+            subsume=lambda stages, manifest, *_, **__: self.subsumed.append(manifest.checkpoint),
+            check=lambda manifest: None,
+            publish_sink=lambda manifest, sink: self._publish(manifest),
+            publish_all=self._publish,
             graph=SimpleNamespace(
                 restart=None, on_stage_failure=OnStageFailure.FAIL, checkpointing=DECLARED.model_copy(update=settings)
             ),
@@ -117,6 +124,7 @@ class World(RunningPipeline):
         )
         super().__init__(cast(RoundRun, run))
         self.askers, self._requests = askers, cast(RequestedCheckpoints, askers)
+        self._answers = Answers(self._requests)
         self._tries = tries
         self.due: list[Due] = []
         self.cuts: list[Cut] = []
@@ -132,7 +140,7 @@ class World(RunningPipeline):
         self.looked, self.fenced_at = 0, 3
         """How often it was asked whether the attempt is live, and the first time that it is not."""
         for stage in stages:
-            vars(stage)["given_up"] = None
+            vars(stage).update(given_up=None, run=None)
         self.stages, self._idle = cast(list[StageAtWork], list(stages)), idle
 
     def has_ended(self) -> bool:
@@ -157,13 +165,16 @@ class World(RunningPipeline):
         if self.looked == self.fenced_at:
             raise FencedError("Another attempt is live.")
 
-    def publish(self, manifest: Manifest) -> None:
+    def _publish(self, manifest: Manifest) -> None:
         self.published_with.append(manifest.checkpoint)
         if self.not_published:
             raise self.not_published.pop(0)
         self.blocking.is_blocked = False
 
     def _pause(self) -> None:
+        for _ in range(4):  # a check, a publication, an answer, and its end
+            self._publishing.go_on(self._parent)
+            self._answers.go_on(self._publishing.is_settled)
         if not self.askers.asked and not self.errors and self._tries <= 0 and not self.blocking.is_blocked:
             raise TheEnd
         super()._pause()
@@ -185,13 +196,26 @@ class World(RunningPipeline):
             self.takes()
         finally:
             self._tries -= 1
-        self._parent = a_manifest(len(self.due), request=due.request)
+        self._parent = a_manifest(len(self.due), request=due.request, sinks={SinkName("daily"): DAILY})
         return self._parent
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running_pipeline, "_LOOK_S", 0.0)
+    for module in (answers, publishing):
+        monkeypatch.setattr(module, "begin", done)
+
+
+def done(work: Callable[[], None]) -> Future[None]:
+    """Does in this thread what another one would do."""
+    future: Future[None] = Future()
+    try:
+        work()
+        future.set_result(None)
+    except StreamPipelineError as error:
+        future.set_exception(error)
+    return future
 
 
 def test_a_request_is_taken_at_once_although_none_is_due(tmp_path: Path) -> None:
@@ -220,8 +244,19 @@ def test_what_is_asked_for_while_a_checkpoint_is_taken_waits_for_its_end_and_has
 
     world.takes = asked_meanwhile
     world.run()
-    assert at_work == [(1, 0), (2, 1)], "the second begins once the first is told of"
+    assert at_work == [(1, 0), (2, 1)]
     assert askers.completed_with == [([A], 1), ([B], 2)]
+
+
+@pytest.mark.parametrize("held", [answers, publishing], ids=["a savepoint is copied", "one is published"])
+def test_while_one_is_copied_or_published_the_next_are_taken_and_its_request_is_none_of_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: ModuleType
+) -> None:
+    monkeypatch.setattr(held, "begin", lambda work: Future())
+    world = World(tmp_path, Askers([SAVE], [SAVE], [SAVE]), interval_ms=0, tries=3)
+    world.run()
+    assert [due.request for due in world.due] == [SAVE.request, None, None]
+    assert world.askers.completed_with == []
 
 
 def test_a_periodic_one_answers_those_who_had_asked(tmp_path: Path) -> None:
@@ -292,16 +327,16 @@ def test_a_publication_that_fails_ends_nothing_counts_for_nothing_and_its_checkp
     world = World(tmp_path, Askers([SAVE], [A]), tolerable_failures=0)
     world.fenced_at, world.not_published = 99, [kind("The table refuses.")] * 2
     world.run()
-    assert world.blocking.failures == [(1, kind.__name__), (2, kind.__name__)]
+    assert world.blocking.failures[0] == (1, kind.__name__)
     assert world.askers.completed_with == [([SAVE], 1), ([A], 2)]
-    assert world.kept == [1, 2], "what no row needs that waits is deleted all the same"
+    assert world.subsumed == [1, 2], "what no row needs that waits is deleted all the same"
 
 
 def test_a_blocked_publication_is_tried_again_without_another_checkpoint_until_it_gets_through(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A]), interval_ms=0, idle=True)
     world.fenced_at, world.not_published = 99, [UnsupportedTableError("The table refuses.")] * 3
     world.run()
-    assert (world.published_with, world.kept) == ([1, 1, 1, 1], [1])
+    assert (world.published_with, world.subsumed) == ([1, 1, 1, 1], [1])
     assert len(world.due) == 1
 
 

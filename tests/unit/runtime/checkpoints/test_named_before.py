@@ -12,7 +12,7 @@ from spark_jobs.checkpoint import carried as module
 from spark_jobs.checkpoint.carried import named_before
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.protocol.documents import CarriedActions, CheckpointKind, Manifest, Publish, SinkCut, SinkResult
+from spark_jobs.protocol.documents import CarriedActions, CheckpointKind, Manifest, Publish, SinkCut
 from spark_jobs.protocol.ids import AppId, AttemptNumber, BatchId, CheckpointId, IncarnationId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.runtime.checkpoints.subsume import Subsumption
@@ -95,8 +95,7 @@ class Copied:
         manifest = self._manifest(number, head, BatchId(batches[-1]), lines)
         self.store.complete(manifest)
         self.public |= {path.name for path, _ in named}
-        results = {SINK: SinkResult(table="file:///t", checkpoint=number, version=number, rows=1)}
-        self.subsumption.after(manifest, [self.run], results)
+        self.subsumption.after(manifest, [self.run], {SINK: number})
         assert self.public <= self.files(), "what is public is there"
         return manifest
 

@@ -105,6 +105,16 @@ def test_a_savepoint_that_cannot_be_is_refused_before_its_checkpoint_is_taken(si
         site.driver.check(asks(site, Wanted.STOP, str(tmp_path / place)))
 
 
+def test_a_request_that_is_about_to_be_answered_is_left_out_and_not_refused_for_what_is_copied_for_it(
+    site: Site, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/something").touch()
+    request = asks(site, Wanted.SAVEPOINT, str(tmp_path / "mine"))
+    assert list(site.driver.open({request.request, FIRST.request})) == [SECOND]
+    assert site.requests.answer_of(request.request) is None
+
+
 def test_a_savepoint_that_was_begun_for_a_request_may_be_ended(site: Site, tmp_path: Path) -> None:
     request = asks(site, Wanted.SAVEPOINT, str(tmp_path / "mine"))
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, request=request.request)

@@ -13,7 +13,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.home.layout import request_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish, SinkCut, SinkResult, WorkDirectory
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish, SinkCut, WorkDirectory
 from spark_jobs.protocol.ids import (
     AppId,
     AttemptNumber,
@@ -72,11 +72,7 @@ class Passed:
             self.stage(batch)
         manifest = self.manifest(k, **changes)
         CheckpointStore(self.home).complete(manifest)
-        results = {
-            name: SinkResult(table=sink.table, checkpoint=manifest.checkpoint, version=k, rows=1)
-            for name, sink in manifest.sinks.items()
-        }
-        self.subsumption.after(manifest, [self.run], results)
+        self.subsumption.after(manifest, [self.run], dict.fromkeys(manifest.sinks, manifest.checkpoint))
 
     def manifest(self, k: int, **changes: Any) -> Manifest:
         stored = f"state/passed/{k}-1-1/1.delta"

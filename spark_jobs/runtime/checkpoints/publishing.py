@@ -1,0 +1,244 @@
+"""Publishes the checkpoints of a running pipeline while the next ones are taken.
+
+Each sink follows in its own order, in a thread of its own, and waits for no other. What it lacks becomes public in one transaction, so a
+table that is slow skips checkpoints. Readers of several tables need one checkpoint that every table shows, so all tables *meet*: once all
+have come to the checkpoint at which they meet, the newest one becomes the next, and no table passes it without a version of its own.
+
+A publication that fails holds all sinks (docs/adr/0025-a-table-that-refuses-blocks-publication.md). Those that are under way end. After
+that everything is published by one thread, with the sink first that is behind, until that gets through.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from spark_jobs.protocol.documents import Manifest, Publish
+from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.ids import CheckpointId, SinkName
+from spark_jobs.publication.blocked import may_heal
+from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
+from spark_jobs.storage.beside import begin
+
+_LOG = logging.getLogger(__name__)
+_NONE = CheckpointId(0)
+_CHECK = "check"
+
+
+class Publisher(Protocol):
+    """Publishes checkpoints of one attempt. All but :meth:`shown` are called in other threads, and return when they are done."""
+
+    def check(self, manifest: Manifest) -> None:
+        """Raises if a table refuses a checkpoint, as far as that can be seen before anything is written."""
+        ...
+
+    def publish_sink(self, manifest: Manifest, sink: SinkName) -> None:
+        """Publishes a checkpoint, and all before it, in one sink."""
+        ...
+
+    def publish_all(self, manifest: Manifest) -> None:
+        """Publishes a checkpoint, and all before it, in every sink that is due. The sink that is behind comes first."""
+        ...
+
+    def shown(self) -> CheckpointId | None:
+        """Returns the newest checkpoint that every table shows in a version of its own."""
+        ...
+
+
+class Publishing:
+    """Publishes what is complete, in other threads.
+
+    All methods are called by the one thread that takes the checkpoints. None of them waits, except :meth:`rest` and :meth:`end`.
+
+    Args:
+        publisher: Publishes.
+        blocking: Remembers what blocks publications.
+        check_live: Raises if a later attempt is live.
+        begun_at: The checkpoint that the attempt goes on from. It is public where it is due, unless the publication is blocked.
+    """
+
+    def __init__(
+        self, publisher: Publisher, blocking: Blocking, check_live: Callable[[], object], begun_at: Manifest | None
+    ) -> None:
+        self._publisher, self._blocking, self._check_live = publisher, blocking, check_live
+        self._reached: dict[SinkName, CheckpointId] = {}
+        """By sink the newest checkpoint that this attempt has made public, or has found so."""
+        self._reached_before: Mapping[SinkName, CheckpointId] = {}
+        """The same when the newest check was begun, which reads every checkpoint from there on."""
+        self._own: dict[SinkName, set[CheckpointId]] = {}
+        """By sink the checkpoints after :attr:`shown` that its table shows in a version of their own."""
+        self._checked: Manifest | None = None
+        """The newest checkpoint that no table has refused so far: sinks may follow up to it."""
+        self._meeting: Manifest | None = None
+        self._tried = _NONE
+        """The newest checkpoint that a blocked publication was tried with."""
+        self._under_way: dict[str, _Work] = {}
+        """By name."""
+        self._refused: tuple[Manifest, StreamPipelineError] | None = None
+        """The checkpoint whose publication has failed first, until that is taken up."""
+        self._failure: BaseException | None = None
+        self._is_held = False
+        self._shown: CheckpointId | None = None if begun_at is None else publisher.shown()
+        if begun_at is not None and not blocking.is_blocked:
+            self._have_all(begun_at)
+
+    @property
+    def reached(self) -> Mapping[SinkName, CheckpointId]:
+        """By sink the newest checkpoint that is known to be public, and of which nothing is being read. A sink without one is left out."""
+        return self._reached_before if _CHECK in self._under_way else self._reached
+
+    @property
+    def shown(self) -> CheckpointId | None:
+        """The newest checkpoint that every table is known to show in a version of its own."""
+        return self._shown
+
+    def is_settled(self, manifest: Manifest) -> bool:
+        """Returns whether a checkpoint is public where it is due, or its publication is blocked."""
+        if self._blocking.is_blocked:
+            return True
+        return all(self._reached.get(sink, _NONE) >= manifest.checkpoint for sink in _following(manifest))
+
+    def go_on(self, newest: Manifest | None) -> None:
+        """Takes up what has ended, and begins what is due. To be called again and again.
+
+        Args:
+            newest: The newest checkpoint.
+
+        Raises:
+            FencedError: A later attempt is live.
+            StreamPipelineError: A checkpoint can never become public, or rows that wait may be deleted soon.
+        """
+        self._take_up()
+        if self._failure is not None:
+            raise self._failure
+        if newest is None or self._is_held:
+            return
+        if self._refused is None and not self._blocking.is_blocked:
+            self._follow(newest)
+        elif not self._under_way:
+            self._try_again(newest)
+
+    def rest(self, pause: Callable[[], object]) -> None:
+        """Begins nothing any more, and waits for what is under way.
+
+        Args:
+            pause: Lets a moment pass. It may call :meth:`go_on`.
+
+        Raises:
+            StreamPipelineError: As :meth:`go_on`.
+        """
+        self._is_held = True
+        self.go_on(None)
+        while self._under_way:
+            pause()
+            self.go_on(None)
+
+    def end(self) -> None:
+        """Waits for what is under way, because the attempt ends. Raises nothing."""
+        self._is_held = True
+        for work in self._under_way.values():
+            with suppress(Exception):
+                work.future.result()
+
+    def _follow(self, newest: Manifest) -> None:
+        """Lets each sink that is idle follow."""
+        sinks = list(_following(newest))
+        if sinks and (self._checked is None or self._checked.checkpoint < newest.checkpoint):
+            if _CHECK not in self._under_way:
+                self._reached_before = dict(self._reached)
+            self._begin(_CHECK, newest, partial(self._publisher.check, newest), partial(self._pass, newest))
+        for sink in sinks:
+            target = self._target(sink, sinks)
+            if target is not None and self._reached.get(sink, _NONE) < target.checkpoint:
+                reached = partial(self._reach, sink, target)
+                self._begin(f"sink {sink}", target, partial(self._publisher.publish_sink, target, sink), reached)
+
+    def _target(self, sink: SinkName, sinks: list[SinkName]) -> Manifest | None:
+        """Returns the checkpoint that a sink is to go to: the one at which all meet, or the newest if it has that one."""
+        meeting, checked = self._meeting, self._checked
+        if meeting is None or all(self._reached.get(each, _NONE) >= meeting.checkpoint for each in sinks):
+            meeting = self._meeting = checked
+        return meeting if meeting is not None and self._reached.get(sink, _NONE) < meeting.checkpoint else checked
+
+    def _try_again(self, newest: Manifest) -> None:
+        if self._refused is not None:
+            (refused, error), self._refused = self._refused, None
+            self._tried = refused.checkpoint
+            self._begin("block", refused, partial(self._block, refused, error), lambda: None)
+        elif self._blocking.is_due() or newest.checkpoint > self._tried:
+            self._tried = newest.checkpoint
+            self._begin("all sinks", newest, partial(self._publisher.publish_all, newest), partial(self._have_all, newest))
+
+    def _block(self, refused: Manifest, error: StreamPipelineError) -> None:
+        try:
+            self._blocking.failed(refused, error)
+        except StreamPipelineError as last:
+            raise _EndError from last
+
+    def _begin(self, name: str, manifest: Manifest, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """Begins work in another thread, unless work of that name goes on."""
+        if name not in self._under_way:
+            self._under_way[name] = _Work(manifest, begin(partial(self._watched, work)), then)
+
+    def _watched(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except StreamPipelineError:
+            self._check_live()  # else what has failed may be what the live attempt has deleted
+            raise
+
+    def _take_up(self) -> None:
+        for name, work in list(self._under_way.items()):
+            if work.future.done():
+                del self._under_way[name]
+                error = work.future.exception()
+                if error is None:
+                    work.then()
+                elif isinstance(error, StreamPipelineError) and may_heal(error):
+                    self._refused = self._refused or (work.manifest, error)
+                else:
+                    self._failure = self._failure or (error.__cause__ if isinstance(error, _EndError) else error)
+
+    def _pass(self, checked: Manifest) -> None:
+        self._checked = checked
+
+    def _reach(self, sink: SinkName, manifest: Manifest) -> None:
+        """Takes up that a sink has a checkpoint in a version of its own."""
+        self._reached[sink] = manifest.checkpoint
+        self._own.setdefault(sink, set()).add(manifest.checkpoint)
+        following = list(_following(manifest))
+        if len(following) < len(manifest.sinks):
+            return  # the others show other checkpoints
+        found = set.intersection(*(self._own.get(each, set()) for each in following))
+        if found:
+            self._shown = max(found)
+            self._own = {each: {number for number in own if number > self._shown} for each, own in self._own.items()}
+            _LOG.info("checkpoint %d is public in every sink", self._shown)
+
+    def _have_all(self, manifest: Manifest) -> None:
+        """Takes up that every sink has a checkpoint."""
+        self._checked = self._meeting = manifest
+        for sink in _following(manifest):
+            self._reach(sink, manifest)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What goes on in another thread."""
+
+    manifest: Manifest
+    future: Future[None]
+    then: Callable[[], None]
+    """What is to be done once it has succeeded."""
+
+
+class _EndError(Exception):
+    """Carries the error of a publication that is blocked for too long; it ends the attempt, whatever its type."""
+
+
+def _following(manifest: Manifest) -> Iterator[SinkName]:
+    """Returns the sinks that are published with each checkpoint."""
+    return (sink for sink, cut in manifest.sinks.items() if cut.publish is Publish.EVERY_CHECKPOINT)

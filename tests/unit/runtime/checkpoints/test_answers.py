@@ -1,0 +1,116 @@
+"""When a request is answered whose checkpoint is complete."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, cast
+
+import pytest
+
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
+from spark_jobs.protocol.documents import Manifest, SinkMode
+from spark_jobs.protocol.errors import FencedError
+from spark_jobs.protocol.ids import RequestId, SinkName
+from spark_jobs.protocol.merge_cut import MergeCut
+from spark_jobs.runtime.checkpoints import answers
+from spark_jobs.runtime.checkpoints.answers import Answers
+from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
+from tests.support.staged_pipeline import NOW, a_manifest, a_sink_cut
+
+CHECKPOINT, SAVEPOINT = (
+    CheckpointRequest(request=RequestId(f"{wanted.value}-a"), requested_at=NOW, wanted=wanted)
+    for wanted in (Wanted.CHECKPOINT, Wanted.SAVEPOINT)
+)
+
+
+class Requests:
+    """Answers when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answered: list[tuple[list[str], int]] = []
+        self.under_way: list[tuple[Future[None], Callable[[], None]]] = []
+        self.error: Exception | None = None
+        monkeypatch.setattr(answers, "begin", self._begin)
+        self.answers = Answers(cast(RequestedCheckpoints, self))
+
+    def completed(self, asked: Sequence[CheckpointRequest], manifest: Manifest) -> None:
+        self.answered.append(([request.request for request in asked], manifest.checkpoint))
+
+    def end(self) -> None:
+        future, work = self.under_way.pop()
+        work()
+        if self.error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(self.error)
+
+    def _begin(self, work: Callable[[], None]) -> Future[None]:
+        self.under_way.append((Future(), work))
+        return self.under_way[-1][0]
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+    return Requests(monkeypatch)
+
+
+def test_an_answer_waits_until_its_checkpoint_is_public_and_those_before_it_are_answered(requests: Requests) -> None:
+    public = 0
+    found = requests.answers
+    found.add([], a_manifest(1))
+    found.add([CHECKPOINT], a_manifest(2))
+    found.add([SAVEPOINT], a_manifest(3))
+
+    def look() -> None:
+        found.go_on(lambda manifest: manifest.checkpoint <= public)
+
+    look()
+    assert not requests.under_way
+    assert sorted(found.checkpoints) == [2, 3]
+    public = 3
+    look()
+    look()
+    assert len(requests.under_way) == 1
+    requests.end()
+    look()
+    assert requests.answered == [([CHECKPOINT.request], 2)]
+    assert (found.waiting, sorted(found.checkpoints)) == ([SAVEPOINT], [3])
+    requests.end()
+    look()
+    assert requests.answered[1:] == [([SAVEPOINT.request], 3)]
+    assert found.waiting == []
+
+
+def test_what_an_answer_finds_of_a_later_attempt_ends_this_one(requests: Requests) -> None:
+    requests.error = FencedError("A later attempt is live.")
+    requests.answers.add([CHECKPOINT], a_manifest(1))
+    requests.answers.go_on(lambda manifest: True)
+    requests.end()
+    with pytest.raises(FencedError):
+        requests.answers.go_on(lambda manifest: True)
+
+
+def test_at_the_end_what_is_being_answered_is_waited_for_and_the_rest_is_left_to_the_last_checkpoint(requests: Requests) -> None:
+    for number, asked in enumerate((CHECKPOINT, SAVEPOINT), start=1):
+        requests.answers.add([asked], a_manifest(number))
+    requests.answers.go_on(lambda manifest: True)
+    requests.end()
+    requests.answers.end()
+    assert (requests.answers.waiting, requests.under_way) == ([SAVEPOINT], [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "tombstones", "expected"),
+    [(SAVEPOINT, "file:///deleted", True), (SAVEPOINT, None, False), (CHECKPOINT, "file:///deleted", False)],
+)
+def test_deleted_keys_are_being_copied_while_the_savepoint_is_made(
+    requests: Requests, asked: CheckpointRequest, tombstones: str | None, expected: bool
+) -> None:
+    merge: Any = MergeCut(keys=("id",), sequence_by=None, apply_as_deletes="gone", staged_in="file:///t", tombstones=tombstones)
+    cut = a_sink_cut("kept", mode=SinkMode.UPSERT, merge=merge)
+    requests.answers.add([asked], a_manifest(1, sinks={SinkName("kept"): cut}))
+    assert not requests.answers.copies_deleted_keys
+    requests.answers.go_on(lambda manifest: True)
+    assert requests.answers.copies_deleted_keys is expected
+    requests.end()
+    requests.answers.go_on(lambda manifest: True)
+    assert not requests.answers.copies_deleted_keys

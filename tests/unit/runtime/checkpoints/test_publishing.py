@@ -1,0 +1,327 @@
+"""How far each sink follows the checkpoints that complete while others are published."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.protocol.documents import Manifest, Publish
+from spark_jobs.protocol.errors import (
+    AccessDeniedError,
+    FencedError,
+    NotFoundError,
+    StreamPipelineError,
+    UnsupportedTableError,
+)
+from spark_jobs.protocol.ids import CheckpointId, SinkName
+from spark_jobs.runtime.checkpoints import publishing
+from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
+from spark_jobs.runtime.checkpoints.publishing import Publishing
+from tests.support.staged_pipeline import a_manifest, a_sink_cut
+
+SINKS = APPENDED, MERGED, REPORTED = SinkName("appended"), SinkName("merged"), SinkName("reported")
+REFUSED = AccessDeniedError("The table refuses.")
+
+
+class Blocked:
+    """Remembers what blocks a publication, which is due again when the test says so."""
+
+    def __init__(self) -> None:
+        self.is_blocked, self.due = False, False
+        self.refuses_to_wait: StreamPipelineError | None = None
+        self.failures: list[tuple[int, str]] = []
+
+    def is_due(self) -> bool:
+        return self.due
+
+    def failed(self, manifest: Manifest, error: StreamPipelineError) -> None:
+        self.is_blocked = True
+        self.failures.append((manifest.checkpoint, type(error).__name__))
+        if self.refuses_to_wait is not None:
+            raise self.refuses_to_wait
+
+
+class Pipeline:
+    """A pipeline whose checkpoints complete, and whose publications end, when the test says so. A check ends at once."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        sinks: Sequence[SinkName] = (APPENDED, MERGED),
+        begun_at: int = 0,
+        shown: int | None = None,
+        is_blocked: bool = False,
+    ) -> None:
+        self._sinks = {sink: a_sink_cut(sink) for sink in sinks}
+        self.ended: set[tuple[str, int]] = set()
+        self.blocked, self.is_live = Blocked(), True
+        self.blocked.is_blocked = is_blocked
+        self.under_way: dict[str, Callable[[StreamPipelineError | None], None]] = {}
+        """By sink, or ``all``, what ends its publication. By ``check`` what ends a check, if those are held."""
+        self.holds_checks = False
+        self.begun: list[tuple[str, int]] = []
+        self.misfits: list[StreamPipelineError] = []
+        self.newest = begun_at
+        self._shown = shown
+        monkeypatch.setattr(publishing, "begin", self._begin)
+        parent = self.manifest(begun_at) if begun_at else None
+        self.publishing = Publishing(self, cast(Blocking, self.blocked), self._check_live, parent)
+
+    def manifest(self, number: int) -> Manifest:
+        return a_manifest(number, sinks=self._sinks)
+
+    def complete(self) -> None:
+        """Completes the next checkpoint."""
+        self.newest += 1
+        self.look()
+
+    def look(self) -> None:
+        """Looks twice, as what a check lets go on is begun with the next look."""
+        for _ in range(2):
+            self.publishing.go_on(self.manifest(self.newest) if self.newest else None)
+
+    def end(self, what: str, error: StreamPipelineError | None = None) -> None:
+        """Ends a publication."""
+        self.under_way.pop(what)(error)
+        self.ended.add(next(each for each in reversed(self.begun) if each[0] == what))
+        self.look()
+
+    def check(self, manifest: Manifest) -> None:
+        if self.misfits:
+            raise self.misfits.pop(0)
+
+    def publish_sink(self, manifest: Manifest, sink: SinkName) -> None:
+        raise NotImplementedError("the test ends it")
+
+    def publish_all(self, manifest: Manifest) -> None:
+        raise NotImplementedError("the test ends it")
+
+    def shown(self) -> CheckpointId | None:
+        return None if self._shown is None else CheckpointId(self._shown)
+
+    def _check_live(self) -> None:
+        if not self.is_live:
+            raise FencedError("A later attempt is live.")
+
+    def _begin(self, work: partial[None]) -> Future[None]:
+        future: Future[None] = Future()
+        (step,) = work.args
+        name = step.func.__name__
+        if name in ("publish_sink", "publish_all"):
+            manifest, sink = step.args[0], (*step.args, "all")[1]
+            self.begun.append((sink, manifest.checkpoint))
+            self.under_way[sink] = partial(self._end, future)
+            return future
+        if name == "check" and self.holds_checks:
+            self.under_way[name] = lambda error: self._end(future, error)
+            return future
+        self._end(future, None, work)
+        return future
+
+    def _end(self, future: Future[None], error: StreamPipelineError | None, work: Callable[[], None] = lambda: None) -> None:
+        def fails() -> None:
+            if error is not None:
+                raise error
+
+        try:
+            if error is None:
+                work()
+            else:
+                self.publishing._watched(fails)
+            future.set_result(None)
+        except Exception as failure:  # noqa: BLE001 - what a thread's future holds
+            future.set_exception(failure)
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    return Pipeline(monkeypatch)
+
+
+def test_checkpoints_complete_while_a_sink_is_published_and_the_others_follow_them(pipeline: Pipeline) -> None:
+    pipeline.complete()
+    for _ in range(2):
+        pipeline.end(APPENDED)
+        pipeline.complete()
+    assert pipeline.begun == [(APPENDED, 1), (MERGED, 1), (APPENDED, 2), (APPENDED, 3)]
+
+
+def test_a_sink_that_is_behind_goes_to_the_newest_checkpoint_at_once(pipeline: Pipeline) -> None:
+    for _ in range(4):
+        pipeline.complete()
+    pipeline.end(APPENDED)
+    pipeline.end(MERGED)
+    assert pipeline.begun[2:] == [(APPENDED, 4), (MERGED, 4)]
+
+
+def test_all_tables_meet_at_a_checkpoint_before_any_of_them_passes_it(pipeline: Pipeline) -> None:
+    """The append goes its own way until the merge, which is slow, has chosen where to go."""
+    pipeline.complete()
+    pipeline.complete()
+    pipeline.end(APPENDED)
+    pipeline.complete()
+    pipeline.end(MERGED)
+    assert pipeline.begun[2:] == [(APPENDED, 2), (MERGED, 3)]
+    assert pipeline.publishing.shown == 1
+    pipeline.complete()
+    pipeline.complete()
+    pipeline.end(APPENDED)
+    assert pipeline.begun[4:] == [(APPENDED, 3)], "not 5"
+    pipeline.end(MERGED)
+    pipeline.end(APPENDED)
+    assert pipeline.publishing.shown == 3
+    assert pipeline.begun[5:] == [(MERGED, 5), (APPENDED, 5)]
+
+
+def publications_apart(pipeline: Pipeline, events: list[str]) -> int:
+    """Lets checkpoints complete and publications end. Returns how many each table had at most until all showed another checkpoint."""
+    since, most = Counter[str](), 0
+    for event in events:
+        shown = pipeline.publishing.shown
+        if event == "complete":
+            pipeline.complete()
+        elif event in pipeline.under_way:
+            pipeline.end(event)
+            since[event] += 1
+        if pipeline.publishing.shown != shown:
+            since.clear()
+        most = max(most, min(since[sink] for sink in SINKS))
+    return most
+
+
+EVENTS = st.lists(st.sampled_from(["complete", *SINKS]), max_size=200)
+
+
+@given(EVENTS)
+def test_however_long_publications_take_all_tables_show_one_checkpoint_after_two_of_each(events: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        pipeline = Pipeline(patch, sinks=SINKS)
+        assert publications_apart(pipeline, events) < 2
+        shown = set.intersection(*({number for sink, number in pipeline.ended if sink == each} for each in SINKS))
+        assert pipeline.publishing.shown == max(shown, default=None)
+
+
+def test_tables_that_each_go_to_the_newest_checkpoint_may_never_show_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Publishing, "_target", lambda publishing, *_: publishing._checked)
+    pipeline = Pipeline(monkeypatch, sinks=SINKS)
+    in_turn = ["complete", APPENDED, REPORTED, "complete", MERGED]
+    assert publications_apart(pipeline, ["complete", *in_turn * 10]) >= 8
+
+
+def test_nothing_is_deleted_that_a_check_may_be_reading_although_it_has_become_public_since(pipeline: Pipeline) -> None:
+    pipeline.complete()
+    pipeline.end(APPENDED)
+    pipeline.holds_checks = True
+    pipeline.complete()
+    pipeline.end(MERGED)
+    assert pipeline.publishing.reached == {APPENDED: 1}
+    pipeline.under_way.pop("check")(None)
+    pipeline.look()
+    assert pipeline.publishing.reached == {APPENDED: 1, MERGED: 1}
+
+
+def test_what_a_table_refuses_when_it_is_looked_at_is_written_to_none(pipeline: Pipeline) -> None:
+    pipeline.misfits = [UnsupportedTableError("The rows do not fit.")]
+    pipeline.complete()
+    assert (pipeline.begun, pipeline.blocked.failures) == ([], [(1, "UnsupportedTableError")])
+
+
+def test_a_publication_that_fails_holds_all_sinks_once_those_under_way_have_ended(pipeline: Pipeline) -> None:
+    pipeline.complete()
+    pipeline.end(MERGED, REFUSED)
+    pipeline.complete()
+    assert (pipeline.begun, pipeline.blocked.failures) == ([(APPENDED, 1), (MERGED, 1)], [])
+    assert not pipeline.publishing.is_settled(pipeline.manifest(1))
+    pipeline.end(APPENDED)
+    assert pipeline.blocked.failures == [(1, "AccessDeniedError")], "people are told of the checkpoint that has failed"
+    assert pipeline.publishing.is_settled(pipeline.manifest(1)), "nobody is kept waiting for it"
+    assert pipeline.begun[2:] == [("all", 2)], "a newer checkpoint is another try"
+
+
+@pytest.mark.parametrize("again", ["after a while", "with the next checkpoint"])
+def test_what_is_blocked_is_published_by_one_thread_until_that_gets_through(pipeline: Pipeline, again: str) -> None:
+    pipeline.complete()
+    pipeline.end(MERGED, REFUSED)
+    pipeline.end(APPENDED)
+    for _ in range(2):
+        pipeline.blocked.due = again == "after a while"
+        pipeline.look() if pipeline.blocked.due else pipeline.complete()
+        pipeline.blocked.due = False
+        pipeline.end("all", REFUSED)
+    assert [what for what, _ in pipeline.begun[2:]] == ["all", "all"]
+    pipeline.complete()
+    newest = pipeline.newest
+    pipeline.blocked.is_blocked = False  # as the publication that gets through says itself
+    pipeline.end("all")
+    assert pipeline.publishing.shown == newest
+    pipeline.complete()
+    assert pipeline.begun[-2:] == [(APPENDED, newest + 1), (MERGED, newest + 1)]
+
+
+@pytest.mark.parametrize("error", [NotFoundError("Staged files are gone."), FencedError("A later attempt is live.")])
+def test_what_can_never_succeed_ends_the_attempt(pipeline: Pipeline, error: StreamPipelineError) -> None:
+    pipeline.complete()
+    with pytest.raises(type(error)):
+        pipeline.end(MERGED, error)
+
+
+def test_a_failure_in_an_attempt_that_was_fenced_is_none_of_the_table(pipeline: Pipeline) -> None:
+    pipeline.complete()
+    pipeline.is_live = False
+    with pytest.raises(FencedError):
+        pipeline.end(MERGED, NotFoundError("Staged files are gone."))
+
+
+def test_rows_that_may_be_deleted_soon_end_the_attempt_although_the_table_may_take_them_later(pipeline: Pipeline) -> None:
+    pipeline.blocked.refuses_to_wait = UnsupportedTableError("A VACUUM may delete them.")
+    pipeline.misfits = [UnsupportedTableError("The rows do not fit.")]
+    pipeline.complete()
+    with pytest.raises(UnsupportedTableError, match="VACUUM"):
+        pipeline.look()
+
+
+def test_whoever_publishes_the_last_checkpoint_waits_for_what_is_under_way_and_nothing_else_begins(pipeline: Pipeline) -> None:
+    pipeline.complete()
+    pipeline.complete()
+    left = [APPENDED, MERGED]
+
+    def pause() -> None:
+        pipeline.end(left.pop(0))
+
+    pipeline.publishing.rest(pause)
+    assert (left, pipeline.under_way) == ([], {})
+    assert len(pipeline.begun) == 2
+
+
+def test_an_attempt_goes_on_from_what_the_start_has_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline(monkeypatch, begun_at=7)
+    pipeline.look()
+    assert (pipeline.begun, pipeline.publishing.shown) == ([], 7)
+
+
+def test_an_attempt_that_begins_with_a_table_that_refuses_knows_what_all_tables_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline(monkeypatch, begun_at=7, shown=5, is_blocked=True)
+    pipeline.blocked.due = True
+    pipeline.look()
+    assert (pipeline.begun, pipeline.publishing.shown) == ([("all", 7)], 5)
+
+
+def test_a_sink_that_somebody_else_publishes_is_left_to_them_and_is_not_waited_for(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def manifest(number: int) -> Manifest:
+        cuts: dict[SinkName, Any] = {APPENDED: a_sink_cut(APPENDED), REPORTED: a_sink_cut(REPORTED, publish=Publish.EXTERNAL)}
+        return a_manifest(number, sinks=cuts)
+
+    monkeypatch.setattr(pipeline, "manifest", manifest)
+    pipeline.complete()
+    pipeline.end(APPENDED)
+    assert pipeline.begun == [(APPENDED, 1)]
+    assert pipeline.publishing.is_settled(manifest(1))
+    assert pipeline.publishing.shown is None, "the other table may not have it"
