@@ -20,9 +20,11 @@ _FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _APPEND_ONLY = "delta.appendOnly"
 VERSION_COLUMNS = ("valid_from", "valid_to", "is_current")
 """The columns that ``mode="history"`` adds: from when a version is valid, to when (null: to now), and whether it is the current one."""
+SPARK_MERGE_ABOVE_BYTES = 256 * 2**20
+"""Where delta-rs stops to merge, unless the sink says it: it holds what it reads in memory (docs/adr/0030-who-merges.md)."""
 _MERGE_OPTIONS = {
-    SinkMode.UPSERT: ("keys", "sequence_by", "apply_as_deletes"),
-    SinkMode.INSERT: ("keys", "sequence_by"),
+    SinkMode.UPSERT: ("keys", "sequence_by", "apply_as_deletes", "spark_merge_above"),
+    SinkMode.INSERT: ("keys", "sequence_by", "spark_merge_above"),
     SinkMode.HISTORY: ("keys", "sequence_by", "apply_as_deletes"),
 }
 """What the modes that merge by keys are declared with."""
@@ -61,6 +63,9 @@ class DeltaSink:
             one wins; by default that of the earliest batch. ``"history"``: from when a version is valid.
         apply_as_deletes: A SQL condition on the columns, for ``"upsert"`` and ``"history"``: a row for which it holds deletes its
             key.
+        spark_merge_above: For ``"upsert"`` and ``"insert"``: a publication that has to read more than about this size of the table's
+            files, such as ``"1gb"`` or bytes, is merged by Spark; every other one by delta-rs, in a fraction of a second and without
+            a JVM. ``0``: by Spark always. By default 256 MiB.
         partition_by: Columns that the table is partitioned by.
         cluster_by: Columns that the table is clustered by, where it is made.
         schema_evolution: ``"none"``: a column, or a field of a struct, that the table lacks is refused; ``"add_columns"``: it is
@@ -82,6 +87,7 @@ class DeltaSink:
     keys: Sequence[str] = ()
     sequence_by: str | None = None
     apply_as_deletes: str | None = None
+    spark_merge_above: str | int | None = None
     partition_by: Sequence[str] = ()
     cluster_by: Sequence[str] = ()
     schema_evolution: SchemaEvolution | Literal["none", "add_columns"] = "none"
@@ -113,6 +119,8 @@ class MergeRule:
     apply_as_deletes: str | None
     version_columns: tuple[str, ...] = ()
     """:data:`VERSION_COLUMNS` with ``mode="history"``."""
+    spark_above_bytes: int = SPARK_MERGE_ABOVE_BYTES
+    """How many bytes of the table's files may have to be read before the merge is Spark's."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +204,7 @@ def declare_sink(place: Place, sink: object, option: str = "sink", default_name:
     )
     here = Place(place.pipeline, "sink", name)
     mode = choice(here, "mode", SinkMode, sink.mode)
-    size = _size_bytes(here, sink.target_file_size)
+    size = None if sink.target_file_size is None else _size_bytes(here, "target_file_size", sink.target_file_size, least=1)
     if size is not None and mode is not SinkMode.APPEND:
         raise here.refused(
             f'target_file_size= is for mode="append"; this one is mode="{mode.value}".',
@@ -237,7 +245,8 @@ def _merge_rule(place: Place, sink: DeltaSink, mode: SinkMode) -> MergeRule | No
     for option, text in (texts | {"comment": sink.comment}).items():
         _check_text(place, option, text)
     allowed = _MERGE_OPTIONS.get(mode, ())
-    for option, value in {"keys": keys or None, **texts}.items():
+    size = None if sink.spark_merge_above is None else _size_bytes(place, "spark_merge_above", sink.spark_merge_above, least=0)
+    for option, value in {"keys": keys or None, **texts, "spark_merge_above": size}.items():
         if value is not None and option not in allowed:
             modes = [f'"{each.value}"' for each, options in _MERGE_OPTIONS.items() if option in options]
             raise place.refused(
@@ -255,7 +264,8 @@ def _merge_rule(place: Place, sink: DeltaSink, mode: SinkMode) -> MergeRule | No
             'Name the column that says from when a row is valid: sequence_by="changed_at".',
         )
     versions = VERSION_COLUMNS if mode is SinkMode.HISTORY else ()
-    return MergeRule(keys, sink.sequence_by, sink.apply_as_deletes, versions)
+    above = SPARK_MERGE_ABOVE_BYTES if size is None else size
+    return MergeRule(keys, sink.sequence_by, sink.apply_as_deletes, versions, above)
 
 
 def _design(place: Place, sink: DeltaSink, mode: SinkMode) -> TableDesign:
@@ -286,13 +296,11 @@ def _properties(place: Place, properties: object) -> dict[str, str]:
     )
 
 
-def _size_bytes(place: Place, size: object) -> int | None:
+def _size_bytes(place: Place, option: str, size: object, *, least: int) -> int:
     """A size as Spark writes it: ``128mb`` is 128 · 2²⁰ bytes."""
-    if size is None:
-        return None
     found = _SIZE.fullmatch(str(size).strip()) if isinstance(size, str | int) and not isinstance(size, bool) else None
-    if found is None or int(found.group(1)) == 0:
-        raise place.refused(f"target_file_size={size!r} is not a size.", 'Write "128mb", or a number of bytes.')
+    if found is None or int(found.group(1)) < least:
+        raise place.refused(f"{option}={size!r} is not a size.", 'Write "128mb", or a number of bytes.')
     return int(found.group(1)) * _FACTORS[found.group(2).lower()]
 
 

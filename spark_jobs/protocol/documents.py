@@ -78,6 +78,11 @@ class SinkMode(StrEnum):
         """Whether a publication may remove rows that the table has."""
         return self not in (SinkMode.APPEND, SinkMode.INSERT)
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether its rows are merged by keys."""
+        return self not in (SinkMode.APPEND, SinkMode.COMPLETE)
+
 
 class Publisher(StrEnum):
     """Who makes the Delta transactions of a sink."""

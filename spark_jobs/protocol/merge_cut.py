@@ -20,6 +20,8 @@ class MergeCut(Part):
     """The newest version of that table when the checkpoint was taken."""
     version_columns: tuple[str, ...] = ()
     """With :attr:`SinkMode.HISTORY`: the columns for from when and to when a row is valid, and whether it is the current one."""
+    spark_above_bytes: int = 0
+    """Spark merges where more bytes of files have to be read; delta-rs where not more."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Spark settings that decide what SQL expressions mean, as they were where the rows were staged."""
 

@@ -29,6 +29,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import Publisher, SinkCut, SinkMode
 from spark_jobs.protocol.errors import (
+    BEGIN_ANEW,
     AccessDeniedError,
     AlreadyExistsError,
     ConflictError,
@@ -43,7 +44,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, incarnation_of
 from spark_jobs.protocol.options import interval_ms
 from spark_jobs.protocol.table_shape import TableShape
-from spark_jobs.publication.features import candidates, obstacles
+from spark_jobs.publication.features import candidates, merge_obstacles, obstacles
 from spark_jobs.publication.fitting import shape
 from spark_jobs.publication.staged_files import table_directory
 from spark_jobs.publication.table_log import TableLog, TableState
@@ -65,7 +66,33 @@ _CHECKPOINT_INTERVAL = 100
 """The commits between two checkpoints of a log, where the table does not say it; delta-rs has the same default."""
 
 
+LARGE_FILE_BYTES = 64 * 2**20
+"""Files of deleted keys that are as large are not compacted again: so much is written anew at most, beside what has been added since."""
+_NOTHING_AFTERWARDS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+_BREAKING_ROWS = re.compile(r"Invalid data found: (\d+) rows failed validation check")
 _FILES_KEPT_BY_DEFAULT = timedelta(weeks=1)
+
+
+STAGED, TABLE = "staged", "published"
+"""The names of the source and of the table in a ``MERGE``."""
+
+
+@dataclass(frozen=True)
+class MergeStatement:
+    """A ``MERGE`` as delta-rs takes it."""
+
+    source: Any
+    """An Arrow table with at most one row of each key."""
+    same: str
+    """The condition on which a row of the source is that of a row of the table."""
+    delete_if: str | None
+    """The condition on which it deletes that row; None: never."""
+    update_if: str | None
+    """The condition on which it replaces that row; None: never."""
+    insert_if: str
+    """The condition on which it is added where the table has no row of its key."""
+    values: Mapping[str, str]
+    """What is written: by column an expression."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +113,7 @@ def data_files(uri: str) -> list[tuple[str, int]]:
         NotFoundError: There is no table.
         StorageError: The storage fails, or delta-rs cannot read the table.
     """
-    with _delta_errors(uri, reading=True):
+    with delta_errors(uri, reading=True):
         actions = DeltaTable(table_directory(uri).as_uri()).get_add_actions()
     paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
     return [(unquote(path), int(size_bytes)) for path, size_bytes in zip(paths, sizes, strict=True)]
@@ -99,7 +126,7 @@ def rows_by_file(uri: str) -> dict[str, int]:
         NotFoundError: There is no table.
         StorageError: The storage fails, or delta-rs cannot read the table.
     """
-    with _delta_errors(uri, reading=True):
+    with delta_errors(uri, reading=True):
         actions = DeltaTable(table_directory(uri).as_uri()).get_add_actions()
     paths, rows = actions.column("path").to_pylist(), actions.column("num_records").to_pylist()
     return {unquote(path): int(count or 1) for path, count in zip(paths, rows, strict=True)}
@@ -114,7 +141,7 @@ class OpenTable:
 
     def __init__(self, uri: str, log: TableLog, state: TableState) -> None:
         self._uri, self._log, self._state = uri, log, state
-        with _delta_errors(uri, reading=True):
+        with delta_errors(uri, reading=True):
             self._fields: list[dict[str, Any]] = json.loads(Schema.from_json(state.schema_text).to_json())["fields"]
         self.facts = TableFacts(
             uri=uri,
@@ -136,11 +163,24 @@ class OpenTable:
         """Whether two looks at a table found the same but for its rows."""
         return self._state.differs_only_in_rows(other._state)
 
-    def obstacles(self, publisher: Publisher) -> list[str]:
-        """What this table has that ``publisher`` cannot commit with, or that breaks exactly-once publication; empty if nothing."""
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return [field["name"] for field in self._fields]
+
+    def obstacles(self, publisher: Publisher, mode: SinkMode = SinkMode.APPEND) -> list[str]:
+        """What this table has that ``publisher`` cannot commit with, or that breaks exactly-once publication; empty if nothing.
+
+        Args:
+            publisher: Who is to commit.
+            mode: The sink's: a merge writes rows, and what else commits only adds and removes files.
+        """
         identity = any(name.startswith("delta.identity.") for field in self._fields for name in field["metadata"])
         state = self._state
-        return obstacles(publisher, state.features, state.writer_version, state.configuration, identity=identity)
+        found = obstacles(publisher, state.features, state.writer_version, state.configuration, identity=identity)
+        if publisher is Publisher.DELTA_RS and mode.has_keys:
+            found += merge_obstacles(self._fields, state.configuration)
+        return found
 
     def allows_replacement(self) -> bool:
         """Whether files may be removed from this table."""
@@ -163,9 +203,9 @@ class OpenTable:
         return self._log.commits()
 
     @property
-    def files_most(self) -> int:
-        """How many files the table has at most."""
-        return self._log.files_most
+    def file_count(self) -> int:
+        """About how many files the table has."""
+        return self._log.file_count
 
     def needs_checkpoint(self) -> bool:
         """Whether so many commits follow the log's newest checkpoint that a reader should get another one."""
@@ -178,7 +218,7 @@ class OpenTable:
         Raises:
             StorageError: The storage fails, or delta-rs cannot read the table.
         """
-        with _delta_errors(self._uri, reading=True):
+        with delta_errors(self._uri, reading=True):
             table = DeltaTable(table_directory(self._uri).as_uri())
             table.create_checkpoint()
             if self._state.configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "true":
@@ -241,29 +281,66 @@ class OpenTable:
                 break
         raise _changed(self._uri, "another commit was faster")
 
-    def _replace(self, adds: Iterable[Mapping[str, Any]], advance: Mapping[str, Any], user_metadata: str) -> None:
-        properties = CommitProperties(
-            max_commit_retries=0,  # left to itself, delta-rs would keep the files of an append that it has not seen
-            custom_metadata={"userMetadata": user_metadata},
-            app_transactions=[Transaction(advance["appId"], advance["version"], advance["lastUpdated"])],
+    def merge(self, statement: MergeStatement, app: AppId, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
+        """Merges rows into the table in one Delta transaction that carries ``SetTransaction(app, version)``; durable on return.
+
+        Any commit since the table was opened is a conflict. The other errors are those of :meth:`commit`.
+
+        Args:
+            statement: The rows, and what becomes of them.
+            app: Whose version advances.
+            version: Its new version.
+            commit_info: Written as JSON to ``userMetadata`` of the commit info.
+        """
+        refuse_unsupported(self, Publisher.DELTA_RS, SinkMode.UPSERT)
+        advance = Transaction(app, version, int(time.time() * 1000))
+        table = self._pinned()
+        merge = table.merge(
+            statement.source,
+            statement.same,
+            source_alias=STAGED,
+            target_alias=TABLE,
+            streamed_exec=False,  # else delta-rs reads every file of the table, whatever the keys are
+            commit_properties=_commit_properties(advance, canonical(dict(commit_info)).decode()),
+            post_commithook_properties=_NOTHING_AFTERWARDS,
         )
+        if statement.delete_if is not None:
+            merge = merge.when_matched_delete(statement.delete_if)
+        if statement.update_if is not None:
+            merge = merge.when_matched_update(dict(statement.values), statement.update_if)
+        merge = merge.when_not_matched_insert(dict(statement.values), statement.insert_if)
+        with delta_errors(self._uri, reading=False):
+            merge.execute()
+        if table.version() == self._state.version:  # delta-rs commits nothing where no row changes
+            self.commit((), app, version, commit_info)
+        else:
+            self._log.sync_written(self._state.version + 1)
+
+    def _replace(self, adds: Iterable[Mapping[str, Any]], advance: Mapping[str, Any], user_metadata: str) -> None:
         actions: list[AddAction | RemoveAction] = [_add_action(add) for add in adds]
-        with _delta_errors(self._uri, reading=True):
+        table = self._pinned()
+        with delta_errors(self._uri, reading=False):
+            table.create_write_transaction(
+                actions,
+                mode="overwrite",
+                schema=table.schema(),
+                partition_by=list(self.facts.partition_by),
+                commit_properties=_commit_properties(
+                    Transaction(advance["appId"], advance["version"], advance["lastUpdated"]), user_metadata
+                ),
+                post_commithook_properties=_NOTHING_AFTERWARDS,
+            )
+
+    def _pinned(self) -> DeltaTable:
+        """Returns the table with its files, at the version that was looked at."""
+        with delta_errors(self._uri, reading=True):
             try:
                 table = DeltaTable(table_directory(self._uri).as_uri(), version=self._state.version)
             except DeltaError as error:
                 raise _changed(self._uri, "the version that was looked at is gone") from error
         if str(table.metadata().id) != self._state.table_id:
             raise _changed(self._uri, "it is another table now")
-        with _delta_errors(self._uri, reading=False):
-            table.create_write_transaction(
-                actions,
-                mode="overwrite",
-                schema=table.schema(),
-                partition_by=list(self.facts.partition_by),
-                commit_properties=properties,
-                post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
-            )
+        return table
 
 
 class DeltaRsTransaction:
@@ -284,12 +361,41 @@ class DeltaRsTransaction:
         *,
         replace: bool,
     ) -> None:
-        """As the protocol says. Rows of a sink with keys never come here: see :func:`choose_publisher`."""
-        self.table.commit((line["add"] for line in lines), self._app, version, commit_info, replace=replace)
+        """As the protocol says. A merge reads the rows of the table, so any commit since it was opened is a conflict."""
+        if cut.merge is None:
+            self.table.commit((line["add"] for line in lines), self._app, version, commit_info, replace=replace)
+            return
+        from spark_jobs.publication.delta_rs_merge import publish_merge  # pyarrow: only where it is needed
+
+        publish_merge(self.table, cut, list(lines), self._app, version, commit_info)
 
     def close(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
         """As the protocol says."""
         self.table.commit((), self._app, version, commit_info)
+
+
+class DeltaRsKeeper:
+    """Keeps a table of deleted keys small. See :class:`spark_jobs.publication.deleted_keys.TableKeeper`."""
+
+    def compact(self, uri: str) -> None:
+        """As the protocol says.
+
+        Raises:
+            ConflictError: Somebody else was faster.
+            StorageError: The storage fails.
+        """
+        with delta_errors(uri, reading=True):
+            table = DeltaTable(table_directory(uri).as_uri())
+        with delta_errors(uri, reading=False):
+            table.optimize.compact(target_size=LARGE_FILE_BYTES, post_commithook_properties=_NOTHING_AFTERWARDS)
+
+    def checkpoint(self, uri: str) -> None:
+        """As the protocol says.
+
+        Raises:
+            StorageError: The storage fails.
+        """
+        open_table(uri).write_checkpoint()
 
 
 def open_table(uri: str, version: int | None = None) -> OpenTable:
@@ -319,7 +425,7 @@ def choose_publisher(table: OpenTable, mode: SinkMode) -> Publisher:
         UnsupportedTableError: Nobody can exactly once; names what the table has that does not allow it.
     """
     for publisher in candidates(mode):
-        if not table.obstacles(publisher):
+        if not table.obstacles(publisher, mode):
             return publisher
     refuse_unsupported(table, candidates(mode)[-1])
     raise AssertionError("unreachable: the last candidate was refused")
@@ -331,7 +437,7 @@ def publisher_now(table: OpenTable, recorded: Publisher, mode: SinkMode) -> Publ
     Raises:
         UnsupportedTableError: As :func:`choose_publisher`.
     """
-    return choose_publisher(table, mode) if table.obstacles(recorded) else recorded
+    return choose_publisher(table, mode) if table.obstacles(recorded, mode) else recorded
 
 
 def check_publishable(uri: str, mode: SinkMode = SinkMode.APPEND) -> tuple[TableFacts, Publisher]:
@@ -357,13 +463,13 @@ def check_publishable(uri: str, mode: SinkMode = SinkMode.APPEND) -> tuple[Table
     return table.facts, choose_publisher(table, mode)
 
 
-def refuse_unsupported(table: OpenTable, publisher: Publisher) -> None:
-    """Refuses an open table that ``publisher`` cannot publish into exactly once.
+def refuse_unsupported(table: OpenTable, publisher: Publisher, mode: SinkMode = SinkMode.APPEND) -> None:
+    """Refuses an open table that ``publisher`` cannot publish into exactly once, in a mode.
 
     Raises:
         UnsupportedTableError: Names everything that the table has and that does not allow publication.
     """
-    if found := table.obstacles(publisher):
+    if found := table.obstacles(publisher, mode):
         without = " without a JVM" if publisher is Publisher.DELTA_RS else ""
         raise UnsupportedTableError(
             f"Table {table.facts.uri} has {', '.join(found)}, with which it cannot be published into exactly once{without}.",
@@ -400,6 +506,14 @@ def _no_interval(problem: str, remedy: str, **evidence: Any) -> RejectedError:
     return RejectedError(problem, remedy=remedy, **evidence)
 
 
+def _commit_properties(advance: Transaction, user_metadata: str) -> CommitProperties:
+    return CommitProperties(
+        max_commit_retries=0,  # left to itself, delta-rs would keep the files of an append that it has not seen
+        custom_metadata={"userMetadata": user_metadata},
+        app_transactions=[advance],
+    )
+
+
 def _add_action(add: Mapping[str, Any]) -> AddAction:
     return AddAction(
         path=unquote(add["path"]),  # delta-rs quotes it again
@@ -421,7 +535,7 @@ def _changed(uri: str, why: str) -> ConflictError:
 
 
 @contextmanager
-def _delta_errors(uri: str, *, reading: bool) -> Iterator[None]:
+def delta_errors(uri: str, *, reading: bool) -> Iterator[None]:
     """The one place where an exception of delta-rs becomes an error of ours."""
     try:
         yield
@@ -438,6 +552,14 @@ def translated(error: Exception, uri: str, *, reading: bool) -> StreamPipelineEr
         reading: Whether the call could not have changed the table.
     """
     number = _OS_ERROR.search(str(error))
+    if breaking := _BREAKING_ROWS.search(str(error)):  # what follows there are values of these rows
+        return UnsupportedTableError(
+            f"Table {uri} does not take {breaking.group(1)} of the staged rows: a column of theirs is null and must not be.",
+            exists="The rows stay staged.",
+            safe="Nothing was committed.",
+            remedy=f"Undo what has changed in the table and publish again, or {BEGIN_ANEW}.",
+            table=uri,
+        )
     evidence = {"table": uri, "cause": f"{type(error).__name__}: {error}"}
     if isinstance(error, CommitFailedError) and not number:
         return ConflictError(

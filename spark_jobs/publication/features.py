@@ -1,6 +1,8 @@
 """Which tables can be published into exactly once, and by whom."""
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from spark_jobs.protocol.documents import Publisher, SinkMode
 
@@ -40,6 +42,14 @@ SPARK_FEATURES = DELTA_RS_FEATURES | {
 }
 """The table features that Spark can commit with what was staged before: it adds what they need in the transaction itself."""
 
+_CONSTRAINT = "delta.constraints."
+_MAPPING_MODE = "delta.columnMapping.mode"
+_MAPPING = frozenset({"delta.columnMapping.id", "delta.columnMapping.physicalName"})
+_HAS_MEANING = re.compile(r"delta\.|__|CURRENT_DEFAULT|EXISTS_DEFAULT")
+"""The beginnings of what Delta and Spark note of a column; other notes are for people."""
+_MERGED_TYPES = re.compile(
+    r"boolean|byte|short|integer|long|float|double|string|binary|date|timestamp|timestamp_ntz|decimal\(\d+, ?\d+\)"
+)
 _FORGETTING = "delta.setTransactionRetentionDuration"
 _IDENTITY = "identityColumns"
 _LEGACY_IDENTITY_WRITER = 6
@@ -69,6 +79,28 @@ def obstacles(
     return found
 
 
+def merge_obstacles(fields: Iterable[Mapping[str, Any]], configuration: Mapping[str, str]) -> list[str]:
+    """What a table has that delta-rs cannot merge rows into as Spark does; empty if nothing.
+
+    A merge computes what the table says of its rows. Where that is an expression, it is Spark's.
+
+    Args:
+        fields: The table's columns, as Delta writes them.
+        configuration: The table's properties.
+    """
+    found = [name for name in sorted(configuration) if name.startswith(_CONSTRAINT)]
+    if configuration.get(_MAPPING_MODE, "none").lower() not in ("none", "name"):
+        found.append(f"{_MAPPING_MODE}={configuration[_MAPPING_MODE]}")
+    for field in fields:
+        if not (isinstance(field["type"], str) and _MERGED_TYPES.fullmatch(field["type"])):
+            found.append(
+                f"column {field['name']} of type {field['type'] if isinstance(field['type'], str) else field['type']['type']}"
+            )
+        meanings = sorted(name for name in field["metadata"] if _HAS_MEANING.match(name) and name not in _MAPPING)
+        found += [f"{name} on column {field['name']}" for name in meanings]
+    return found
+
+
 def candidates(mode: SinkMode) -> tuple[Publisher, ...]:
-    """Who could publish a sink of this mode, best first."""
-    return (Publisher.DELTA_RS, Publisher.SPARK) if mode in (SinkMode.APPEND, SinkMode.COMPLETE) else (Publisher.SPARK,)
+    """Who could publish a sink of this mode, best first. A history is made from the table's own rows, by Spark alone."""
+    return (Publisher.SPARK,) if mode is SinkMode.HISTORY else (Publisher.DELTA_RS, Publisher.SPARK)

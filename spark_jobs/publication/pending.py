@@ -1,8 +1,9 @@
 """What is not public yet: which checkpoints a sink's table still lacks, and whether they may go into it as it is now."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from shlex import quote
 from typing import Any
@@ -26,6 +27,7 @@ from spark_jobs.publication.fitting import conditions_of, misfits_of
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.storage.files import Files
 
+_LOG = logging.getLogger(__name__)
 CLOSED = CheckpointId(2**63 - 1)
 """The version of an app id whose incarnation was abandoned: nothing of it can be published any more."""
 
@@ -290,11 +292,26 @@ def prepare(
     for group in alike(pending, sink) if together else _groups(pending, sink, by_round=by_round):
         counting = _counting(group, sink)
         added = tuple(line for m in counting for line in lines[m.checkpoint])
-        replace = counting[0].sinks[sink].replace or (counting[0] is pending[0] and carries_replacement)
+        replaces = counting[0].sinks[sink].replace or (counting[0] is pending[0] and carries_replacement)
         unchecked = {name: each for m in counting for name, each in conditions_now(m.sinks[sink], table).items()}
-        transactions.append(PendingTransaction(publisher, reached, tuple(group), added, replace, unchecked if added else {}))
+        pending_now = PendingTransaction(publisher, reached, tuple(group), added, replaces, unchecked if added else {})
+        transactions.append(_by_spark_if_needed(pending_now, sink, table))
         reached = group[-1].checkpoint
     return transactions
+
+
+def _by_spark_if_needed(pending: PendingTransaction, sink: SinkName, table: OpenTable) -> PendingTransaction:
+    """Returns a transaction with Spark as its publisher if it is a merge that delta-rs leaves to Spark."""
+    cut = pending.cut(sink)
+    if cut.merge is None or pending.publisher is Publisher.SPARK:
+        return pending
+    from spark_jobs.publication.delta_rs_merge import why_spark  # pyarrow: only where it is needed
+
+    reasons = why_spark(cut, table, pending.lines, replace=pending.replace)
+    if not reasons:
+        return pending
+    _LOG.info("sink %s: Spark merges checkpoint %s: %s", sink, pending.manifest.checkpoint, "; ".join(reasons))
+    return replace(pending, publisher=Publisher.SPARK)
 
 
 def _groups(pending: list[Manifest], sink: SinkName, *, by_round: bool) -> list[list[Manifest]]:

@@ -245,6 +245,8 @@ class SinkLine:
     table: str
     app: AppId
     publisher: Publisher
+    has_keys: bool = False
+    """Whether the sink's rows are merged by keys: Spark may publish some of them, and delta-rs others."""
 
 
 def close_incarnation(files: Files, line: SinkLine, decided_on: CheckpointId | None, publishers: Publishers) -> None:
@@ -296,7 +298,7 @@ def _close(
                 _land(lambda: transaction.close(CLOSED, {"closed": line.app}), line.table, line.app, CLOSED)
         return reached
 
-    with _alone(files, line.sink, publisher):
+    with _alone(files, line.sink, takes_turns=publisher is Publisher.SPARK or line.has_keys):
         return _persist(close)
 
 
@@ -338,15 +340,13 @@ def _publish_sink(
             transactions = plan_again()
         if not transactions:
             return
-        publisher = transactions[0].publisher
-        with _alone(turns, sink, publisher):
+        cut, by = manifest.sinks[sink], {transaction.publisher for transaction in transactions}
+        with _alone(turns, sink, takes_turns=Publisher.SPARK in by or cut.mode.has_keys):
             for transaction in transactions:
                 _commit(sink, transaction, publishers)
-            table = _confirm(manifest.sinks[sink], sink, manifest.checkpoint)
-            if publisher is Publisher.SPARK:
-                cut = manifest.sinks[sink]
-                publishers.keep_deleted_keys_small(cut, table.transaction_version(cut.app))
-        if publisher is Publisher.DELTA_RS:
+            table = _confirm(cut, sink, manifest.checkpoint)
+            publishers.keep_deleted_keys_small(cut, table.transaction_version(cut.app))
+        if Publisher.DELTA_RS in by:
             publishers.keep_log_short(table)
 
     _persist(carry_out, tries=_TRIES + len(plan))  # each transaction that somebody else makes costs at most one try
@@ -357,7 +357,7 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
     transaction = publishers.begin(pending.publisher, cut.table, cut.app)
     refuse_overtaken(sink, transaction.table.transaction_version(cut.app), pending.after)
     refuse_changed(transaction.table, sink, pending.manifests)
-    if transaction.table.obstacles(pending.publisher):
+    if transaction.table.obstacles(pending.publisher, cut.mode):
         raise ConflictError(
             f"Somebody else has changed table {cut.table} since it was looked at: it is published by another publisher now.",
             safe="Nothing was committed.",
@@ -456,9 +456,12 @@ def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> OpenTabl
 
 
 @contextmanager
-def _alone(files: Files, sink: SinkName, publisher: Publisher) -> Iterator[None]:
-    """Lets one process at a time publish through Spark: its log on a local file system is no compare-and-swap between processes."""
-    if publisher is Publisher.DELTA_RS:
+def _alone(files: Files, sink: SinkName, *, takes_turns: bool) -> Iterator[None]:
+    """Lets one process at a time publish into a sink that Spark may publish into.
+
+    Spark's log on a local file system is no compare-and-swap between processes.
+    """
+    if not takes_turns:
         yield
         return
     check_workspace(files)  # an empty place under its path would be a turn of its own

@@ -22,7 +22,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction, java_causes, java_message
-from spark_jobs.publication.delta_rs import OpenTable, open_table, translated
+from spark_jobs.publication.delta_rs import LARGE_FILE_BYTES, OpenTable, open_table, translated
 from spark_jobs.publication.fitting import renaming
 from spark_jobs.publication.merges import keyed_merge, read_events
 from spark_jobs.publication.scratch_table import column_of, scratch_table
@@ -31,8 +31,6 @@ from spark_jobs.publication.staged_files import table_directory
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _COMPACTED_SIZES = ("spark.databricks.delta.optimize.minFileSize", "spark.databricks.delta.optimize.maxFileSize")
-_LARGE_FILE_BYTES = 64 * 1024 * 1024
-"""Files that are as large are not compacted again: so much is written anew at most, beside what has been added since."""
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
@@ -103,7 +101,7 @@ class SparkPublisher:
         """
         session = self._session()
         for key in _COMPACTED_SIZES:
-            session.conf.set(key, str(_LARGE_FILE_BYTES))
+            session.conf.set(key, str(LARGE_FILE_BYTES))
         with _spark_errors(uri):
             DeltaTable.forPath(session, _path(uri)).optimize().executeCompaction()
 

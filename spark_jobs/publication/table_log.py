@@ -15,12 +15,14 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import unquote
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.delta_log import LAST_CHECKPOINT, LogListing, commit_name
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.local import LocalFiles
 
 _FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
 _COLUMNS = {"protocol": "minReaderVersion", "metaData": "id", "txn": "appId"}
@@ -67,7 +69,7 @@ class TableLog:
         self._files, self._table = files, table
         self._recent: tuple[TableState, ...] = ()
         """The newest known versions, oldest first, without a gap."""
-        self._files_most = 0
+        self._file_count = 0
         self._checkpoint: int | None = None
 
     def newest(self) -> TableState:
@@ -105,7 +107,11 @@ class TableLog:
         for state in self._recent:
             if state.version == version and self._is_unchanged(state):
                 return state
-        return self._read(LogListing(self._files.names("")), version)[-1]
+        file_count = self._file_count
+        try:
+            return self._read(LogListing(self._files.names("")), version)[-1]
+        finally:
+            self._file_count = file_count  # which is that of the newest version
 
     def commits(self) -> Iterator[list[Mapping[str, Any]]]:
         """Returns all actions of the commits that are still in the log, oldest first. Reads every one of them.
@@ -148,6 +154,18 @@ class TableLog:
             )
         self._files.create(commit_name(after.version + 1), commit)
 
+    def sync_written(self, version: int) -> None:
+        """Makes the commit of a version durable, and the files that it adds. For commits that others have made for us.
+
+        Raises:
+            StorageError: The storage fails.
+        """
+        actions = [json.loads(line) for line in self._files.read(commit_name(version)).splitlines() if line.strip()]
+        added = [action[kind]["path"] for action in actions for kind in ("add", "cdc") if kind in action]
+        directory = local_path(self._files).parent
+        LocalFiles(directory, has_url=False).sync(*map(unquote, added))
+        self._files.sync(commit_name(version))
+
     @property
     def commits_since_checkpoint(self) -> int:
         """How many commits a reader has to read after the newest checkpoint, as of the last :meth:`newest`."""
@@ -155,9 +173,9 @@ class TableLog:
         return newest - (0 if self._checkpoint is None else self._checkpoint)
 
     @property
-    def files_most(self) -> int:
-        """How many files the table has at most, as of the last :meth:`newest`: files that were removed may be counted."""
-        return self._files_most
+    def file_count(self) -> int:
+        """About how many files the table has, as of the last :meth:`newest`."""
+        return self._file_count
 
     def _followed(self, listed: "LogListing") -> tuple[TableState, ...]:
         """The known versions and those committed since; empty where the log has to be read from the start."""
@@ -182,7 +200,7 @@ class TableLog:
         if not listed.commits.issuperset(newer):
             raise self._gone(version)
         if version == listed.newest:
-            self._files_most = self._files_in_checkpoint(base)
+            self._file_count = self._files_in_checkpoint(base)
         if base is None:
             first = self._begun(newer)
             return (first, *self._replayed(first, newer[1:]))
@@ -234,15 +252,19 @@ class TableLog:
         for chunk in self._files.chunks(commit_name(version)):
             mark = mark or sha256(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
-            actions.extend(self._parsed(lines))
-        actions.extend(self._parsed([rest]))
+            actions.extend(self._parsed(self._counted(lines)))
+        actions.extend(self._parsed(self._counted([rest])))
         return actions, mark or sha256(b"")
+
+    def _counted(self, lines: list[bytes]) -> list[bytes]:
+        """Counts the files that a commit adds and removes."""
+        for line in lines:
+            self._file_count += line.startswith(b'{"add":') - line.startswith(b'{"remove":')
+        return lines
 
     def _parsed(self, lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
         for line in lines:
-            if line.startswith(_FILE_ACTIONS):
-                self._files_most += line.startswith(b'{"add":')
-            elif line.strip():
+            if line.strip() and not line.startswith(_FILE_ACTIONS):
                 try:
                     action = json.loads(line)
                 except ValueError as error:

@@ -10,7 +10,7 @@ from spark_jobs.protocol.documents import Publisher, SinkCut
 from spark_jobs.protocol.errors import SparkRequiredError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.deleted_keys import fold, is_due
-from spark_jobs.publication.delta_rs import DeltaRsTransaction, OpenTable, open_table, rows_by_file
+from spark_jobs.publication.delta_rs import DeltaRsKeeper, DeltaRsTransaction, OpenTable, open_table, rows_by_file
 from spark_jobs.storage.open import open_files
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Publishers:
         """
         if not table.needs_checkpoint():
             return
-        if table.files_most <= SMALL_FILES:
+        if table.file_count <= SMALL_FILES:
             try:
                 table.write_checkpoint()
             except StreamPipelineError as error:
@@ -154,7 +154,8 @@ class Publishers:
         try:
             files = open_files(uri)
             if is_due(files):
-                fold(files, uri, cut.app, reached, self._by_spark(uri))
+                keeper = DeltaRsKeeper() if not open_table(uri).obstacles(Publisher.DELTA_RS) else self._by_spark(uri)
+                fold(files, uri, cut.app, reached, keeper)
         except (StreamPipelineError, OSError) as error:
             _LOG.warning("the deleted keys in table %s are not folded: %s", uri, error)
 

@@ -1,4 +1,4 @@
-"""Spark's publishers of one sink take turns: its log on a local file system is a compare-and-swap only within one process."""
+"""Publishers of a sink that Spark may publish into take turns: its log is a compare-and-swap only within one process."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +15,7 @@ from spark_jobs.publication import publisher
 from spark_jobs.publication.publisher import SinkLine, close_incarnation, publish
 from spark_jobs.publication.transactions import Publishers, Transaction
 from spark_jobs.storage.files import local_path
+from tests.support.sink_kinds import Kind, cut_of
 from tests.support.staged_pipeline import HOURLY, StagedPipeline
 from tests.support.systems import quick
 
@@ -37,12 +38,13 @@ class InPlaceOfSpark(Publishers):
         return transaction
 
 
-@pytest.fixture
-def pipeline(tmp_path: Path) -> StagedPipeline:
-    """With a checkpoint that Spark is to publish."""
+@pytest.fixture(params=["by Spark", "by keys"])
+def pipeline(tmp_path: Path, request: pytest.FixtureRequest) -> StagedPipeline:
+    """With a checkpoint that Spark is to publish; or the next one of its sink."""
     made = StagedPipeline(quick(tmp_path / "home"), tmp_path)
     made.make_table(HOURLY)
-    made.checkpoint({HOURLY: [(1, "a")]}, cut={"publisher": Publisher.SPARK})
+    cut = {"publisher": Publisher.SPARK} if request.param == "by Spark" else cut_of(made, Publisher.DELTA_RS, Kind.UPSERT)
+    made.checkpoint({HOURLY: [(1, "a")]}, cut=cut)
     return made
 
 
@@ -51,10 +53,9 @@ def publish_by(pipeline: StagedPipeline, publishers: Publishers) -> None:
 
 
 def close_by(pipeline: StagedPipeline, publishers: Publishers) -> None:
-    app = pipeline.store.manifest(CheckpointId(1)).sinks[HOURLY].app
-    close_incarnation(
-        pipeline.files, SinkLine(HOURLY, pipeline.tables[HOURLY], app, Publisher.SPARK), CheckpointId(1), publishers
-    )
+    cut = pipeline.store.manifest(CheckpointId(1)).sinks[HOURLY]
+    line = SinkLine(HOURLY, cut.table, cut.app, cut.publisher, cut.mode.has_keys)
+    close_incarnation(pipeline.files, line, CheckpointId(1), publishers)
 
 
 @pytest.mark.parametrize("second", [publish_by, close_by])

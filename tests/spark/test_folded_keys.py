@@ -88,7 +88,7 @@ def test_keys_of_any_name_are_folded_and_large_files_stay_as_they_are(
     live = folded()
     assert len(live) == 1
     assert data_in(table) > before, "the next fold deletes them"
-    monkeypatch.setattr("spark_jobs.publication.spark._LARGE_FILE_BYTES", 5_000)
+    monkeypatch.setattr("spark_jobs.publication.spark.LARGE_FILE_BYTES", 5_000)
     rows.where("seq < 2").write.format("delta").mode("append").save(str(table))
     needed = open_table(table.as_uri()).facts.version
     rows.where("seq < 3").write.format("delta").mode("append").save(str(table))

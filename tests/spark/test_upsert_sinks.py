@@ -103,7 +103,7 @@ def test_nothing_is_in_the_tables_directory_before_the_publication(site: Site) -
     inputs.write_versions(site.home.parent / "changes", changes(200), 1)
     site.run(pipeline_of(site, publish="external"))
     assert not list((site.tables / "customers").rglob("*.parquet"))
-    assert site.manifest().sinks["customers"].publisher is Publisher.SPARK  # type: ignore[index]
+    assert site.manifest().sinks["customers"].publisher is Publisher.DELTA_RS  # type: ignore[index]
 
 
 @pytest.mark.nightly

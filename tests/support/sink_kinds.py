@@ -42,7 +42,8 @@ def cut_of(pipeline: StagedPipeline, publisher: Publisher, kind: Kind) -> Mappin
         rule: dict[str, Any] = {"sequence_by": None, "apply_as_deletes": None, "tombstones": None}
         if kind is Kind.SEQUENCED:
             rule = {"sequence_by": "day", "apply_as_deletes": "day LIKE '%!'", "tombstones": _made(pipeline, "tombstones")}
-        cut["merge"] = MergeCut(keys=("id",), staged_in=_made(pipeline, "channel"), **rule)
+        above = 2**28 if publisher is Publisher.DELTA_RS else 0
+        cut["merge"] = MergeCut(keys=("id",), staged_in=_made(pipeline, "channel"), spark_above_bytes=above, **rule)
     return MappingProxyType(cut)
 
 

@@ -41,7 +41,8 @@ class Feature:
         elsewhere: The columns that engines other than Spark are asked for; by default all.
         between: SQL between the two rounds, as ``before``.
         deleted: Which rows a statement of ``between`` deletes.
-        publisher: Who publishes an append or a replacement; an upsert is always Spark's.
+        publisher: Who publishes an append or a replacement.
+        merged_by: Who publishes an upsert.
         modes: Which modes can be had; the others are refused.
         everyday: The modes that every run of the tests tries; the others wait for the night.
         readers: Who, besides Spark, reads the table.
@@ -62,6 +63,7 @@ class Feature:
     between: tuple[str, ...] = ()
     deleted: str = "false"
     publisher: Publisher = DELTA_RS
+    merged_by: Publisher = DELTA_RS
     modes: frozenset[SinkMode] = ALL_MODES
     everyday: frozenset[SinkMode] = frozenset({SinkMode.APPEND})
     readers: frozenset[str] = READERS
@@ -78,7 +80,7 @@ class Feature:
 
     def published_by(self, mode: SinkMode) -> Publisher:
         """Who publishes a sink of this mode."""
-        return SPARK if mode is SinkMode.UPSERT else self.publisher
+        return SPARK if SPARK in (self.publisher, self.merged_by if mode is SinkMode.UPSERT else DELTA_RS) else DELTA_RS
 
     def create(self, table: str) -> str:
         """The statement that makes the table."""
@@ -99,6 +101,7 @@ FEATURES = (
         frozenset({"checkConstraints"}),
         properties={"delta.constraints.small": "value < 1000"},
         everyday=AT_NIGHT,
+        merged_by=SPARK,
     ),
     Feature(
         "`NOT NULL`",
@@ -113,6 +116,7 @@ FEATURES = (
         clauses="PARTITIONED BY (hour)",
         staged=(*STAGED, "at"),
         answer=(*STAGED, "at", "hour(at) AS hour", "seq * 2 AS double"),
+        merged_by=SPARK,
     ),
     Feature(
         "column mapping by name",
@@ -139,6 +143,7 @@ FEATURES = (
         frozenset({"columnMapping"}),
         properties={"delta.columnMapping.mode": "id"},
         everyday=AT_NIGHT,
+        merged_by=SPARK,
     ),
     Feature(
         "deletion vectors",
@@ -177,6 +182,7 @@ FEATURES = (
         columns_of_answer=(*STAGED, "to_json(payload) AS payload"),
         elsewhere=STAGED,
         everyday=AT_NIGHT,
+        merged_by=SPARK,
     ),
     Feature(
         "v2 checkpoints",

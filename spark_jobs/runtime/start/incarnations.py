@@ -165,7 +165,7 @@ def _lines(
 ) -> Iterable[SinkLine]:
     """Returns what one incarnation could publish."""
     found = {
-        (sink, cut.table): SinkLine(sink, cut.table, cut.app, cut.publisher)
+        (sink, cut.table): SinkLine(sink, cut.table, cut.app, cut.publisher, cut.mode.has_keys)
         for manifest in manifests
         if manifest.incarnation == incarnation
         for sink, cut in manifest.sinks.items()
@@ -173,7 +173,8 @@ def _lines(
     for sink, (table, mode) in sinks.items():
         with suppress(NotFoundError):
             app = app_id(pipeline, incarnation, sink)
-            found.setdefault((sink, table), SinkLine(sink, table, app, choose_publisher(open_table(table), mode)))
+            publisher = choose_publisher(open_table(table), mode)
+            found.setdefault((sink, table), SinkLine(sink, table, app, publisher, mode.has_keys))
     return found.values()
 
 

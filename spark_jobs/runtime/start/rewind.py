@@ -115,7 +115,8 @@ class SavepointTables:
         """
         for sink, cut in self.kept.items():
             if decided[cut.app] != CLOSED:
-                close_incarnation(self._home, SinkLine(sink, cut.table, cut.app, cut.publisher), decided[cut.app], publishers)
+                line = SinkLine(sink, cut.table, cut.app, cut.publisher, cut.mode.has_keys)
+                close_incarnation(self._home, line, decided[cut.app], publishers)
 
     def refuse_lost_by_dropping(self) -> None:
         """Refuses to leave a sink out that has rows which are staged and not public.

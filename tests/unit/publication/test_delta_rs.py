@@ -138,14 +138,14 @@ def test_what_the_page_calls_refused_is_refused_in_every_mode(tmp_path: Path, re
     assert refused.evidence in error.value.failed
 
 
-def test_delta_rs_publishes_what_it_can_and_spark_what_merges(tmp_path: Path) -> None:
+def test_delta_rs_publishes_what_it_can_and_spark_histories(tmp_path: Path) -> None:
     uri = table_with(tmp_path, "appendOnly")
     chosen = {mode: check_publishable(uri, mode)[1] for mode in SinkMode}
     assert chosen == {
         SinkMode.APPEND: Publisher.DELTA_RS,
         SinkMode.COMPLETE: Publisher.DELTA_RS,
-        SinkMode.UPSERT: Publisher.SPARK,
-        SinkMode.INSERT: Publisher.SPARK,
+        SinkMode.UPSERT: Publisher.DELTA_RS,
+        SinkMode.INSERT: Publisher.DELTA_RS,
         SinkMode.HISTORY: Publisher.SPARK,
     }
 

@@ -692,7 +692,7 @@ def log_checkpoints(pipeline: StagedPipeline) -> list[int]:
 def test_the_log_of_a_small_table_gets_a_checkpoint_at_its_interval(pipeline: StagedPipeline) -> None:
     many_published(pipeline, 5, WITHOUT_SPARK)
     assert log_checkpoints(pipeline) == [2, 4]
-    assert open_table(pipeline.tables[HOURLY]).files_most == 5
+    assert open_table(pipeline.tables[HOURLY]).file_count == 5
 
 
 @pytest.mark.usefixtures("short_logs")

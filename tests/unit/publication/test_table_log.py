@@ -340,12 +340,12 @@ def test_how_many_commits_and_files_there_are_is_known(table: Table) -> None:
     for _ in range(3):
         table.append()
     table.looked.newest()
-    assert (table.looked.commits_since_checkpoint, table.looked.files_most) == (3, 3)
+    assert (table.looked.commits_since_checkpoint, table.looked.file_count) == (3, 3)
     DeltaTable(table.uri).create_checkpoint()
     table.append()
     for look in (table.looked, table.anew()):
         look.newest()
-        assert (look.commits_since_checkpoint, look.files_most) == (1, 4)
+        assert (look.commits_since_checkpoint, look.file_count) == (1, 4)
 
 
 def test_rows_and_app_ids_are_no_difference_and_all_else_is(table: Table) -> None:
