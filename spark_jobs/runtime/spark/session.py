@@ -30,6 +30,7 @@ from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.class_archive import archive_path, using
 from spark_jobs.runtime.spark.delta_jars import DeltaJars
 from spark_jobs.runtime.spark.starting import ended_unless_started
+from spark_jobs.storage.object_store_settings import S3_FILE_SYSTEM, ObjectStoreSettings
 
 JAVA_MIN = 17
 REQUIRED_SETTINGS: Mapping[str, str] = {
@@ -118,6 +119,7 @@ def start_session(
 
     Raises:
         MissingRequirementError: Java or Delta's jars are missing.
+        RejectedError: The settings name another object store than the environment.
     """
     java = check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the first python3 on the PATH
@@ -126,7 +128,12 @@ def start_session(
 
     master = conf.get("spark.master", os.environ.get("MASTER", "local[*]"))
     settings = (
-        _DEFAULTS | {"spark.master": master, "spark.app.name": app_name} | _shuffle_partitions(master) | dict(conf) | _DELTA
+        _DEFAULTS
+        | {"spark.master": master, "spark.app.name": app_name}
+        | _shuffle_partitions(master)
+        | ObjectStoreSettings.of(os.environ).for_spark(conf)
+        | dict(conf)
+        | _DELTA
     )
     if driver_memory:
         settings["spark.driver.memory"] = driver_memory
@@ -143,8 +150,8 @@ def start_session(
     try:
         with ended_unless_started(), using(archive_path(java)):
             if known is not None:
-                return _started(builder)
-            session = _started(configure_spark_with_delta_pip(builder, extra_packages=list(packages)))
+                return _with_s3(_started(builder))
+            session = _with_s3(_started(configure_spark_with_delta_pip(builder, extra_packages=list(packages))))
     except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
         raise MissingRequirementError(
             f"Spark did not start: {str(error).strip().splitlines()[0]}.",
@@ -174,7 +181,8 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
         warehouse: The directory that a Spark without a metastore makes, although nothing is put there.
 
     Raises:
-        RejectedError: ``spark-submit`` was given a setting that a guarantee needs otherwise.
+        RejectedError: ``spark-submit`` was given a setting that a guarantee needs otherwise, or that names another object store than the
+            environment.
         MissingRequirementError: Spark does not start, or Delta's jars were not given to ``spark-submit``.
     """
     submitted = dict(SparkConf().getAll())
@@ -187,15 +195,18 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
                 setting=key,
             )
     builder = SparkSession.Builder()
-    aside = {"spark.sql.warehouse.dir": warehouse} if (submitted | dict(conf)).get(_CATALOG, _FORGETS) == _FORGETS else {}
+    given = dict(conf) | submitted
+    aside = {"spark.sql.warehouse.dir": warehouse} if given.get(_CATALOG, _FORGETS) == _FORGETS else {}
+    stores = ObjectStoreSettings.of(os.environ).for_spark(given)
     for key, value in (
-        _SUBMITTED_DEFAULTS | _PATHS_OF_THIS_HOST | aside | {"spark.app.name": app_name} | dict(conf) | _DELTA
+        _SUBMITTED_DEFAULTS | _PATHS_OF_THIS_HOST | aside | {"spark.app.name": app_name} | stores | dict(conf) | _DELTA
     ).items():
         if key not in submitted:
             builder = builder.config(key, value)
     try:
         session = builder.getOrCreate()
         session.catalog.databaseExists("default")  # loads Delta's catalog; getOrCreate alone does not miss it
+        _with_s3(session)
     except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
         lines, minor = str(error).strip().splitlines(), ".".join(spark_version.split(".")[:2])
         reason = next((line.lstrip(": ") for line in lines if "Exception: " in line), lines[0])
@@ -204,6 +215,13 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
             safe="Nothing was started.",
             remedy=f"Give spark-submit Delta's jars: --packages io.delta:delta-spark_{minor}_2.13:VERSION.",
         ) from error
+    return session
+
+
+def _with_s3(session: SparkSession) -> SparkSession:
+    """Gives ``s3:`` the file system of ``s3a:``, unless the cluster has another one for it: they are one place in two spellings."""
+    java_context: Any = session.sparkContext._jsc
+    java_context.hadoopConfiguration().setIfUnset("fs.s3.impl", S3_FILE_SYSTEM)
     return session
 
 
@@ -262,7 +280,7 @@ def session_for_run(spark: SparkSession) -> SparkSession:
                 safe="Nothing was started.",
                 remedy=f"Build it with delta.configure_spark_with_delta_pip and {key}={value}.",
             )
-    own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    own = SparkSession(_with_s3(spark).sparkContext, spark._jsparkSession.cloneSession())
     for key, value in (dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST | _SCHEMA_LOGS).items():
         own.conf.set(key, value)
     if own.conf.get(CHECKPOINT_FILES, None) is None:
