@@ -390,6 +390,22 @@ class QuietQueries:
         java_class(spark, "org.apache.logging.log4j.core.config.Configurator").setLevel(cls._LOGGER, level)
 
 
+def has_class(spark: SparkSession, name: str) -> bool:
+    """Returns whether the application's jars have a class."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        java_class(spark, "org.apache.spark.util.Utils").classForName(name, False, False)
+    except Py4JJavaError:
+        return False
+    return True
+
+
+def hadoop_version(spark: SparkSession) -> str:
+    """Returns the version of the Hadoop that Spark runs with, such as ``3.5.0``."""
+    return str(java_class(spark, "org.apache.hadoop.util.VersionInfo").getVersion())
+
+
 class WorkLock:
     """The JVM's lock on a home's work directory: whoever holds it is the only one that runs stages there.
 
