@@ -10,7 +10,7 @@ from spark_jobs.api.address import TableAddress
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.publication.staged_files import check_no_file
 from spark_jobs.runtime.spark.session import default_location, table_location
-from spark_jobs.storage.table_uris import table_uri
+from spark_jobs.storage.table_uris import is_in_store, table_uri
 
 
 @dataclass(frozen=True)
@@ -60,4 +60,13 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
             remedy="Name a Delta table." if exists else f"Create it first: CREATE TABLE {name} (…) USING delta.",
             table=name,
         )
-    return TablePlace(table_uri(unquote(urlsplit(location).path) if location.startswith("file:") else unquote(location)), name)
+    uri = table_uri(unquote(urlsplit(location).path) if location.startswith("file:") else unquote(location))
+    if not exists and is_in_store(uri):
+        raise UnsupportedTableError(
+            f"Table {name} does not exist, and its catalog would make it in a store: {uri}.",
+            exists="Spark's own commit there could replace one of somebody else.",
+            safe="Nothing was written.",
+            remedy=f"Create it first: CREATE TABLE {name} (…) USING delta. Or give the sink a path, which this runtime makes itself.",
+            table=name,
+        )
+    return TablePlace(uri, name)
