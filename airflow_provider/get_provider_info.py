@@ -13,7 +13,7 @@ _FIELDS: dict[str, Any] = {
     },
     "workspace_root": {
         "label": "Workspace root",
-        "description": "The directory in which homes that are in a store have their workspaces, on the hosts of drivers and executors.",
+        "description": "Homes in a store have their workspaces in it; drivers and executors share it. A local master needs none.",
         "schema": _TEXTS,
     },
     "savepoint_root": {

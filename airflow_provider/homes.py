@@ -24,7 +24,7 @@ def open_home(home: str | None, roots: Sequence[str], workspace_root: str | None
         home: A path or URL; a relative path starts at the first root.
         roots: Directories, or prefixes in stores, that may hold homes.
         workspace_root: The directory in which each home in a store has its workspace, at the first start under the home's name; None:
-            no workspace is looked into.
+            a home that begins has none, and no workspace is looked into.
 
     Raises:
         AccessDeniedError: It is outside every root, or is a root itself, or there are no roots.
@@ -100,7 +100,7 @@ def check_roots(
     Args:
         roots: Those of homes.
         savepoint_roots: Those of savepoints.
-        workspace_root: That of workspaces, which homes in stores need.
+        workspace_root: That of workspaces, which homes in stores need for drivers in a cluster.
         driver_is_here: Drivers run on this host, which has to have that directory then.
 
     Returns:
@@ -127,7 +127,7 @@ def check_roots(
 def _workspaces(away: Sequence[str], workspace_root: str | None, driver_is_here: bool) -> str:
     """What there is for the workspaces of homes in stores."""
     if not workspace_root:
-        return f" Those in {', '.join(away)} can be waited for, but not begun: workspace_root is empty."
+        return f" Those in {', '.join(away)} have no workspaces: drivers keep their work on their own disks, and need a local master."
     if not driver_is_here:
         return f" Those in {', '.join(away)} have their workspaces in {workspace_root}, on the driver's host."
     if not os.path.isdir(workspace_root):

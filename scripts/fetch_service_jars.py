@@ -1,4 +1,4 @@
-"""Puts the jars of a Kafka broker, of Spark's sources for Kafka and Avro, and of HDFS into Ivy's cache, and lists them in files.
+"""Puts the jars of a Kafka broker, of Spark's sources for Kafka and Avro, of HDFS and of S3 into Ivy's cache, and lists them in files.
 
 For the tests only. Who runs pipelines names a source to Spark: ``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION``.
 """
@@ -29,9 +29,17 @@ HDFS = (
     "ch.qos.reload4j:reload4j:1.2.25",  # its classes ask for it, and do not bring it
     "org.slf4j:slf4j-simple:1.7.36",
 )
+S3 = (
+    "org.apache.hadoop:hadoop-aws:3.5.0",
+    "software.amazon.awssdk:s3:2.35.4",
+    "software.amazon.awssdk:s3-transfer-manager:2.35.4",
+    "software.amazon.awssdk:sts:2.35.4",
+)
+WITHOUT = "software.amazon.awssdk:bundle,io.netty:*,commons-logging:*,commons-codec:*,org.apache.httpcomponents:*,org.slf4j:*"
+"""The bundle has the whole of AWS, 686 MB; the others Spark brings itself, in versions of its own."""
 
 
-def main(broker: Path, sources: Path, hdfs: Path) -> None:
+def main(broker: Path, sources: Path, hdfs: Path, s3: Path) -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     launch: Any = launch_gateway
     gateway = launch()
@@ -42,17 +50,18 @@ def main(broker: Path, sources: Path, hdfs: Path) -> None:
         write_list(broker, _resolved(gateway.jvm, BROKER, transitive=True) + scala)
         write_list(sources, _resolved(gateway.jvm, SOURCES, transitive=False))
         write_list(hdfs, _resolved(gateway.jvm, HDFS, transitive=True))
+        write_list(s3, _resolved(gateway.jvm, S3, transitive=True, without=WITHOUT))
     finally:
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait()
 
 
-def _resolved(jvm: Any, packages: Sequence[str], *, transitive: bool) -> list[str]:
+def _resolved(jvm: Any, packages: Sequence[str], *, transitive: bool, without: str = "") -> list[str]:
     """As ``--packages`` does it, but without a Spark application and its class path."""
     settings = jvm.scala.Option.apply(None)
     jars = jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(
-        transitive, "", ",".join(packages), None, None, settings
+        transitive, without, ",".join(packages), None, None, settings
     )
     return [str(jar) for jar in jvm.scala.jdk.javaapi.CollectionConverters.asJava(jars)]
 

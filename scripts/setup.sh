@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh packages    .venv with the packages of constraints.txt: enough for `make check`
 #   scripts/setup.sh everything  also Java and Delta's jars: what Spark needs
-#   scripts/setup.sh warm        also what the tests need: a Kafka broker, HDFS, and Spark's classes as Java keeps them (dozens of starts take less time)
+#   scripts/setup.sh warm        also what the tests need: a Kafka broker, HDFS, S3's client, and Spark's classes as Java keeps them (dozens of starts take less time)
 #
 # Each part leaves a stamp when it is whole, so that an interrupted set-up can simply be run again.
 set -euo pipefail
@@ -149,10 +149,11 @@ fetch_jars() {
 }
 
 fetch_service_jars() {
-    local broker=$venv/.kafka-broker.jars sources=$venv/.source.jars hdfs=$venv/.hdfs.jars
-    if jars_are_there "$broker" && jars_are_there "$sources" && jars_are_there "$hdfs" &&
-        [ "$hdfs" -nt scripts/fetch_service_jars.py ]; then return; fi
-    watched "Kafka's, Avro's and HDFS's jars" "$python" -m scripts.fetch_service_jars "$broker" "$sources" "$hdfs" || explain "Kafka's, Avro's and HDFS's jars"
+    local broker=$venv/.kafka-broker.jars sources=$venv/.source.jars hdfs=$venv/.hdfs.jars s3=$venv/.s3.jars
+    if jars_are_there "$broker" && jars_are_there "$sources" && jars_are_there "$hdfs" && jars_are_there "$s3" &&
+        [ "$s3" -nt scripts/fetch_service_jars.py ]; then return; fi
+    watched "Kafka's, Avro's, HDFS's and S3's jars" "$python" -m scripts.fetch_service_jars "$broker" "$sources" "$hdfs" "$s3" ||
+        explain "Kafka's, Avro's, HDFS's and S3's jars"
 }
 
 keep_classes() { # of use only: without them every start of Spark is some seconds slower

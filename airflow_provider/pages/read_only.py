@@ -53,6 +53,9 @@ class _ReadOnlyStore:
         read = self.read(path)
         return Digest(len(read), sha256(read))
 
+    def size_bytes(self, path: str) -> int | None:
+        return self._files.size_bytes(path)
+
     def names(self, directory: str) -> list[str]:
         return self._files.names(directory)
 

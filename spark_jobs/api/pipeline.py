@@ -404,7 +404,7 @@ class Pipeline:
                 stays. Such a source may be another one than before, for example a table that was dropped and created again.
             accept_data_loss: Sources of which something may be gone for good, such as expired records or deleted files: the run leaves
                 out what is gone, and records it. What is there is read.
-            workspace: For the first start with a home in a store: a directory that driver and executors have mounted.
+            workspace: For the first start on a cluster with a home in a store: a directory that driver and executors share.
 
         Raises:
             RejectedError: The pipeline, a parameter, the session or the home does not allow it. Nothing was written.

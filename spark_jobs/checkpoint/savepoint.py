@@ -34,7 +34,7 @@ from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Digest, Files, create_document, end_copies, is_here, local_path, read_document
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.table_uris import table_files
 
 _LOG = logging.getLogger(__name__)
 _BEGUN_MAX_BYTES = 1 << 20
@@ -275,7 +275,7 @@ def _begun(target: Files) -> Mapping[str, Any] | None:
 
 
 def _check_place(home: Files, target: Files, names: Iterable[str], tables: Iterable[str]) -> None:
-    check_savepoint(home, target, names, [thing(Kind.TABLE, open_files(table)) for table in tables])
+    check_savepoint(home, target, names, [thing(Kind.TABLE, table_files(table)) for table in tables])
 
 
 def _manifest(home: Files, checkpoint: CheckpointId) -> Manifest:

@@ -20,8 +20,8 @@ from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import ChannelCut
 from spark_jobs.storage.checksums import checksum_path
-from spark_jobs.storage.files import Files, local_path
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.table_uris import table_files
 
 PARTS = (MANIFESTS, CHECKPOINTS, STATE, STAGED, TOMBSTONES)
 """The directories of a savepoint."""
@@ -83,28 +83,27 @@ class OwnTable:
         """
         found = []
         for path in sorted(self.table.paths(self.directory), key=lambda path: not path.startswith(DELTA_LOG)):
-            here = local_path(self.table, path)
-            if (
-                not here.name.startswith(".") and here.name != LAST_CHECKPOINT and not here.is_dir()
-            ):  # Delta makes some that stay empty
+            name = path.rpartition("/")[2]
+            # Delta makes directories that stay empty
+            if not name.startswith(".") and name != LAST_CHECKPOINT and self.table.size_bytes(path) is not None:
                 found.append(NamedFile(self.table, path))
         return found
 
     def checksums(self) -> list[NamedFile]:
         """Returns the checksums that Hadoop keeps beside the files: no document has hashes of these."""
         paths = (checksum_path(file.path) for file in self.files())
-        return [NamedFile(self.table, path) for path in paths if local_path(self.table, path).exists()]
+        return [NamedFile(self.table, path) for path in paths if self.table.size_bytes(path) is not None]
 
 
 def own_tables(manifest: Manifest) -> Iterator[OwnTable]:
     """Returns the Delta tables of the runtime's own that a checkpoint needs."""
     for name, cut in manifest.stages.items():
         if all(sink.stage != name or sink.merge for sink in manifest.sinks.values()):
-            yield OwnTable(open_files(cut.channel.staged_in), f"{STAGED}/{name}", DELTA_LOG)
+            yield OwnTable(table_files(cut.channel.staged_in), f"{STAGED}/{name}", DELTA_LOG)
     for sink, sink_cut in manifest.sinks.items():
         if sink_cut.merge and sink_cut.merge.tombstones:
             version = sink_cut.merge.tombstones_version
-            yield OwnTable(open_files(sink_cut.merge.tombstones), f"{TOMBSTONES}/{sink}", version=version)
+            yield OwnTable(table_files(sink_cut.merge.tombstones), f"{TOMBSTONES}/{sink}", version=version)
 
 
 def pending_manifests(store: CheckpointStore, manifest: Manifest) -> list[Manifest]:
@@ -189,7 +188,7 @@ def in_flight(cut: ChannelCut, lines: Sequence[dict[str, Any]]) -> list[dict[str
 
 
 def _in_flight(home: Files, stage: StageName, cut: ChannelCut) -> Iterator[tuple[str, NamedFile]]:
-    source = open_files(cut.staged_in)
+    source = table_files(cut.staged_in)
     with _named_by_manifest(home, cut.path):
         lines = CheckpointStore(home).read_channel(cut)
     for add in in_flight(cut, lines):
@@ -197,7 +196,7 @@ def _in_flight(home: Files, stage: StageName, cut: ChannelCut) -> Iterator[tuple
 
 
 def _staged(home: Files, cut: SinkCut, actions: SinkCut | CarriedActions) -> Iterator[tuple[str, NamedFile]]:
-    source = open_files(staged_in(cut))
+    source = table_files(staged_in(cut))
     with _named_by_manifest(home, actions.actions.path):
         lines = CheckpointStore(home).read_actions(actions)
     for add in (line["add"] for line in lines):

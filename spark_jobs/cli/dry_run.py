@@ -14,6 +14,7 @@ from spark_jobs.protocol.documents import Manifest, StartRequest
 from spark_jobs.protocol.ids import InputName, PipelineName, SinkName, StageName
 from spark_jobs.runtime.start.decision import Answer, Begin, Continue
 from spark_jobs.storage.files import Files
+from spark_jobs.storage.table_uris import spark_path
 
 if TYPE_CHECKING:
     from spark_jobs.runtime.start.start_plan import StartPlan
@@ -87,7 +88,7 @@ def _source(name: InputName, plan: "StartPlan") -> SourcePlan:
 
 
 def _table(plan: "StartPlan", name: SinkName) -> TablePlan:
-    planned, place = plan.tables[name], str(plan.places[name].path)
+    planned, place = plan.tables[name], spark_path(plan.places[name].uri)
     if planned.table is None:
         return TablePlan(sink=name, table=place, fate="is made")
     if planned.grown:

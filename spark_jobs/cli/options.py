@@ -34,7 +34,7 @@ Workspace = Annotated[
     str | None,
     typer.Option(
         metavar="DIRECTORY",
-        help="For the first start with a home in s3: or hdfs:, a directory that driver and executors have mounted.",
+        help="For the first start on a cluster with a home in s3: or hdfs:, a directory that driver and executors share.",
         show_default=False,
     ),
 ]

@@ -64,7 +64,7 @@ from spark_jobs.cli.spark import SparkStart, needing_spark, quiet_logging, setti
 from spark_jobs.cli.terminal import Output, Terminal, command, console, output_option
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import open_home, workspace_of
+from spark_jobs.control.home import open_home
 from spark_jobs.control.liveness import locked, noted
 from spark_jobs.home.layout import DRIVER_LOCK, LOGS, SPARK_LOG
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
@@ -148,7 +148,7 @@ def run(
         if request is not None:
             _check_request(request, _asked(context))
         checkpoint = checkpoint_overrides(context.params)
-        workspace_of(files := open_home(home, workspace))  # one that is missing is said before anything else is done
+        files = open_home(home, workspace)
         check_directory(files)
         with ExitStack() as stack:
             if request and not dry_run:

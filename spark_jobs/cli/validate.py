@@ -57,7 +57,7 @@ from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError, Str
 from spark_jobs.protocol.ids import AttemptNumber, InputName, RunId, SinkName, StageName, new_run_id, start_request_id
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.pending import is_unfinished
-from spark_jobs.publication.staged_files import check_no_file, table_directory
+from spark_jobs.publication.staged_files import check_no_file
 from spark_jobs.runtime.start.decision import (
     Begin,
     BeginFromSavepoint,
@@ -69,7 +69,8 @@ from spark_jobs.runtime.start.decision import (
 )
 from spark_jobs.runtime.start.facts import look_at_savepoint, read_facts
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_files, open_place
+from spark_jobs.storage.open import open_place
+from spark_jobs.storage.table_uris import table_uri
 
 
 def validate(
@@ -120,7 +121,7 @@ def validate(
             if files:
                 check_workspace(files)
         with mistakes.noted():
-            addresses = {sink: table.text for sink, table in (tables or {}).items() if not table.named}
+            addresses = {sink: table_uri(table.text) for sink, table in (tables or {}).items() if not table.named}
             check_places(files, addresses, begins=files is not None and Channel(files).pipeline() is None)
         savepoint = restore_from(restore, allow_drained, take_pending)
         if savepoint and home is None:
@@ -190,7 +191,7 @@ def _existing(graph: Graph, tables: Mapping[SinkName, TableAddress], mistakes: M
         found[sink] = None
         if not table.named:
             with mistakes.noted():
-                found[sink] = _exists(open_files(table.text).url, graph.sinks[sink].mode)
+                found[sink] = _exists(table_uri(table.text), graph.sinks[sink].mode)
     return found
 
 
@@ -200,7 +201,7 @@ def _exists(uri: str, mode: SinkMode) -> bool:
     Raises:
         UnsupportedTableError: It is, and cannot be published into.
     """
-    check_no_file(table_directory(uri))
+    check_no_file(uri)
     try:
         check_publishable(uri, mode)
     except NotFoundError:
@@ -269,14 +270,14 @@ def _check_tables(
 
     start = savepoint_start(files, pipeline, request, facts, decision, verified=False)
     assert start is not None
-    start.check({sink: TablePlace(table_directory(open_files(table.text).url)) for sink, table in tables.items()})
+    start.check({sink: TablePlace(table_uri(table.text)) for sink, table in tables.items()})
 
 
 def _left_behind(savepoint: Files, tables: Mapping[SinkName, TableAddress]) -> str:
     """What a start would leave out, because sinks have other tables than the one that rows of the savepoint are staged for."""
     manifest, text = read_savepoint(savepoint)[1], ""
     for sink, cut in manifest.sinks.items():
-        same = sink in tables and (tables[sink].named or open_files(tables[sink].text).url == cut.table)
+        same = sink in tables and (tables[sink].named or table_uri(tables[sink].text) == cut.table)
         goes_along = sink in tables and is_unfinished(manifest, sink)
         rows = 0 if same or goes_along else pending_rows(savepoint, manifest, sink)
         if rows:

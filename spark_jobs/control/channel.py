@@ -52,7 +52,7 @@ from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.run_entry import RunEntry
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.protocol.workspace import NamedWorkspace
-from spark_jobs.storage.files import Files, create_document, read_document
+from spark_jobs.storage.files import Files, create_document, is_here, read_document
 
 _TRIES = 20
 
@@ -101,7 +101,8 @@ class Channel:
         found = self.pipeline()
         if found is None:
             try:
-                made = PipelineDocument(name=name, uuid=new_pipeline_uuid(), workspace=workspace)
+                place = self.files.url if workspace is None and not is_here(self.files) else None
+                made = PipelineDocument(name=name, uuid=new_pipeline_uuid(), workspace=workspace, home=place)
                 with step(Step.PIPELINE_CREATE):
                     create_document(self.files, PIPELINE, made)
             except AlreadyExistsError:

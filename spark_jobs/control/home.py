@@ -1,20 +1,26 @@
-"""A pipeline's home, opened: one directory, or documents in a store and a workspace in a directory.
+"""A pipeline's home, opened: one directory; or a store with a cache on the driver's disk, or with a workspace.
 
 What makes the guarantees are documents: small files that are created if absent. They, and the state that checkpoints name, can be in any
-storage that keeps the port's promises. Spark and the hosts of a driver need a directory: for the checkpoints of running queries, for what
-stages hand to each other, for the deleted keys of merges, for locks and logs. In a home that is a directory the two are one. Beside a
-home in an object store or in HDFS there is a *workspace*: a directory that the driver and its executors have mounted, as lasting as the
-tables. ``pipeline.json`` names it, so only the first start has to be told.
+storage that keeps the port's promises. A running Spark query needs a directory for its own checkpoints, and a driver one for its locks and
+logs. In a home that is a directory the two are one.
+
+For a home in an object store or in HDFS that directory is a *cache* on the driver's own disk. Any checkpoint can rebuild it on any host.
+The rows that stages hand to each other are in the store.
+
+A cluster whose executors have no disk in common with the driver needs a *workspace* instead: a directory that they have mounted, as lasting
+as the tables. The rows between stages and the deleted keys of merges are in it, too. ``pipeline.json`` names it, so only the first start
+has to be told.
 
 Invariants:
 
 1. A document, and a file of state that a manifest names, is in the home's own storage before anything says that it is durable.
-2. A path is in the workspace or in the home's own storage by its first part. Two are special. A file of ``state`` waits in the workspace
+2. A path is in the directory or in the home's own storage by its first part. Two are special. A file of ``state`` waits in the directory
    from the cut until it is made durable, so that a cut moves no bytes. And the end of what is in ``logs`` is shown in the home's own
    storage, for hosts that do not have the workspace.
-3. Who only reads documents needs no workspace, and never asks where it is.
+3. Who only reads documents needs no directory, and never asks where it is.
 """
 
+import os
 import socket
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
@@ -22,13 +28,15 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-from spark_jobs.home.layout import IN_WORKSPACE, LOGS, PIPELINE, STATE, STATE_TRY_PARTS, WORK, WORKSPACE
+from spark_jobs.home.layout import IN_CACHE, IN_WORKSPACE, LOGS, PIPELINE, STATE, STATE_TRY_PARTS, WORK, WORKSPACE
 from spark_jobs.home.places import Kind, check_home, check_place
+from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import PipelineDocument
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     AlreadyExistsError,
     InvalidParameterError,
+    MissingRequirementError,
     NotFoundError,
     RejectedError,
     StorageError,
@@ -36,6 +44,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.protocol.workspace import NamedWorkspace, WorkspaceDocument
 from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Files, create_document, is_here, read_document
+from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files, open_place
 
 T = TypeVar("T")
@@ -50,7 +59,8 @@ def open_home(url: str, workspace: str | None = None) -> Files:
     Args:
         url: A path or a ``file:`` URL; or ``s3://bucket/prefix``, or ``hdfs://name-node/directory``, whose credentials and addresses
             come from the environment.
-        workspace: For the first start of a pipeline whose home is no directory: a directory on the driver's and the executors' hosts.
+        workspace: For the first start of a pipeline whose home is no directory: a directory that the driver's and the executors' hosts
+            share. None: the driver has a cache on its own disk.
 
     Raises:
         InvalidParameterError: It is none of these, or the workspace is not for such a home.
@@ -75,7 +85,7 @@ class DividedHome:
 
     Args:
         documents: The store.
-        workspace: Counts until ``pipeline.json`` names one.
+        workspace: Counts until there is a ``pipeline.json``.
         trusts: Whether the directory of this URL may be a workspace: who writes into the store says which one it is.
     """
 
@@ -85,7 +95,7 @@ class DividedHome:
         self.documents = documents
         self._given, self._trusts = workspace, trusts
         self._recorded: Files | None = None
-        self._named: NamedWorkspace | None = None
+        self._pipeline: PipelineDocument | None = None
 
     @property
     def url(self) -> str:
@@ -94,14 +104,14 @@ class DividedHome:
 
     @property
     def workspace(self) -> Files | None:
-        """The directory; None where no start has named one yet, or one that is not trusted.
+        """The workspace; None where there is none, or one that is not trusted.
 
         Raises:
             CorruptDocumentError: ``pipeline.json`` is torn or altered.
         """
         named = self.named
         if named is None:
-            return self._given
+            return self._given if self._pipeline is None else None
         if self._recorded is None and self._trusts(named.url):
             same = self._given is not None and self._given.url == named.url
             self._recorded = self._given if same else open_files(named.url)
@@ -109,11 +119,21 @@ class DividedHome:
 
     @property
     def named(self) -> NamedWorkspace | None:
-        """The workspace that ``pipeline.json`` names; None before the first start has written it."""
-        if self._named is None:
+        """The workspace that ``pipeline.json`` names; None where it names none, and before the first start has written it."""
+        if self._pipeline is None:
             with suppress(NotFoundError):
-                self._named = read_document(self.documents, PIPELINE, PipelineDocument).workspace
-        return self._named
+                self._pipeline = read_document(self.documents, PIPELINE, PipelineDocument)
+        return None if self._pipeline is None else self._pipeline.workspace
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether the driver's directory is a cache on its own disk, and not a workspace."""
+        return self.named is None and self.workspace is None
+
+    @property
+    def directory(self) -> Files | None:
+        """The cache or the workspace; None if the workspace is not trusted."""
+        return LocalFiles(cache_of(self.url)) if self.has_cache else self.workspace
 
     @property
     def sees_workspace(self) -> bool:
@@ -127,8 +147,8 @@ class DividedHome:
             return False
 
     def local(self, path: str = "") -> Path | None:
-        workspace = self.workspace if _first(path) in IN_WORKSPACE else None
-        return workspace.local(path) if workspace else None
+        directory = self.directory if self._is_apart(path) else None
+        return directory.local(path) if directory else None
 
     def below(self, directory: str) -> Files:
         return self._at(directory).below(directory)
@@ -155,8 +175,11 @@ class DividedHome:
     def digest(self, path: str) -> Digest:
         return self._found(path, lambda files: files.digest(path))
 
+    def size_bytes(self, path: str) -> int | None:
+        return next((found for files in self._holders(path) if (found := files.size_bytes(path)) is not None), None)
+
     def adopt(self, source: Path, path: str) -> None:
-        (self.required_workspace(path) if _first(path) == STATE else self._at(path)).adopt(source, path)
+        (self.required_directory(path) if _first(path) == STATE else self._at(path)).adopt(source, path)
 
     def copy(self, source: Files, named: str, path: str) -> Digest:
         return self._at(path).copy(source, named, path)
@@ -172,10 +195,10 @@ class DividedHome:
             files.delete(path)
 
     def sync(self, *paths: str) -> None:
-        here = [path for path in paths if _first(path) in IN_WORKSPACE]
+        here = [path for path in paths if self._is_apart(path)]
         if here:
-            self.required_workspace(here[0]).sync(*here)
-        if there := [path for path in paths if _first(path) not in IN_WORKSPACE]:
+            self.required_directory(here[0]).sync(*here)
+        if there := [path for path in paths if not self._is_apart(path)]:
             waiting = [path for path in there if self._bring_in(path)]
             self.documents.sync(*there)
             for path in waiting:
@@ -187,16 +210,22 @@ class DividedHome:
                 files.remove_unfinished(path)
 
     def _at(self, path: str) -> Files:
-        return self.required_workspace(path) if _first(path) in IN_WORKSPACE else self.documents
+        return self.required_directory(path) if self._is_apart(path) else self.documents
+
+    def _is_apart(self, path: str) -> bool:
+        """Returns whether a path is in the cache or the workspace."""
+        top = _first(path)
+        return top in IN_CACHE or (top in IN_WORKSPACE and not self.has_cache)
 
     def _holders(self, path: str) -> list[Files]:
         """Returns the places where a file can be, the better one first."""
         top = _first(path)
-        workspace = self.workspace if top in IN_WORKSPACE or top == STATE else None
-        there = [workspace] if workspace else []
+        apart = self._is_apart(path)
+        directory = self.directory if apart or top == STATE else None
+        there = [directory] if directory else []
         if top == STATE:
             return [self.documents, *there]  # one that still waits there was perhaps not whole when the host died
-        return [*there, self.documents] if top == LOGS else there if top in IN_WORKSPACE else [self.documents]
+        return [*there, self.documents] if top == LOGS else there if apart else [self.documents]
 
     def _found(self, path: str, look: Callable[[Files], T]) -> T:
         holders = self._holders(path)
@@ -216,36 +245,36 @@ class DividedHome:
         raise missing
 
     def _bring_in(self, path: str) -> bool:
-        """Copies what waits in the workspace into the home's own storage; whether there was something."""
-        workspace = self.workspace if _first(path) == STATE else None
-        if workspace is None:
+        """Copies what waits in the directory into the home's own storage; whether there was something."""
+        directory = self.directory if _first(path) == STATE else None
+        if directory is None:
             return False
         try:
-            self.documents.copy(workspace, path, path)
+            self.documents.copy(directory, path, path)
         except NotFoundError:
             return False
         except AlreadyExistsError:  # an earlier try at this has brought it in
-            if self.documents.digest(path) != workspace.digest(path):
+            if self.documents.digest(path) != directory.digest(path):
                 raise
         return True
 
     def _forget_waiting(self, path: str) -> None:
-        workspace = self.required_workspace(path)
-        file = workspace.local(path)
+        file = self.required_directory(path).local(path)
         assert file is not None
         file.unlink(missing_ok=True)
         for above in list(file.parents)[: path.count("/") - STATE_TRY_PARTS + 1]:
             with suppress(OSError):  # others wait there
                 above.rmdir()
 
-    def required_workspace(self, path: str) -> Files:
-        """Returns the workspace, for something that has to be in it.
+    def required_directory(self, path: str) -> Files:
+        """Returns the cache or the workspace, for something that has to be in it.
 
         Raises:
-            InvalidParameterError: No start has named one yet.
+            AccessDeniedError: The workspace is not trusted.
         """
-        workspace = self.workspace
-        if workspace is None and self.named is not None:
+        directory = self.directory
+        if directory is None:
+            assert self.named is not None
             raise AccessDeniedError(
                 f"The workspace of {self.url} is {self.named.url}, which is not allowed here.",
                 safe="Nothing was read or written.",
@@ -253,16 +282,7 @@ class DividedHome:
                 home=self.url,
                 workspace=self.named.url,
             )
-        if workspace is None:
-            raise InvalidParameterError(
-                f"The home {self.url} is no directory, and no workspace was named for it.",
-                safe="Nothing was written.",
-                remedy="Name one at the first start: --workspace, a directory that the driver and its executors have mounted, as lasting "
-                "as the tables; in Airflow the extra workspace_root of the connection.",
-                home=self.url,
-                path=path,
-            )
-        return workspace
+        return directory
 
 
 def look_interval_s(home: Files) -> float:
@@ -271,12 +291,29 @@ def look_interval_s(home: Files) -> float:
 
 
 def workspace_of(home: Files) -> str | None:
-    """Returns the URL of a home's workspace; None if the home is a directory.
+    """Returns the URL of a home's workspace; None if the home has none.
 
     Raises:
-        InvalidParameterError: It needs one, and none was named.
+        AccessDeniedError: It is not trusted.
     """
-    return home.required_workspace(WORK).url if isinstance(home, DividedHome) else None
+    return home.required_directory(WORK).url if isinstance(home, DividedHome) and not home.has_cache else None
+
+
+def cache_of(url: str) -> Path:
+    """Returns the directory on this host's disk for the running queries of a home in a store.
+
+    Raises:
+        MissingRequirementError: This user has no directory for caches.
+    """
+    with suppress(RuntimeError):
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return caches.absolute() / "spark-jobs" / "homes" / sha256(url.encode())[:16]
+    raise MissingRequirementError(
+        f"The home {url} needs a directory on this host's disk for Spark's running queries, and this user has no home directory.",
+        safe="Nothing was written.",
+        remedy="Name one for caches in the environment: XDG_CACHE_HOME.",
+        home=url,
+    )
 
 
 def check_workspace(home: Files) -> None:
@@ -307,8 +344,7 @@ def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str |
         What ``pipeline.json`` has to say; None where the home is a directory.
 
     Raises:
-        InvalidParameterError: The home needs one, and none was named.
-        RejectedError: It has another one, this one is in use or another thing, or the home was copied here from another kind of
+        RejectedError: It has another one, or none, this one is in use or another thing, or the home was copied here from another kind of
             place, or cannot begin there: see :func:`~spark_jobs.home.places.check_home`.
         StorageError: The home has begun, and its workspace is not on this host.
     """
@@ -318,9 +354,21 @@ def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str |
         if pipeline is not None and pipeline.workspace is not None:
             raise _copied(home, "It has a workspace elsewhere.")
         return None
-    workspace = home.required_workspace(WORK)
     if pipeline is not None and pipeline.workspace is None:
-        raise _copied(home, "It was a directory, with a part that is not here.")
+        if pipeline.home != home.url:
+            raise _copied(home, "It was begun elsewhere, with a part that is not here.")
+        if given is not None:
+            raise RejectedError(
+                f"{home.url} was begun without a workspace, and {given} cannot be one now.",
+                exists="The rows between its stages are in the store.",
+                safe="Nothing was changed.",
+                remedy="Leave --workspace out. To go on in a workspace, take a savepoint and begin with it in a new home.",
+                home=home.url,
+                found=given,
+            )
+    if home.has_cache:
+        return None
+    workspace = home.required_directory(WORK)
     if given is not None and open_files(given).url != workspace.url:
         raise RejectedError(
             f"The workspace of {home.url} is {workspace.url}, not {given}.",

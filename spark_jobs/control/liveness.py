@@ -160,7 +160,20 @@ def works_elsewhere(files: Files, attempt: AttemptDocument) -> bool:
 
 def is_elsewhere(files: Files, attempt: AttemptDocument) -> bool:
     """Returns whether the driver of this attempt, if there is one, is where this host sees no lock of it."""
-    return attempt.host != socket.gethostname() or (isinstance(files, DividedHome) and not files.sees_workspace)
+    if attempt.host != socket.gethostname():
+        return True
+    if not isinstance(files, DividedHome):
+        return False
+    return not _has_its_lock(files, attempt) if files.has_cache else not files.sees_workspace
+
+
+def _has_its_lock(files: Files, attempt: AttemptDocument) -> bool:
+    """Returns whether the lock in this host's cache is the one of this attempt's driver.
+
+    Containers may share the host's name and not its disk, and so may two users.
+    """
+    lock = files.local(DRIVER_LOCK)
+    return lock is not None and lock.is_file() and noted(lock) == attempt.request
 
 
 def is_fresh(status: Status | None, attempt: AttemptDocument) -> bool:

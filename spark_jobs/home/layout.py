@@ -58,6 +58,8 @@ STAGED = "staged"
 
 IN_WORKSPACE = frozenset({CHANNELS, LOGS, TOMBSTONES, WORK})
 """The directories in the workspace of a home in a store."""
+IN_CACHE = frozenset({LOGS, WORK})
+"""The directories that are on the driver's disk where a home in a store has no workspace: any checkpoint can rebuild them."""
 STATE_TRY_PARTS = 3
 """``state/<stage>/<try>``: the directory in which one try at a checkpoint keeps the state files of a stage."""
 

@@ -53,8 +53,9 @@ from spark_jobs.home.layout import (
 )
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, RejectedError
 from spark_jobs.protocol.ids import SinkName
-from spark_jobs.storage.files import Files, is_here, local_path, real_url
+from spark_jobs.storage.files import Files, is_here, real_url
 from spark_jobs.storage.open import PROBE, open_files, open_place
+from spark_jobs.storage.table_uris import table_files
 
 _LOG = logging.getLogger(__name__)
 
@@ -220,7 +221,7 @@ def check_places(home: Files | None, tables: Mapping[SinkName, str], *, begins: 
 
     Args:
         home: The home; None if only the tables are looked at.
-        tables: The directory of each sink's table. It need not be there.
+        tables: The URI of each sink's table. It need not be there.
         begins: As for :func:`check_home`.
 
     Raises:
@@ -228,10 +229,10 @@ def check_places(home: Files | None, tables: Mapping[SinkName, str], *, begins: 
         StorageError: The storage does not answer.
     """
     others = []
-    for sink, directory in tables.items():
-        place = open_files(directory)
+    for sink, uri in tables.items():
+        place = table_files(uri)
         own = thing(f"table of sink '{sink}',", place)
-        at = kinds_of(_markers(local_path(place))) - {Kind.TABLE}
+        at = kinds_of(_markers(place)) - {Kind.TABLE}
         check_apart(own, [own._replace(what=each) for each in sorted(at)])
         check_apart(own, _above(place))
         others.append(own)
@@ -303,7 +304,7 @@ def _above(place: Files, up_to: str | None = None) -> Iterator[Thing]:
             url = f"file://{directory}"
             if url == up_to:
                 return
-            yield from (Thing(kind, url, url) for kind in sorted(kinds_of(_markers(directory))))
+            yield from (Thing(kind, url, url) for kind in sorted(kinds_of(_markers_here(directory))))
         return
     found = _STORE_URL.fullmatch(place.url)
     parts = found[2].split("/") if found else []
@@ -315,6 +316,17 @@ def _above(place: Files, up_to: str | None = None) -> Iterator[Thing]:
             yield from (Thing(kind, url, url) for kind in sorted(kinds_of(open_place(url).names(""))))
 
 
-def _markers(directory: Path) -> list[str]:
-    """Returns the markers in a directory, without listing it: it may be large, or of somebody who lets us pass only."""
+def _markers(place: Files) -> list[str]:
+    """Returns the markers at a place, without listing it: it may be large, or of somebody who lets us pass only."""
+    here = place.local()
+    if here is not None:
+        return _markers_here(here)
+    return [
+        name
+        for name, kind in MARKERS.items()
+        if (place.names(name) if kind is Kind.TABLE else place.size_bytes(name) is not None)
+    ]
+
+
+def _markers_here(directory: Path) -> list[str]:
     return [name for name in MARKERS if os.path.lexists(directory / name)]

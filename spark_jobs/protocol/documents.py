@@ -108,6 +108,8 @@ class PipelineDocument(Document):
     name: PipelineName
     uuid: PipelineUuid
     workspace: NamedWorkspace | None = None
+    home: str | None = None
+    """The URL of the home, where it is in a store and has no workspace: a copy elsewhere cannot be continued."""
 
 
 class RestoreFrom(Part):

@@ -10,6 +10,7 @@ delta-rs makes the one transaction that needs the list of files, a replacement, 
 
 import errno
 import json
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +28,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_jobs.protocol.codec import canonical
+from spark_jobs.protocol.delta_log import DELTA_LOG
 from spark_jobs.protocol.documents import Publisher, SinkCut, SinkMode
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,
@@ -46,9 +48,9 @@ from spark_jobs.protocol.options import interval_ms
 from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.features import candidates, merge_obstacles, obstacles
 from spark_jobs.publication.fitting import shape
-from spark_jobs.publication.staged_files import table_directory
 from spark_jobs.publication.table_log import TableLog, TableState
-from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings
+from spark_jobs.storage.table_uris import is_in_store, table_files, uri_of
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _KINDS: dict[int, type[StorageError]] = {
@@ -114,7 +116,7 @@ def data_files(uri: str) -> list[tuple[str, int]]:
         StorageError: The storage fails, or delta-rs cannot read the table.
     """
     with delta_errors(uri, reading=True):
-        actions = DeltaTable(table_directory(uri).as_uri()).get_add_actions()
+        actions = delta_table(uri).get_add_actions()
     paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
     return [(unquote(path), int(size_bytes)) for path, size_bytes in zip(paths, sizes, strict=True)]
 
@@ -127,7 +129,7 @@ def rows_by_file(uri: str) -> dict[str, int]:
         StorageError: The storage fails, or delta-rs cannot read the table.
     """
     with delta_errors(uri, reading=True):
-        actions = DeltaTable(table_directory(uri).as_uri()).get_add_actions()
+        actions = delta_table(uri).get_add_actions()
     paths, rows = actions.column("path").to_pylist(), actions.column("num_records").to_pylist()
     return {unquote(path): int(count or 1) for path, count in zip(paths, rows, strict=True)}
 
@@ -180,7 +182,8 @@ class OpenTable:
         found = obstacles(publisher, state.features, state.writer_version, state.configuration, identity=identity)
         if publisher is Publisher.DELTA_RS and mode.has_keys:
             found += merge_obstacles(self._fields, state.configuration)
-        return found
+        # Spark's commit in a store is no compare-and-swap: it could replace a commit of somebody else.
+        return [*found, "its place in a store"] if publisher is Publisher.SPARK and is_in_store(self._uri) else found
 
     def allows_replacement(self) -> bool:
         """Whether files may be removed from this table."""
@@ -219,7 +222,7 @@ class OpenTable:
             StorageError: The storage fails, or delta-rs cannot read the table.
         """
         with delta_errors(self._uri, reading=True):
-            table = DeltaTable(table_directory(self._uri).as_uri())
+            table = delta_table(self._uri)
             table.create_checkpoint()
             if self._state.configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "true":
                 table.cleanup_metadata()
@@ -259,6 +262,34 @@ class OpenTable:
             self._replace(adds, advance, user_metadata)
         else:
             self._append(adds, advance, user_metadata)
+
+    def change_columns(self, before: Mapping[str, Any], metadata: Mapping[str, Any], protocol: Mapping[str, Any]) -> None:
+        """Gives the table other columns in one conditional commit; durable on return.
+
+        Args:
+            before: The table's metadata as the caller has seen it.
+            metadata: What it is to be; the table keeps its id.
+            protocol: What the columns need.
+
+        Raises:
+            ConflictError: Somebody else has changed the table; nothing was committed.
+            OutcomeUnknownError: It may be done.
+            StorageError: The storage failed.
+        """
+        if (before["id"], before["schemaString"]) != (self._state.table_id, self._state.schema_text):
+            raise _changed(self._uri, "it has other columns now")
+        info = {
+            "timestamp": int(time.time() * 1000),
+            "operation": "CHANGE COLUMNS",
+            "operationParameters": {},
+            "engineInfo": _ENGINE,
+        }
+        changed = {**metadata, "id": before["id"]}
+        actions = [{"commitInfo": {**info, "txnId": str(uuid4())}}, {"protocol": protocol}, {"metaData": changed}]
+        try:
+            self._log.create(self._state, b"".join(canonical(action) + b"\n" for action in actions))
+        except AlreadyExistsError as error:
+            raise _changed(self._uri, "another commit was faster") from error
 
     def _append(self, adds: Iterable[Mapping[str, Any]], advance: Mapping[str, Any], user_metadata: str) -> None:
         info = {
@@ -335,7 +366,7 @@ class OpenTable:
         """Returns the table with its files, at the version that was looked at."""
         with delta_errors(self._uri, reading=True):
             try:
-                table = DeltaTable(table_directory(self._uri).as_uri(), version=self._state.version)
+                table = delta_table(self._uri, self._state.version)
             except DeltaError as error:
                 raise _changed(self._uri, "the version that was looked at is gone") from error
         if str(table.metadata().id) != self._state.table_id:
@@ -385,7 +416,7 @@ class DeltaRsKeeper:
             StorageError: The storage fails.
         """
         with delta_errors(uri, reading=True):
-            table = DeltaTable(table_directory(uri).as_uri())
+            table = delta_table(uri)
         with delta_errors(uri, reading=False):
             table.optimize.compact(target_size=LARGE_FILE_BYTES, post_commithook_properties=_NOTHING_AFTERWARDS)
 
@@ -415,7 +446,14 @@ def open_table(uri: str, version: int | None = None) -> OpenTable:
 @lru_cache(maxsize=_LOGS_KEPT)
 def log_of(uri: str) -> TableLog:
     """Returns the log of a table: one object in this process, which remembers what it has read."""
-    return TableLog(LocalFiles(table_directory(uri) / "_delta_log", has_url=False), uri)
+    return TableLog(table_files(uri).below(DELTA_LOG), uri)
+
+
+def delta_table(uri: str, version: int | None = None) -> DeltaTable:
+    """Opens a table with delta-rs, which loads the list of all its files."""
+    address = uri_of(table_files(uri))
+    options = ObjectStoreSettings.of(os.environ).for_delta_rs() if uri.startswith("s3:") else None
+    return DeltaTable(address, version=version, storage_options=options)
 
 
 def choose_publisher(table: OpenTable, mode: SinkMode) -> Publisher:

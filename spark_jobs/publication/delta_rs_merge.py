@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import QueryBuilder
 
 from spark_jobs.protocol.documents import Publisher, SinkCut
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.publication.delta_rs import OpenTable, data_files, delta_errors, open_table
+from spark_jobs.publication.delta_rs import OpenTable, data_files, delta_errors, delta_table, open_table
 from spark_jobs.publication.merge_rows import RowOrder, insert, upsert
 from spark_jobs.publication.merge_source import MergeSource
-from spark_jobs.publication.staged_files import table_directory
 
 _FILES_MOST = 10_000
 """To open a table with so many files takes delta-rs a few hundredths of a second."""
@@ -111,7 +110,7 @@ def _tombstones(uri: str, rows: pa.Table, order: RowOrder) -> pa.Table:
     spelled = {name.casefold(): name for name in open_table(uri).columns}
     columns = ", ".join('"' + spelled[name.casefold()].replace('"', '""') + '"' for name in schema.names)
     with delta_errors(uri, reading=True):
-        table = DeltaTable(table_directory(uri).as_uri())
+        table = delta_table(uri)
         found = QueryBuilder().register("tombstones", table).execute(f"SELECT {columns} FROM tombstones").read_all()
     return pa.table(found).rename_columns(schema.names).cast(schema)
 

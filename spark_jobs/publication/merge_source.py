@@ -20,7 +20,7 @@ from spark_jobs.publication.delete_conditions import DeleteCondition, delete_con
 from spark_jobs.publication.fitting import renaming
 from spark_jobs.publication.merge_rows import RowOrder
 from spark_jobs.publication.scratch_table import unused
-from spark_jobs.publication.staged_files import table_directory
+from spark_jobs.storage.table_uris import spark_path
 
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _Field = Mapping[str, Any]
@@ -97,7 +97,7 @@ class MergeSource:
         return pa.concat_tables(rows) if rows else self._schema.empty_table()
 
     def _read(self, line: Mapping[str, Any]) -> pa.Table:
-        path = f"{table_directory(self.rule.staged_in)}/{unquote(line['add']['path'])}"
+        path = f"{spark_path(self.rule.staged_in)}/{unquote(line['add']['path'])}"
         try:
             with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
                 stored = file.read()

@@ -26,7 +26,7 @@ from spark_jobs.publication.delta_rs import LARGE_FILE_BYTES, OpenTable, open_ta
 from spark_jobs.publication.fitting import renaming
 from spark_jobs.publication.merges import keyed_merge, read_events
 from spark_jobs.publication.scratch_table import column_of, scratch_table
-from spark_jobs.publication.staged_files import table_directory
+from spark_jobs.storage.table_uris import spark_path
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -59,7 +59,7 @@ class SparkPublisher:
             if transaction.has_read_what_is_there():
                 return transaction
         with _spark_errors(uri):
-            DeltaJvm(session).forget(_path(uri))
+            DeltaJvm(session).forget(spark_path(uri))
         return _begin(session, uri, app)
 
     def count_breaking(self, uri: str, lines: Iterable[Mapping[str, Any]], conditions: Mapping[str, str]) -> dict[str, int]:
@@ -73,7 +73,7 @@ class SparkPublisher:
         """
         session = self._session()
         with _spark_errors(uri):
-            _, metadata, protocol = DeltaJvm(session).snapshot(_path(uri))
+            _, metadata, protocol = DeltaJvm(session).snapshot(spark_path(uri))
             with scratch_table(uri, metadata, protocol, lines) as directory:
                 rows = read_events(session, str(directory))
                 counts = [F.count_if(~F.coalesce(F.expr(each), F.lit(False))) for each in conditions.values()]
@@ -88,7 +88,7 @@ class SparkPublisher:
         """
         with _spark_errors(uri):
             session = self._session()
-            files = DataFrame(DeltaJvm(session).files(_path(uri)), session)
+            files = DataFrame(DeltaJvm(session).files(spark_path(uri)), session)
             found = files.selectExpr("path", "CAST(get_json_object(stats, '$.numRecords') AS LONG) AS rows").collect()
         return {unquote(row["path"]): int(row["rows"] or 1) for row in found}
 
@@ -103,7 +103,7 @@ class SparkPublisher:
         for key in _COMPACTED_SIZES:
             session.conf.set(key, str(LARGE_FILE_BYTES))
         with _spark_errors(uri):
-            DeltaTable.forPath(session, _path(uri)).optimize().executeCompaction()
+            DeltaTable.forPath(session, spark_path(uri)).optimize().executeCompaction()
 
     def checkpoint(self, uri: str) -> None:
         """Writes a checkpoint of a table's log, and removes what has expired.
@@ -112,7 +112,7 @@ class SparkPublisher:
             OutcomeUnknownError: Spark has failed; repeat.
         """
         with _spark_errors(uri):
-            DeltaJvm(self._session()).checkpoint(_path(uri))
+            DeltaJvm(self._session()).checkpoint(spark_path(uri))
 
     def _session(self) -> SparkSession:
         return SparkSession(self._spark.sparkContext, self._spark._jsparkSession.cloneSession())
@@ -140,7 +140,7 @@ class SparkTransaction:
             version, (written_ms, size_bytes) = self._transaction.read_version, self._transaction.newest_commit
             same_table = self._transaction.table_id == self.table.facts.table_id
         try:
-            found = os.stat(f"{_path(uri)}/_delta_log/{version:020}.json")
+            found = os.stat(f"{spark_path(uri)}/_delta_log/{version:020}.json")
         except OSError as error:
             raise translated(error, uri, reading=True) from error
         return same_table and written_ms == found.st_mtime_ns // 1_000_000 and size_bytes in (None, found.st_size)
@@ -181,14 +181,14 @@ class SparkTransaction:
         names = renaming(cut.staged_for or (shape,), shape, rule.compared).columns  # a checkpoint without rows names no shape
         for key, value in rule.settings.items():  # else the same rows would come to something else in another time zone
             self._session.conf.set(key, value)
-        _, metadata, protocol = DeltaJvm(self._session).snapshot(_path(rule.staged_in))
+        _, metadata, protocol = DeltaJvm(self._session).snapshot(spark_path(rule.staged_in))
         with scratch_table(rule.staged_in, metadata, protocol, lines, label="batch") as directory:
             schema = StructType.fromJson(json.loads(shape.table_schema))
             label = column_of("batch", metadata)
             merge = keyed_merge(cut.mode, rule, read_events(self._session, str(directory)), label, replace, schema, names)
             tombstones = None
             if rule.tombstones is not None:
-                path = _path(rule.tombstones)
+                path = spark_path(rule.tombstones)
                 with step(Step.BURY_KEYS):
                     merge.bury(DeltaTable.forPath(self._session, path))
                 tombstones = self._session.read.format("delta").load(path)
@@ -199,12 +199,12 @@ class SparkTransaction:
                     remedy="Repeat: the table is looked at anew.",
                     table=table,
                 )
-            merge.merge_into(DeltaTable.forPath(self._session, _path(table)), tombstones)
+            merge.merge_into(DeltaTable.forPath(self._session, spark_path(table)), tombstones)
 
 
 def _begin(session: SparkSession, uri: str, app: AppId) -> SparkTransaction:
     with _spark_errors(uri):
-        transaction = DeltaJvm(session).transaction(_path(uri), app)
+        transaction = DeltaJvm(session).transaction(spark_path(uri), app)
     if transaction.read_version < 0:
         open_table(uri)  # says that there is no table, unless somebody has made one since
         raise ConflictError(
@@ -214,10 +214,6 @@ def _begin(session: SparkSession, uri: str, app: AppId) -> SparkTransaction:
             table=uri,
         )
     return SparkTransaction(session, transaction, open_table(uri, transaction.read_version), app)
-
-
-def _path(uri: str) -> str:
-    return str(table_directory(uri))
 
 
 _ABOUT_ROWS = ("22", "23")

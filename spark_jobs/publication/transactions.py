@@ -11,7 +11,7 @@ from spark_jobs.protocol.errors import SparkRequiredError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.deleted_keys import fold, is_due
 from spark_jobs.publication.delta_rs import DeltaRsKeeper, DeltaRsTransaction, OpenTable, open_table, rows_by_file
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.table_uris import table_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,7 +152,7 @@ class Publishers:
         if uri is None:
             return
         try:
-            files = open_files(uri)
+            files = table_files(uri)
             if is_due(files):
                 keeper = DeltaRsKeeper() if not open_table(uri).obstacles(Publisher.DELTA_RS) else self._by_spark(uri)
                 fold(files, uri, cut.app, reached, keeper)

@@ -14,8 +14,8 @@ from spark_jobs.protocol.documents import CarriedActions, Manifest, SinkCut
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_rs import data_files, open_table
-from spark_jobs.storage.files import Files, local_path
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.table_uris import table_files, uri_of
 
 
 def named_by_home(home: Files) -> NamedFiles:
@@ -94,7 +94,7 @@ def _named(home: Files, manifest: Manifest, *, head: Manifest, flies: bool) -> I
         channel = NamedFile(home, cut.channel.path, sha256=cut.channel.sha256)
         yield channel
         if flies and channel.look() is None:  # else nobody knows what it names; that it is damaged is found out with the others
-            directory = open_files(cut.channel.staged_in)
+            directory = table_files(cut.channel.staged_in)
             for add in in_flight(cut.channel, store.read_channel(cut.channel)):
                 yield staged_file(directory, add, unquote(add["path"]))
     for needed in own_tables(manifest) if goes_on else ():
@@ -116,7 +116,7 @@ def _rows(home: Files, each: CarriedActions | SinkCut, where: str | None) -> Ite
     actions = NamedFile(home, each.actions.path, sha256=each.actions.sha256)
     yield actions
     if where is not None and actions.look() is None:
-        directory = open_files(where)
+        directory = table_files(where)
         for add in (line["add"] for line in CheckpointStore(home).read_actions(each)):
             yield staged_file(directory, add, unquote(add["path"]))
 
@@ -143,6 +143,6 @@ def _of_table(needed: OwnTable) -> Iterator[NamedFile | CorruptDocumentError]:
     yield from needed.files()
     if needed.directory == "":
         try:
-            yield from (NamedFile(table, path, size_bytes) for path, size_bytes in data_files(local_path(table).as_uri()))
+            yield from (NamedFile(table, path, size_bytes) for path, size_bytes in data_files(uri_of(table)))
         except StreamPipelineError as error:
             yield altered(table.url, DELTA_LOG, "the log of a Delta table", error.failed)

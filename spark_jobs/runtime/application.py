@@ -94,11 +94,12 @@ from spark_jobs.runtime.start.source_identity import (
 )
 from spark_jobs.runtime.start.start_plan import StartPlan
 from spark_jobs.runtime.start.waiting_rows import Waiting, check_waiting, gained_columns, waiting_in_checkpoint, waiting_in_work
+from spark_jobs.runtime.tables.stores import check_conditional_writes, check_stores
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
-from spark_jobs.storage.open import open_files
 from spark_jobs.storage.os_errors import is_full, storage_error
+from spark_jobs.storage.table_uris import table_files, uri_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ class Application:
     pipeline: PipelineDocument
     start_spark: Callable[[], SparkSession]
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None
-    open_directory: Callable[[str], Files] = open_files
+    open_directory: Callable[[str], Files] = table_files
 
     def answer(self, request: StartRequest) -> StartResponse:
         """Does what ``request`` asks for and answers it, once and for ever.
@@ -200,6 +201,7 @@ class Application:
                 publish(self.home, decision.checkpoint, by_policy=True, publishers=publishers)
             plan = self._plan(request, decision, facts, start, spark)
             decision, places, settled = plan.decision, plan.places, plan.settled
+            check_conditional_writes(places)
             cancellation.check()
             standing = _standing(Channel(self.home), request)  # to plan takes long, too, where a folder has many files
             if standing is not None:
@@ -220,7 +222,7 @@ class Application:
             stack.callback(self.watch(heartbeat))
             _LOG.info("attempt %d of run %s begins: %s", attempt.attempt, attempt.run, type(decision).__name__)
             afterwards.callback(publishers.finish)
-            sinks = {sink: (place.path.as_uri(), self.graph.sinks[sink].mode) for sink, place in places.items()}
+            sinks = {sink: (place.uri, self.graph.sinks[sink].mode) for sink, place in places.items()}
             tombstones = Tombstones(session_for_run(spark), self.home, attempt.incarnation, self.graph.sinks, places)
             close_abandoned(self.home, self.pipeline.uuid, attempt, sinks, publishers, tombstones, plan.reached)
             if start:
@@ -268,8 +270,9 @@ class Application:
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         session = session_for_run(spark)
         places = find_places(self.graph, self.parameters, spark)
-        check_places(self.home, {sink: str(place.path) for sink, place in places.items()}, begins=False)
+        check_places(self.home, {sink: place.uri for sink, place in places.items()}, begins=False)
         reached = start.check(places) if start else None
+        check_stores(spark, self.home, self.graph.sinks, places)
         planned = plan_pipeline(self.graph, self.parameters, session, places)
         anew = taken_anew(request, decision)
         if isinstance(decision, Continue):
@@ -501,8 +504,8 @@ class Application:
             statics=pins_of_attempt(self.home, attempt.attempt),
             work=self.home.below(attempt.work_directory.path),
             places=places,
-            channels=local_path(self.home, channels_path(attempt.incarnation)),
-            tombstones=local_path(self.home, tombstones_path(attempt.incarnation)),
+            channels=uri_of(self.home.below(channels_path(attempt.incarnation))),
+            tombstones=uri_of(self.home.below(tombstones_path(attempt.incarnation))),
             params=self.parameters.values,
             heartbeat=heartbeat,
             cancellation=cancellation,

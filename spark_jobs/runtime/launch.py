@@ -29,6 +29,7 @@ from spark_jobs.runtime.start.start_plan import StartPlan
 from spark_jobs.runtime.tables.table_places import check_address
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import check_create_if_absent, open_files
+from spark_jobs.storage.table_uris import table_files, table_uri
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def launch(
     options: RunOptions,
     start_spark: Callable[[], SparkSession],
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None,
-    open_directory: Callable[[str], Files] = open_files,
+    open_directory: Callable[[str], Files] = table_files,
 ) -> StartResponse:
     """Asks for a run and does it, in this process.
 
@@ -176,7 +177,9 @@ def _bound(pipeline: Pipeline, graph: Graph, parameters: Mapping[str, Any] | Bas
 
 def _check_places(home: Files, graph: Graph, bound: BoundParameters, *, begins: bool) -> None:
     """Refuses a home and tables that are in each other's way. A table with a name is looked up later, in Spark's catalog."""
-    check_places(home, {sink: table.text for sink, table in graph.tables(bound).items() if not table.named}, begins=begins)
+    check_places(
+        home, {sink: table_uri(table.text) for sink, table in graph.tables(bound).items() if not table.named}, begins=begins
+    )
 
 
 def launch_in_session(

@@ -19,6 +19,8 @@ from spark_jobs.runtime.stages.planned import PlannedStage, plan_stages
 from spark_jobs.runtime.tables.outlets import plan_outlet
 from spark_jobs.runtime.tables.table_places import TablePlace, locate
 from spark_jobs.runtime.tables.tables import PlannedTable
+from spark_jobs.storage.files import real_url
+from spark_jobs.storage.table_uris import table_files
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def find_places(graph: Graph, parameters: BoundParameters, spark: SparkSession) 
     for sink, address in graph.tables(parameters).items():
         with mistakes.noted():
             places[sink] = locate(spark, address)
-    found = {graph.sinks[sink]: TableAddress(str(place.path.resolve()), named=False) for sink, place in places.items()}
+    found = {graph.sinks[sink]: TableAddress(real_url(table_files(place.uri)), named=False) for sink, place in places.items()}
     with mistakes.noted():
         check_distinct(found)
     mistakes.check()

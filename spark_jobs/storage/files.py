@@ -156,6 +156,10 @@ class Files(Protocol):
         """
         ...
 
+    def size_bytes(self, path: str) -> int | None:
+        """The size of a regular file, links followed; None where there is none. Reads nothing of it."""
+        ...
+
     def adopt(self, source: Path, path: str) -> None:
         """Gives a whole file of this host, which nobody changes any more, the name ``path`` as well; a copy where it cannot have two.
 

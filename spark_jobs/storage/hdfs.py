@@ -135,6 +135,13 @@ class HdfsFiles:
         deque(read, maxlen=0)
         return read.digest
 
+    def size_bytes(self, path: str) -> int | None:
+        target = self._target(path)
+        with suppress(NotFoundError):
+            found = self._repeated(target, partial(self._stat, target))
+            return None if found.isdir else found.length
+        return None
+
     def adopt(self, source: Path, path: str) -> None:
         target = self._target(path)
 

@@ -13,6 +13,7 @@ look again.
 import errno
 import os
 import re
+import stat
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, suppress
@@ -20,7 +21,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.errors import AlreadyExistsError
+from spark_jobs.protocol.errors import AccessDeniedError, AlreadyExistsError, StorageError
 from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, bounded, by_directory, paths_by_names, too_large
 from spark_jobs.storage.os_errors import overtaken, taken, translated, unknown_outcome
 from spark_jobs.storage.paths import UNFINISHED, check_root, parts_below
@@ -50,6 +51,7 @@ class LocalFiles:
         self._root = "/" + os.path.abspath(root).lstrip("/")
         self._system = system or RealSystem()
         self._root_is_durable = False
+        self._has_url = has_url
         if has_url:
             check_root(self._root)
 
@@ -59,7 +61,7 @@ class LocalFiles:
         return f"file://{self._root}"
 
     def below(self, directory: str) -> "LocalFiles":
-        return LocalFiles(self._target(directory), self._system)
+        return LocalFiles(self._target(directory), self._system, has_url=self._has_url)
 
     def local(self, path: str = "") -> Path:
         return Path(self._target(path) if path else self._root)
@@ -109,6 +111,22 @@ class LocalFiles:
         read = Digesting(self.chunks(path))
         deque(read, maxlen=0)
         return read.digest
+
+    def size_bytes(self, path: str) -> int | None:
+        target = self._target(path)
+        try:
+            found = os.stat(target)  # once: of two answers the second may be that it is gone
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
+            raise kind(
+                f"{target}: {error.strerror or error}.",
+                safe="Nothing was written.",
+                remedy="Repair the storage and repeat.",
+                path=target,
+            ) from error
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def adopt(self, source: Path, path: str) -> None:
         target = self._target(path)

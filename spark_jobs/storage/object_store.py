@@ -11,7 +11,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from itertools import chain, islice
 from pathlib import Path
@@ -23,7 +23,13 @@ from obstore.exceptions import AlreadyExistsError as TakenError
 from obstore.exceptions import BaseError
 
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, MissingRequirementError, StorageError
+from spark_jobs.protocol.errors import (
+    AlreadyExistsError,
+    InvalidParameterError,
+    MissingRequirementError,
+    NotFoundError,
+    StorageError,
+)
 from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Digesting, Files, too_large
 from spark_jobs.storage.object_store_client import open_client, translated_store
 from spark_jobs.storage.os_errors import taken, translated
@@ -120,6 +126,12 @@ class ObjectStoreFiles:
         read = Digesting(self.chunks(path))
         deque(read, maxlen=0)
         return read.digest
+
+    def size_bytes(self, path: str) -> int | None:
+        key = self._key(path)
+        with suppress(NotFoundError), translated_store(self._place(key)):
+            return obstore.head(self._store, key)["size"]
+        return None
 
     def adopt(self, source: Path, path: str) -> None:
         key = self._key(path)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
-from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
@@ -19,6 +18,7 @@ from spark_jobs.protocol.errors import (
     StorageError,
 )
 from spark_jobs.storage.forks import OneProcess
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 
 _CALL_TIMEOUT = timedelta(minutes=2)
 """Of one call with all that it moves, which is never more than a part. Thirty-two of them share a network, and it may be a slow one."""
@@ -26,8 +26,6 @@ _TRIES = 1000
 """More than there is time for: how long a call is repeated is told by the clock."""
 _ONE_PROCESS = OneProcess("An object store")
 """The threads of its client stay in a process that is forked from."""
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_NO_URL = re.compile(r"[^!-~]")
 _PANIC = "PanicException"
 """What the client's bugs raise; it is no ``Exception``, and its class cannot be imported."""
 _ROLE_PATHS = ("/latest/api/token", "/latest/meta-data/iam")
@@ -47,7 +45,7 @@ def open_client(bucket: str, retry_timeout: timedelta) -> S3Store:
     Raises:
         InvalidParameterError: It says what cannot be used: an endpoint that is no URL, half a credential.
     """
-    _check_endpoints()
+    ObjectStoreSettings.of(os.environ)  # refused here, before the client guesses what was meant
     said = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
     return _client(bucket, retry_timeout, said)
 
@@ -116,23 +114,6 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
             else "Repeat; if it goes on, check the bucket, the endpoint (AWS_ENDPOINT_URL) and the network.",
             path=place,
         ) from error
-
-
-def _check_endpoints() -> None:
-    for name in _ENDPOINTS:
-        if endpoint := os.environ.get(name):
-            try:
-                found = urlsplit(endpoint)
-                usable = (
-                    found.scheme in ("http", "https")
-                    and found.hostname
-                    and "@" not in found.netloc
-                    and not _NO_URL.search(endpoint)
-                )
-            except ValueError:
-                usable = False
-            if not usable:  # it is not shown: it may have a password
-                raise _unusable(f"{name} is not of the form https://host:port, without a user.")
 
 
 def _unusable(reason: str) -> InvalidParameterError:

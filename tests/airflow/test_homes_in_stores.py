@@ -5,6 +5,7 @@ The driver of these tests writes no ``pipeline.json``, which says where a worksp
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -17,7 +18,7 @@ from airflow_provider.waits.waiting import Look, Patience, Wait, Waited
 from spark_jobs.control.home import DividedHome, open_home
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.protocol.documents import RunState, Status
-from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterError
+from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId
 from spark_jobs.storage.files import Files
 from tests.airflow.conftest import Homes, connection
@@ -117,11 +118,16 @@ def test_who_has_no_workspace_sees_documents_and_a_heartbeat(homes: Homes, monke
 
 
 @in_the_worker
-def test_without_a_workspace_root_nothing_is_asked_for(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=f"s3://{BUCKET}/homes"))
-    error = failure(operator(), InvalidParameterError)
-    assert "workspace_root" in str(error)
-    assert open_home(URL).names("") == []
+@in_a_store
+def test_without_a_workspace_root_a_driver_keeps_its_work_in_a_cache(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = StreamPipelineHook().settings.python
+    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=f"s3://{BUCKET}/homes", python=python))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert carry_out(operator(), context())["home"] == URL
+    (cache,) = (tmp_path / "cache/spark-jobs/homes").iterdir()
+    assert (cache / "logs/driver-1.out").read_text() == "the driver says hello\n"
 
 
 @in_the_worker

@@ -210,7 +210,7 @@ def test_the_test_of_a_connection_looks_at_the_roots_of_savepoints(homes: Homes,
 @pytest.mark.parametrize(
     ("workspace_root", "well", "expected"),
     [
-        ("", True, "can be waited for, but not begun: workspace_root is empty"),
+        ("", True, "have no workspaces: drivers keep their work on their own disks"),
         (".", True, "have their workspaces in"),
         ("gone", False, "The workspace root"),
     ],
@@ -218,7 +218,7 @@ def test_the_test_of_a_connection_looks_at_the_roots_of_savepoints(homes: Homes,
 def test_the_test_of_a_connection_looks_at_the_root_of_workspaces(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, workspace_root: str, well: bool, expected: str
 ) -> None:
-    """A home in a store needs a directory beside it, on the host of its driver."""
+    """A home in a store needs a directory that executors share with its driver, if they are on other hosts."""
     extra = {"home_root": f"s3://{BUCKET}/homes", "python": StreamPipelineHook().settings.python}
     if workspace_root:
         extra["workspace_root"] = str(homes.root / workspace_root)

@@ -175,7 +175,7 @@ class Tables:
             self._logs[process, path] = TableLog(_LogFiles(self, path), uri)
         return self._logs[process, path]
 
-    def open(self, uri: str, version: int | None = None) -> SimulatedDeltaTable:
+    def open(self, uri: str, version: int | None = None, storage_options: None = None) -> SimulatedDeltaTable:
         """Stands for ``DeltaTable(uri, version)``."""
         path = unquote(urlsplit(uri).path)
         self.disk.world.pause(f"open {path}")

@@ -36,7 +36,7 @@ from spark_jobs.runtime.stages import gate, running_stage, stage, stage_query, s
 from spark_jobs.runtime.start import attempt, heal, restore
 from spark_jobs.runtime.state import pinning
 from spark_jobs.storage import open as open_storage
-from tests.simulation.stages import Site, build_stage
+from tests.simulation.stages import Site, TableDirectory, build_stage
 from tests.simulation.storage import SimulatedFiles
 from tests.simulation.threads import SimulatedFuture, SimulatedLock, datetime_in, holding, threading_in, time_in
 
@@ -100,12 +100,6 @@ def _opener(site: Site) -> Callable[[str], SimulatedFiles]:
     return lambda url: site.files(url.removeprefix("file://"))
 
 
-def _size_bytes(site: Site, path: str, table_uri: str) -> int | None:
-    site.world.pause(f"stat {path}")
-    found = site.disk.get(path)
-    return None if found is None else len(found)
-
-
 def _in_use() -> HomeInUseError:
     return HomeInUseError("Another driver is at work.", safe="This start has changed nothing.", remedy="Wait for it.")
 
@@ -132,7 +126,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
         *(
             (module, "at_once", lambda jobs: [job() for job in jobs])
-            for module in (heal, named_files, pinning, restore, savepoint)
+            for module in (heal, named_files, pinning, restore, savepoint, staged_files)
         ),
         *((module, "begin", partial(SimulatedFuture, world)) for module in (answers, publishing)),
         (checkpoint_try, "beside", lambda work, meanwhile: work()),
@@ -152,7 +146,8 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (application, "Cancellation", _cancellation(site)),
         (application, "Heartbeat", partial(_Heartbeat, site)),
         (savepoint_place, "open_place", _opener(site)),
-        *((module, "open_files", _opener(site)) for module in (savepoint, savepoint_files)),
+        *((module, "table_files", _opener(site)) for module in (savepoint, savepoint_files)),
+        (staged_files, "table_files", lambda uri: TableDirectory(site.disk, uri.removeprefix("file://"))),
         (old_starts, "STARTS_KEPT", 2),  # no schedule has a hundred attempts
         (checkpoint_requests, "driver_at_work", lambda files: True),
         # Spark and Delta
@@ -173,7 +168,6 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (round_run, "publications_of", lambda spark: nullcontext()),
         (delta_rs, "log_of", site.tables.log_of),
         (delta_rs, "DeltaTable", site.tables.open),
-        (staged_files, "_size_bytes", partial(_size_bytes, site)),
     ]
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())

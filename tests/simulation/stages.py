@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
@@ -113,31 +112,22 @@ class Site:
         return adds
 
 
-class DiskPath(PurePosixPath):
-    """A path of a world's disk, as far as the sweep uses one."""
+class TableDirectory(SimulatedFiles):
+    """The directory of a table. A sweep lists it in one step, and deletes a file in one."""
 
-    disk: Disk
+    def paths(self, directory: str = "") -> list[str]:
+        self._point("list", directory)
+        return [path.removeprefix(f"{self._root}/") for path in self._disk.below(self._root)]
 
-    @staticmethod
-    def on(disk: Disk, path: str) -> "DiskPath":
-        class Here(DiskPath):
-            pass
+    def size_bytes(self, path: str) -> int | None:
+        self._point("stat", path)
+        return super().size_bytes(path)
 
-        Here.disk = disk
-        return Here(path)
-
-    def rglob(self, pattern: str) -> list["DiskPath"]:
-        self.disk.world.pause(f"list {self}")
-        return [found for path in self.disk.below(str(self)) if (found := type(self)(path)).match(pattern)]
-
-    def is_file(self) -> bool:
-        return self.disk.get(str(self)) is not None
-
-    def unlink(self, missing_ok: bool) -> None:
-        self.disk.world.pause(f"delete {self}")
-        if self.is_file():
-            self.disk.remove(str(self))
-            self.disk.watcher.deleted(str(self))
+    def delete(self, path: str) -> None:
+        self._point("delete", path)
+        if self._disk.get(self._path(path)) is not None:
+            self._disk.remove(self._path(path))
+            self._disk.watcher.deleted(self._path(path))
 
 
 class Frame:
@@ -341,7 +331,7 @@ def build_stage(
         frame=frame,
         checkpoint_path=f"{work.url}/{log.directory}",
         outlet=outlet,
-        directory=site.files(str(outlet.staged_in.path)),
+        directory=TableDirectory(site.disk, outlet.staged_in.path),
         file_prefix=file_prefix(round_site.incarnation, stage.name),
         spark_log=log,
         output=StageOutput(stage.name, private, None, None, False, cast(threading.Event, SimulatedEvent(site.world))),
@@ -380,14 +370,14 @@ def _bound(
 
 
 def _outlet(site: Site, stage: Stage, round_site: RoundSite, frame: DataFrame) -> Outlet:
-    place = round_site.places[stage.sink.name].path if stage.sink else round_site.channels / stage.name
-    path = cast(Path, DiskPath.on(site.disk, str(place)))
+    uri = round_site.places[stage.sink.name].uri if stage.sink else f"{round_site.channels}/{stage.name}"
+    place = unquote(urlsplit(uri).path)
     metadata = {"id": f"id-of-{place}", "schemaString": SCHEMA_TEXT, "partitionColumns": [], "configuration": {}}
-    table = StagingTable(path, StructType(), metadata, PROTOCOL)
+    table = StagingTable(uri, StructType(), metadata, PROTOCOL)
     if stage.sink is None:
         site.disk.put(f"{place}/_delta_log/00000000000000000000.json", b"{}")
         return Outlet(table, None, None, frame)
-    site.tables.make(str(place))
+    site.tables.make(place)
     facts, publisher = check_publishable(table.uri, stage.sink.mode)
     return Outlet(table, PublicTable(table.uri, (), publisher, facts.table_id, facts.shape), None, frame)
 

@@ -168,6 +168,10 @@ class SimulatedFiles:
         data = self.read(path)
         return Digest(len(data), sha256(data))
 
+    def size_bytes(self, path: str) -> int | None:
+        found = self._disk.get(self._path(path))
+        return None if found is None else len(found)
+
     def adopt(self, source: Path, path: str) -> None:
         self._point("adopt", path)
         data = self._disk.get(str(source))

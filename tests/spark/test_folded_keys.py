@@ -74,7 +74,7 @@ def test_keys_of_any_name_are_folded_and_large_files_stay_as_they_are(
     """Such columns are mapped: their names in the files are others."""
     table, keeper = tmp_path / "sink", SparkPublisher(spark)
     rows = spark.range(1_000).selectExpr("id AS `a key, of two`", "cast(id AS string) AS `é=1`", "id AS seq")
-    prepare_tombstones(spark, rows, table)
+    prepare_tombstones(spark, rows, table.as_uri())
     for part in range(4):
         rows.where(f"seq % 4 = {part}").write.format("delta").mode("append").save(str(table))
     spark.sql(f"DELETE FROM delta.`{table}` WHERE seq = 5")

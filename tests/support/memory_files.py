@@ -1,6 +1,7 @@
 """The storage port in memory: for tests of what is built on it. Safe for several threads."""
 
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -51,6 +52,11 @@ class MemoryFiles:
     def digest(self, path: str) -> Digest:
         data = self.read(path)
         return Digest(len(data), sha256(data))
+
+    def size_bytes(self, path: str) -> int | None:
+        with suppress(NotFoundError):
+            return len(self.read(path))
+        return None
 
     def adopt(self, source: Path, path: str) -> None:
         self.create(path, source.read_bytes())

@@ -12,6 +12,8 @@ from uuid import uuid4
 import pytest
 
 BUCKET = "savepoints"
+S3_JARS = ".s3.jars"
+"""The list of the jars with which Spark speaks to S3."""
 OTHER_SERVER = "SPARK_TESTS_S3"
 """An environment variable: with it the tests use the server that the environment names, whose bucket ``savepoints`` is there."""
 

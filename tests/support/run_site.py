@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -106,7 +106,7 @@ class RunSite:
             self.parameters,
             RunOptions(RunId(run), on_end, publish, fresh, on_rewind, self.adopt_offsets),
             small_session,
-            open_directory=lambda url: LocalFiles(url.removeprefix("file://"), system),
+            open_directory=lambda uri: LocalFiles(unquote(urlsplit(uri).path), system),
         )
 
     def table(self, sink: str) -> Path:

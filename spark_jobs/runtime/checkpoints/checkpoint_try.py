@@ -49,7 +49,7 @@ from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState, StateCopies, persist, pin, place_of
 from spark_jobs.storage.beside import beside, in_time
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.table_uris import table_files
 
 T = TypeVar("T")
 
@@ -356,7 +356,7 @@ class CheckpointTry:
 def _merge(rule: MergeCut | None) -> MergeCut | None:
     if rule is None or rule.tombstones is None:
         return rule
-    log = OwnTable(open_files(rule.tombstones), "").log()
+    log = OwnTable(table_files(rule.tombstones), "").log()
     return rule.model_copy(update={"tombstones_version": max(log.commits, default=0)})
 
 

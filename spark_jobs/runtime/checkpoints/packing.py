@@ -90,7 +90,7 @@ def _written(
         context.setJobGroup(group, f"packs the files of stage '{stage.stage.name}' up to batch {last}", interruptOnCancel=True)
         with scratch_table(table.uri, table.metadata, table.protocol, small, label=_BIN) as directory, step(Step.PACK_FILES):
             rows = session.read.format("delta").load(str(directory)).repartitionById(bins, number.cast("int")).drop(number)
-            return DeltaJvm(session).write_files(rows, str(table.path), f"{stage.file_prefix}{last}-")
+            return DeltaJvm(session).write_files(rows, table.path, f"{stage.file_prefix}{last}-")
 
     try:
         return beside(write, meanwhile)

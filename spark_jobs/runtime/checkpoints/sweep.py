@@ -7,7 +7,6 @@ batches that it holds: later ones may be under way.
 import logging
 from collections.abc import Container
 from functools import cached_property
-from pathlib import Path
 from urllib.parse import unquote
 
 from spark_jobs.api.stage import Stage
@@ -22,7 +21,7 @@ from spark_jobs.protocol.ids import BatchId, IncarnationId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.stage import StageRun
-from spark_jobs.storage.checksums import checksum_name
+from spark_jobs.storage.checksums import forget_checksum
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
@@ -80,8 +79,8 @@ class NamedByCheckpoints:
         return found
 
 
-def orphans(stage: StageRun, last: BatchId, named_elsewhere: Container[str], needed_from: BatchId | None = None) -> list[Path]:
-    """Returns the staged files of a stage that are named by nothing which may still be read, sorted.
+def orphans(stage: StageRun, last: BatchId, named_elsewhere: Container[str], needed_from: BatchId | None = None) -> list[str]:
+    """Returns the staged files of a stage that are named by nothing which may still be read: paths in the table's directory, sorted.
 
     Of batches that the private log has not forgotten, these are the files that neither the log nor a checkpoint names. What a forgotten
     batch has left in a public table may be public, and is not looked at. In a directory of the runtime's own nothing is public.
@@ -96,13 +95,12 @@ def orphans(stage: StageRun, last: BatchId, named_elsewhere: Container[str], nee
     needed = oldest if needed_from is None else min(oldest, needed_from)
     named = {unquote(add["path"]) for batch in stage.log.between(BatchId(oldest - 1), last) for add in batch.adds}
     found = []
-    for path in (path for path in stage.table.path.rglob(f"{stage.file_prefix}*") if path.is_file()):
-        batch = _batch(path.name.removeprefix(stage.file_prefix))
-        if oldest <= batch <= last:
-            name = str(path.relative_to(stage.table.path))
-            left = name not in named and name not in named_elsewhere
-        else:
-            left = False
+    for path in stage.directory.paths():
+        name = path.rpartition("/")[2]
+        if not name.startswith(stage.file_prefix):
+            continue
+        batch = _batch(name.removeprefix(stage.file_prefix))
+        left = oldest <= batch <= last and path not in named and path not in named_elsewhere
         if left or (stage.outlet.is_own and NO_BATCH < batch < needed):
             found.append(path)
     return sorted(found)
@@ -114,14 +112,14 @@ def _batch(name: str) -> BatchId:
     return BatchId(int(number)) if number.isdecimal() else NO_BATCH
 
 
-def sweep(stage: StageRun, last: BatchId, named_elsewhere: Container[str], needed_from: BatchId | None = None) -> list[Path]:
+def sweep(stage: StageRun, last: BatchId, named_elsewhere: Container[str], needed_from: BatchId | None = None) -> list[str]:
     """Deletes the orphans of a stage and returns them; idempotent. The arguments are those of :func:`orphans`."""
     deleted = orphans(stage, last, named_elsewhere, needed_from)
     if deleted:
         with step(Step.SWEEP):
             for path in deleted:
-                path.unlink(missing_ok=True)
-                path.with_name(checksum_name(path.name)).unlink(missing_ok=True)
+                forget_checksum(stage.directory, path)
+                stage.directory.delete(path)
     return deleted
 
 

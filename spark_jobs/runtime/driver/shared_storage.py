@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.control.home import workspace_of
+from spark_jobs.control.home import DividedHome
 from spark_jobs.home.layout import WORK
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.runtime.spark.session import spark_failures
@@ -54,10 +54,18 @@ def check_shared(spark: SparkSession, home: Files) -> None:
 
 
 def _refused(home: Files, master: str, what: str) -> RejectedError:
+    remedy = (
+        "Put homes and tables on a file system that the driver and every executor have mounted at the same path, and can write."
+    )
+    if isinstance(home, DividedHome) and home.has_cache:
+        remedy = (
+            "Begin the pipeline in a new home with --workspace, a directory that the driver and every executor have mounted. "
+            "Or run it with a local master."
+        )
     return RejectedError(
-        f"{workspace_of(home) or home.url} is not shared with the executors of {master}: {what}.",
+        f"{local_path(home, WORK)} is not shared with the executors of {master}: {what}.",
         safe="Nothing was started.",
-        remedy="Put homes and tables on a file system that the driver and every executor have mounted at the same path, and can write.",
+        remedy=remedy,
         home=home.url,
         master=master,
     )

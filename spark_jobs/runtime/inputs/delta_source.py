@@ -6,14 +6,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, SourceChangedError
+from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, SourceChangedError, StreamPipelineError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import DeltaCommit, KnownDelta, KnownSource
 from spark_jobs.protocol.losses import Loss, LostFile, LostVersions, SkippedVersion, beyond
@@ -21,6 +20,7 @@ from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
+from spark_jobs.publication.delta_rs import delta_table
 from spark_jobs.publication.fitting import shape, unreadable
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.lost_errors import ON_GONE, lost_before_read
@@ -29,6 +29,7 @@ from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind,
 from spark_jobs.runtime.spark.plan import Leaf, change_options, first_delta_version, unread_delta_files
 from spark_jobs.runtime.spark.session import file_statuses, spark_failures
 from spark_jobs.runtime.spark.spark_errors import OWN_SCHEMA_LOG
+from spark_jobs.storage.table_uris import table_uri
 
 _STARTING = {"startingversion", "startingtimestamp"}
 _SCHEMA_LOG = "schemaTrackingLocation"
@@ -468,8 +469,8 @@ def _with_rows(path: str, files: Sequence[tuple[int, str, int]]) -> list[LostFil
     """Returns data files with their numbers of rows, from the statistics in the table's log."""
     rows: dict[str, int | None] = {}
     for version in {version for version, _, _ in files}:
-        with suppress(DeltaError, KeyError, OSError):
-            table = DeltaTable(path, version=version).get_add_actions()
+        with suppress(DeltaError, KeyError, OSError, StreamPipelineError):
+            table = delta_table(table_uri(path), version).get_add_actions()
             names = [name.rpartition("/")[2] for name in table.column("path").to_pylist()]
             rows |= dict(zip(names, table.column("num_records").to_pylist(), strict=True))
     return [LostFile(path=url, size_bytes=size_bytes, rows=rows.get(url.rpartition("/")[2])) for _, url, size_bytes in files]
@@ -478,7 +479,7 @@ def _with_rows(path: str, files: Sequence[tuple[int, str, int]]) -> list[LostFil
 def _rows(path: str, version: int) -> int | None:
     """Returns the number of rows of a table, from the statistics in its log; None if they lack it."""
     try:
-        counts = DeltaTable(path, version=version).get_add_actions().column("num_records").to_pylist()
-    except (DeltaError, KeyError, OSError):
+        counts = delta_table(table_uri(path), version).get_add_actions().column("num_records").to_pylist()
+    except (DeltaError, KeyError, OSError, StreamPipelineError):
         return None
     return None if None in counts else sum(counts)

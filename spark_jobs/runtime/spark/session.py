@@ -30,6 +30,7 @@ from spark_jobs.runtime.spark.class_archive import archive_path, using
 from spark_jobs.runtime.spark.delta_jars import DeltaJars
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, check_own_spark, checkpoint_class
 from spark_jobs.runtime.spark.starting import ended_unless_started
+from spark_jobs.storage.object_store_settings import S3_FILE_SYSTEM, ObjectStoreSettings
 
 JAVA_MIN = 17
 REQUIRED_SETTINGS: Mapping[str, str] = {
@@ -120,6 +121,7 @@ def start_session(
 
     Raises:
         MissingRequirementError: Java or Delta's jars are missing, or Delta has none for this Spark.
+        RejectedError: The settings name another object store than the environment.
     """
     check_own_spark()
     java = check_java()
@@ -129,7 +131,12 @@ def start_session(
 
     master = conf.get("spark.master", os.environ.get("MASTER", "local[*]"))
     settings = (
-        _DEFAULTS | {"spark.master": master, "spark.app.name": app_name} | _shuffle_partitions(master) | dict(conf) | _DELTA
+        _DEFAULTS
+        | {"spark.master": master, "spark.app.name": app_name}
+        | _shuffle_partitions(master)
+        | ObjectStoreSettings.of(os.environ).for_spark(conf)
+        | dict(conf)
+        | _DELTA
     )
     if driver_memory:
         settings["spark.driver.memory"] = driver_memory
@@ -146,8 +153,8 @@ def start_session(
     try:
         with ended_unless_started(), using(archive_path(java)):
             if known is not None:
-                return _started(builder)
-            session = _started(configure_spark_with_delta_pip(builder, extra_packages=list(packages)))
+                return _with_s3(_started(builder))
+            session = _with_s3(_started(configure_spark_with_delta_pip(builder, extra_packages=list(packages))))
     except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
         raise MissingRequirementError(
             f"Spark did not start: {str(error).strip().splitlines()[0]}.",
@@ -177,7 +184,8 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
         warehouse: The directory that a Spark without a metastore makes, although nothing is put there.
 
     Raises:
-        RejectedError: ``spark-submit`` was given a setting that a guarantee needs otherwise.
+        RejectedError: ``spark-submit`` was given a setting that a guarantee needs otherwise, or that names another object store than the
+            environment.
         MissingRequirementError: Spark does not start, or Delta's jars were not given to ``spark-submit``.
     """
     check_own_spark()
@@ -191,15 +199,18 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
                 setting=key,
             )
     builder = SparkSession.Builder()
-    aside = {"spark.sql.warehouse.dir": warehouse} if (submitted | dict(conf)).get(_CATALOG, _FORGETS) == _FORGETS else {}
+    given = dict(conf) | submitted
+    aside = {"spark.sql.warehouse.dir": warehouse} if given.get(_CATALOG, _FORGETS) == _FORGETS else {}
+    stores = ObjectStoreSettings.of(os.environ).for_spark(given)
     for key, value in (
-        _SUBMITTED_DEFAULTS | _PATHS_OF_THIS_HOST | aside | {"spark.app.name": app_name} | dict(conf) | _DELTA
+        _SUBMITTED_DEFAULTS | _PATHS_OF_THIS_HOST | aside | {"spark.app.name": app_name} | stores | dict(conf) | _DELTA
     ).items():
         if key not in submitted:
             builder = builder.config(key, value)
     try:
         session = builder.getOrCreate()
         session.catalog.databaseExists("default")  # loads Delta's catalog; getOrCreate alone does not miss it
+        _with_s3(session)
     except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
         lines = str(error).strip().splitlines()
         reason = next((line.lstrip(": ") for line in lines if "Exception: " in line), lines[0])
@@ -208,6 +219,13 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
             safe="Nothing was started.",
             remedy=f"Give spark-submit Delta's jars: --packages io.delta:delta-spark_{SPARK_MINOR}_2.13:VERSION.",
         ) from error
+    return session
+
+
+def _with_s3(session: SparkSession) -> SparkSession:
+    """Gives ``s3:`` the file system of ``s3a:``, unless the cluster has another one for it: they are one place in two spellings."""
+    java_context: Any = session.sparkContext._jsc
+    java_context.hadoopConfiguration().setIfUnset("fs.s3.impl", S3_FILE_SYSTEM)
     return session
 
 
@@ -268,7 +286,7 @@ def session_for_run(spark: SparkSession) -> SparkSession:
                 safe="Nothing was started.",
                 remedy=f"Build it with delta.configure_spark_with_delta_pip and {key}={value}.",
             )
-    own = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    own = SparkSession(_with_s3(spark).sparkContext, spark._jsparkSession.cloneSession())
     for key, value in (dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST | _SCHEMA_LOGS).items():
         own.conf.set(key, value)
     if own.conf.get(CHECKPOINT_FILES, None) is None:
@@ -390,6 +408,22 @@ class QuietQueries:
     @classmethod
     def _set(cls, spark: SparkSession, level: Any) -> None:
         java_class(spark, "org.apache.logging.log4j.core.config.Configurator").setLevel(cls._LOGGER, level)
+
+
+def has_class(spark: SparkSession, name: str) -> bool:
+    """Returns whether the application's jars have a class."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        java_class(spark, "org.apache.spark.util.Utils").classForName(name, False, False)
+    except Py4JJavaError:
+        return False
+    return True
+
+
+def hadoop_version(spark: SparkSession) -> str:
+    """Returns the version of the Hadoop that Spark runs with, such as ``3.5.0``."""
+    return str(java_class(spark, "org.apache.hadoop.util.VersionInfo").getVersion())
 
 
 class WorkLock:

@@ -9,8 +9,8 @@ from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.pending import chosen_manifest, pending_lines, sink_cut
 from spark_jobs.publication.scratch_table import lasting_scratch_table
-from spark_jobs.publication.staged_files import table_directory
 from spark_jobs.storage.files import Files
+from spark_jobs.storage.table_uris import spark_path
 
 
 def read_staged(spark: SparkSession, home: str | Files, sink: str, checkpoint: int | None = None) -> DataFrame:
@@ -39,5 +39,5 @@ def read_staged(spark: SparkSession, home: str | Files, sink: str, checkpoint: i
     cut = sink_cut(chosen_manifest(CheckpointStore(files), number), SinkName(sink))
     lines = pending_lines(files, SinkName(sink), number)
     directory = staged_in(cut)
-    _, metadata, protocol = DeltaJvm(spark).snapshot(str(table_directory(directory)))
+    _, metadata, protocol = DeltaJvm(spark).snapshot(spark_path(directory))
     return spark.read.format("delta").load(str(lasting_scratch_table(directory, metadata, protocol, lines)))

@@ -94,8 +94,8 @@ def build_stage(
     place = site.places.get(stage.sink.name) if stage.sink else None
     if place is not None:
         place = replace(place, staged_prefix=prefix)
-    tombstones = site.tombstones / (stage.sink.name if stage.sink else stage.name)
-    outlet = prepare_outlet(stage, session, frame, place, site.channels / stage.name, tombstones)
+    tombstones = f"{site.tombstones}/{stage.sink.name if stage.sink else stage.name}"
+    outlet = prepare_outlet(stage, session, frame, place, f"{site.channels}/{stage.name}", tombstones)
     prepare_streams(stage, streams, outlet.frame, spark_log)
     log = PrivateLog(site.work, log_directory(stage.name), outlet.staged_in.uri)
     output = earlier.output if earlier else _output(stage, frame, _begin_log(log, outlet, session, recorded), watermarks)
@@ -105,7 +105,7 @@ def build_stage(
         frame=outlet.frame,
         checkpoint_path=f"{site.work.url}/{spark_log.directory}",
         outlet=outlet,
-        directory=site.open_directory(str(outlet.staged_in.path)),
+        directory=site.open_directory(outlet.staged_in.uri),
         file_prefix=prefix,
         spark_log=spark_log,
         output=output,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -34,14 +33,15 @@ class RoundSite:
     """The work directory."""
     places: Mapping[SinkName, TablePlace]
     """Where the sinks' tables are."""
-    channels: Path
-    """Where rows are staged that do not go into a public table's directory."""
-    tombstones: Path
-    """Where the deleted keys of sinks with keys are remembered."""
+    channels: str
+    """The URI of the directory where rows are staged that do not go into a public table's directory."""
+    tombstones: str
+    """The URI of the directory where the deleted keys of sinks with keys are remembered."""
     params: Any
     heartbeat: Heartbeat
     cancellation: Cancellation
     open_directory: Callable[[str], Files]
+    """Opens a table's directory by its URI."""
     sources: Mapping[InputName, tuple[KnownSource, ...]] = field(default_factory=dict)
     """What each stream of each source is, and where reading it begins."""
     losses: list[Loss] = field(default_factory=list)

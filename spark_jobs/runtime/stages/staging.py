@@ -101,7 +101,7 @@ class StageWriter:
             return
         self._check_columns(batch, ends)
         with step(Step.STAGE_FILES):
-            adds = DeltaJvm(frame.sparkSession).write_files(fitted, str(run.table.path), f"{run.file_prefix}{batch}-")
+            adds = DeltaJvm(frame.sparkSession).write_files(fitted, run.table.path, f"{run.file_prefix}{batch}-")
         self._check_unique(frame.sparkSession, batch, adds)
         self._check_files(frame.sparkSession, batch, ends)
         self._check_data_files(frame.sparkSession, batch)

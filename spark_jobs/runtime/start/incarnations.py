@@ -83,7 +83,7 @@ def check_replacement(
     for stage in stages:
         if stage.sink is None:
             continue
-        uri, mode = places[stage.sink.name].path.as_uri(), stage.sink.mode
+        uri, mode = places[stage.sink.name].uri, stage.sink.mode
         with suppress(NotFoundError):
             table = open_table(uri)
             files = publishers.rows_by_file(choose_publisher(table, mode), uri)
@@ -107,7 +107,7 @@ def check_new_stages(
     for stage in stages:
         if stage.sink is None or stage.sink.mode is not SinkMode.APPEND:
             continue
-        uri = places[stage.sink.name].path.as_uri()
+        uri = places[stage.sink.name].uri
         with suppress(NotFoundError):
             table = open_table(uri)
             files = publishers.rows_by_file(choose_publisher(table, stage.sink.mode), uri)

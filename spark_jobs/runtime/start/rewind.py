@@ -51,7 +51,7 @@ class SavepointTables:
         self.kept: dict[SinkName, SinkCut] = {}
         """The sinks whose table is the very one that the savepoint was taken with; the others are forked."""
         for sink, cut in opened.manifest.sinks.items():
-            if sink in places and places[sink].path.as_uri() == cut.table:
+            if sink in places and places[sink].uri == cut.table:
                 with suppress(NotFoundError):
                     if open_table(cut.table).facts.table_id == cut.table_id:
                         self.kept[sink] = cut

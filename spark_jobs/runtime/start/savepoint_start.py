@@ -26,8 +26,9 @@ from spark_jobs.runtime.start.decision import Answer, BeginFromSavepoint, BeginI
 from spark_jobs.runtime.start.rewind import SavepointTables
 from spark_jobs.runtime.start.savepoint_import import Beginning, OpenedSavepoint, bring_in, open_savepoint
 from spark_jobs.runtime.tables.table_places import TablePlace
-from spark_jobs.storage.files import Files, local_path
-from spark_jobs.storage.open import open_files, open_place
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_place
+from spark_jobs.storage.table_uris import table_files, uri_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ class SavepointStart:
             for each in pending_actions(store, manifest, sink):
                 adds = [line["add"] for line in store.read_actions(each)]
                 copies |= {staged_path(manifest.sinks[sink].stage, add): unquote(add["path"]) for add in adds}
-            self._opened.copy(open_files(manifest.sinks[sink].table), copies)
+            self._opened.copy(table_files(manifest.sinks[sink].table), copies)
         planned = plan_publication(self._opened.files, manifest.checkpoint, sinks=sinks, policy=Publish.EXTERNAL)
         planned.require(publishers)
         replace(planned, turns=self._home).carry_out(publishers)
@@ -138,15 +139,14 @@ class SavepointStart:
         along = self._tables.unpublished()
         for sink, rows in self._tables.left_behind(along).items():
             _LOG.warning("sink %s goes on without %d rows of the savepoint, which were staged and are not public", sink, rows)
-        channels = local_path(self._home, channels_path(attempt.incarnation))
-        own = {
-            stage.name: self._tables.places[stage.sink.name].path
+        channels = uri_of(self._home.below(channels_path(attempt.incarnation)))
+        staged_in = {
+            stage.name: self._tables.places[stage.sink.name].uri
             if stage.sink and not stage.sink.merge
-            else channels / stage.name
+            else f"{channels}/{stage.name}"
             for stage in graph.stages.values()
         }
         kept = frozenset(stage.name for stage in graph.stages.values() if stage.sink and stage.sink.name in self._tables.kept)
-        staged_in = {name: path.as_uri() for name, path in own.items()}
         begins = Beginning(self._home, self._pipeline, attempt, round_document, staged_in, kept, self._remembering(), along)
         manifest = bring_in(self._opened, begins)
         return attempt.model_copy(update={"restored_from": manifest.checkpoint})

@@ -16,7 +16,7 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.refusals import suggestion
 from spark_jobs.home.places import Kind, check_apart, thing
 from spark_jobs.protocol.documents import Manifest, RoundDocument
-from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidParameterError, RejectedError
+from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidParameterError, MissingRequirementError, RejectedError
 from spark_jobs.protocol.ids import InputName, RoundNumber
 from spark_jobs.protocol.known_sources import KnownDelta, KnownFiles, KnownSource
 from spark_jobs.protocol.masking import Mask
@@ -25,7 +25,7 @@ from spark_jobs.runtime.inputs.source_kind import another_source
 from spark_jobs.runtime.inputs.source_kinds import kind_of, kind_of_known
 from spark_jobs.runtime.spark.plan import Leaf, streaming_leaves
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.open import open_place
 
 Sources = Mapping[InputName, tuple[KnownSource, ...]]
 
@@ -76,7 +76,7 @@ def check_names(graph: Graph, names: Collection[InputName]) -> None:
 def check_sources(home: Files, sources: Sources) -> None:
     """Refuses a home that is in the way of a table or a folder that the pipeline reads: its documents would be read as rows.
 
-    What is in a store, or is named by a pattern, is not compared.
+    What is in another kind of store, or is named by a pattern, is not compared.
 
     Raises:
         RejectedError: It is; the error names both.
@@ -85,8 +85,8 @@ def check_sources(home: Files, sources: Sources) -> None:
     for name, streams in sources.items():
         for known in streams:
             if isinstance(known, KnownDelta | KnownFiles):
-                with suppress(InvalidParameterError):
-                    others.append(thing(f"source '{name}',", open_files(known.path)))
+                with suppress(InvalidParameterError, MissingRequirementError):
+                    others.append(thing(f"source '{name}',", open_place(known.path)))
     check_apart(thing(Kind.HOME, home), others)
 
 

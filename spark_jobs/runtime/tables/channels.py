@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +12,7 @@ from spark_jobs.publication.sql_names import delta_at, quoted
 from spark_jobs.runtime.tables.schemas import COLUMN_MAPPING, growth, lacking, mapped_names, text_limit
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import StagingTable, find_table, prepare_table, read_table
+from spark_jobs.storage.table_uris import spark_path
 
 _CONSTRAINT = "delta.constraints."
 _DECIDED = "decided_apply_as_deletes"
@@ -24,7 +24,7 @@ def own_design(frame: DataFrame, properties: Mapping[str, str] | None = None) ->
     return TableDesign(properties={**mapped, **(properties or {})}, evolution=SchemaEvolution.ADD_COLUMNS, widens=True)
 
 
-def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame, channel: Path, sink: Sink) -> StagingTable:
+def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame, channel: str, sink: Sink) -> StagingTable:
     """Where the rows of a sink with keys wait. What the public table forbids is refused here already, except of deletes.
 
     What it says about columns that the stage does not return is left to the MERGE, which knows their values.
@@ -33,7 +33,7 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
         session: The stage's session.
         public: The sink's table.
         fitted: The stage's result, with the table's names and types.
-        channel: The directory.
+        channel: The URI of its table.
         sink: The sink.
 
     Raises:
@@ -67,7 +67,7 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
 
 
 def _forget_constraints(
-    session: SparkSession, channel: Path, fitted: DataFrame, wanted: Mapping[str, str], deletes: str | None
+    session: SparkSession, channel: str, fitted: DataFrame, wanted: Mapping[str, str], deletes: str | None
 ) -> None:
     """Drops the channel's constraints that the public table does not have any more; all, if types widen, which they would forbid."""
     table = find_table(session, channel)
@@ -81,7 +81,7 @@ def _forget_constraints(
         name = key.removeprefix(_CONSTRAINT)
         known = "".join(expected.get(name.casefold(), "").split())  # Delta spaces conditions as it likes
         if key.startswith(_CONSTRAINT) and (widens or known != "".join(condition.split())):
-            session.sql(f"ALTER TABLE {delta_at(channel)} DROP CONSTRAINT {quoted(name)}")
+            session.sql(f"ALTER TABLE {delta_at(spark_path(channel))} DROP CONSTRAINT {quoted(name)}")
 
 
 def _constraints(public: StagingTable, fitted: DataFrame) -> dict[str, str]:
@@ -125,7 +125,7 @@ def _add_constraint(session: SparkSession, table: StagingTable, name: str, condi
 
 def _resolves(session: SparkSession, table: StagingTable, condition: str) -> bool:
     try:
-        session.read.format("delta").load(str(table.path)).where(condition)
+        session.read.format("delta").load(table.path).where(condition)
     except AnalysisException:
         return False
     return True

@@ -3,7 +3,6 @@
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,6 +18,7 @@ from spark_jobs.publication.sql_names import quoted
 from spark_jobs.runtime.tables.channels import event_channel, own_design
 from spark_jobs.runtime.tables.merge_rules import check_rule, check_versions, with_versions
 from spark_jobs.runtime.tables.schemas import as_held, fit
+from spark_jobs.runtime.tables.stores import refuse_spark
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import PlannedTable, StagingTable, plan_table, prepare_table
 from spark_jobs.runtime.tables.tombstones import prepare_tombstones
@@ -64,7 +64,7 @@ class Outlet:
 
 
 def prepare_outlet(
-    stage: Stage, session: SparkSession, frame: DataFrame, place: TablePlace | None, channel: Path, tombstones: Path
+    stage: Stage, session: SparkSession, frame: DataFrame, place: TablePlace | None, channel: str, tombstones: str
 ) -> Outlet:
     """Makes and checks the tables of a stage; idempotent.
 
@@ -73,8 +73,8 @@ def prepare_outlet(
         session: Its session.
         frame: Its result.
         place: Where the sink's table is; None without a sink.
-        channel: Where rows are staged that do not go into the public table's directory.
-        tombstones: Where the deleted keys of a sink with keys are remembered.
+        channel: The URI of the table where rows are staged that do not go into the public table's directory.
+        tombstones: The URI of the table where the deleted keys of a sink with keys are remembered.
 
     Raises:
         UnsupportedTableError: The rows do not fit the sink's table, or nobody could publish into it.
@@ -87,6 +87,8 @@ def prepare_outlet(
     plan_outlet(sink, session, frame, place)
     table = prepare_table(session, place, with_versions(frame, rule), sink.design, sink.name)
     facts, publisher = check_publishable(table.uri, sink.mode)
+    if publisher is Publisher.SPARK:
+        refuse_spark(sink, table.uri, channel)
     public = PublicTable(table.uri, tuple(table.metadata["partitionColumns"]), publisher, facts.table_id, facts.shape)
     if rule is None:
         name_auto_compaction(table, sink)
@@ -106,7 +108,7 @@ def plan_outlet(sink: Sink, session: SparkSession, frame: DataFrame, place: Tabl
     if rule:
         check_rule(sink, rule, frame)
     with suppress(NotFoundError):  # by name, before Spark meets it and fails by whatever it does not know
-        check_publishable(place.path.as_uri(), sink.mode)
+        check_publishable(place.uri, sink.mode)
     planned = plan_table(session, place, with_versions(frame, rule), sink.design, sink.name)
     if rule and planned.table is not None and not planned.grown:
         check_versions(sink, rule, planned.table)
@@ -126,8 +128,8 @@ def name_auto_compaction(table: StagingTable, sink: Sink) -> None:
     )
 
 
-def _tombstones(session: SparkSession, rule: MergeRule, staged_in: StagingTable, frame: DataFrame, path: Path) -> str | None:
+def _tombstones(session: SparkSession, rule: MergeRule, staged_in: StagingTable, frame: DataFrame, uri: str) -> str | None:
     if rule.sequence_by is None or rule.apply_as_deletes is None:
         return None
     remembered = fit(frame, staged_in.schema).select(*(quoted(name) for name in (*rule.keys, rule.sequence_by)))
-    return prepare_tombstones(session, remembered, path).uri
+    return prepare_tombstones(session, remembered, uri).uri

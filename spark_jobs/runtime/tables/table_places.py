@@ -1,7 +1,6 @@
-"""Where the sinks' tables are on this machine, whether they are addressed by path or by name."""
+"""Where the sinks' tables are, whether they are addressed by path or by name."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import AnalysisException
@@ -9,17 +8,16 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.api.address import TableAddress
 from spark_jobs.protocol.errors import UnsupportedTableError
-from spark_jobs.publication.staged_files import check_no_file, table_directory
+from spark_jobs.publication.staged_files import check_no_file
 from spark_jobs.runtime.spark.session import default_location, table_location
-from spark_jobs.storage.files import local_path
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.table_uris import is_in_store, table_uri
 
 
 @dataclass(frozen=True)
 class TablePlace:
-    """A table's directory, and its name where it is addressed by one."""
+    """A table's URI, and its name where it is addressed by one."""
 
-    path: Path
+    uri: str
     name: str | None = None
     staged_prefix: str | None = None
     """What the names of files begin with that a savepoint may have brought before the table is made; None where none are brought."""
@@ -29,10 +27,10 @@ def check_address(address: TableAddress) -> None:
     """Refuses an address that cannot be a table's; a name is only looked up when there is a catalog.
 
     Raises:
-        RejectedError: It is no path or ``file:`` URL, Spark and delta-rs would read it differently, or a file is in its place.
+        RejectedError: It is no path or URL of a supported kind, Spark and delta-rs would read it differently, or a file is in its place.
     """
     if not address.named:
-        check_no_file(_directory(address.text))
+        check_no_file(table_uri(address.text))
 
 
 def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
@@ -43,7 +41,7 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
         UnsupportedTableError: The name is that of something else than a Delta table in a directory.
     """
     if not address.named:
-        return TablePlace(_directory(address.text))
+        return TablePlace(table_uri(address.text))
     name = address.text
     try:
         exists = spark.catalog.tableExists(name)
@@ -62,8 +60,13 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
             remedy="Name a Delta table." if exists else f"Create it first: CREATE TABLE {name} (…) USING delta.",
             table=name,
         )
-    return TablePlace(_directory(unquote(urlsplit(location).path) if location.startswith("file:") else location), name)
-
-
-def _directory(path: str) -> Path:
-    return table_directory(local_path(open_files(path)).as_uri())
+    uri = table_uri(unquote(urlsplit(location).path) if location.startswith("file:") else unquote(location))
+    if not exists and is_in_store(uri):
+        raise UnsupportedTableError(
+            f"Table {name} does not exist, and its catalog would make it in a store: {uri}.",
+            exists="Spark's own commit there could replace one of somebody else.",
+            safe="Nothing was written.",
+            remedy=f"Create it first: CREATE TABLE {name} (…) USING delta. Or give the sink a path, which this runtime makes itself.",
+            table=name,
+        )
+    return TablePlace(uri, name)

@@ -1,9 +1,11 @@
 """The Delta tables that stages stage into: made where they are missing, checked where they exist, before anything is staged."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -12,9 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
 from spark_jobs.api.sink import SchemaEvolution, TableDesign
-from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
+from spark_jobs.protocol.errors import AlreadyExistsError, UnsupportedTableError
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
+from spark_jobs.publication.delta_rs import open_table
+from spark_jobs.publication.scratch_table import scratch_table
 from spark_jobs.publication.sql_names import delta_at, quoted
 from spark_jobs.runtime.tables.schemas import (
     COLUMN_MAPPING,
@@ -29,6 +34,7 @@ from spark_jobs.runtime.tables.schemas import (
     unknown_fields,
 )
 from spark_jobs.runtime.tables.table_places import TablePlace
+from spark_jobs.storage.table_uris import is_in_store, spark_path, table_files
 
 _GENERATED = "delta.generationExpression"
 _DEFAULT = "CURRENT_DEFAULT"
@@ -40,7 +46,6 @@ _REARRANGED = {
     "USING delta PARTITIONED BY ({columns}) AS SELECT * FROM {table}",
     "cluster_by": "or change the table: ALTER TABLE {table} CLUSTER BY ({columns})",
 }
-_LOG = "_delta_log"
 _TYPE_WIDENING = "delta.enableTypeWidening"
 _SAFE = "Nothing was written."
 
@@ -49,15 +54,16 @@ _SAFE = "Nothing was written."
 class StagingTable:
     """A Delta table as it is before a round's first batch."""
 
-    path: Path
+    uri: str
+    """The percent-encoded URI that Delta's actions are resolved against."""
     schema: StructType
     metadata: dict[str, Any]
     protocol: dict[str, Any]
 
     @property
-    def uri(self) -> str:
-        """The percent-encoded ``file:`` URI that Delta's actions are resolved against."""
-        return self.path.as_uri()
+    def path(self) -> str:
+        """The directory as Spark calls it."""
+        return spark_path(self.uri)
 
     @property
     def configuration(self) -> Mapping[str, str]:
@@ -89,7 +95,7 @@ def plan_table(session: SparkSession, place: TablePlace, frame: DataFrame, desig
     Raises:
         UnsupportedTableError: The frame's rows do not fit the table, or the table is not as designed.
     """
-    found = find_table(session, place.path)
+    found = find_table(session, place.uri)
     if found is None:
         _check_arranged(frame, design, name)
         return PlannedTable(None, Growth(frame.schema))
@@ -107,25 +113,25 @@ def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, de
     planned = plan_table(session, place, frame, design, name)
     if planned.table is None:
         _create(session, place, frame, design, name)
-        table = read_table(session, place.path)
+        table = read_table(session, place.uri)
         planned = PlannedTable(table, _growth(table, frame, design))
         _check_fits(table, frame, name, planned.grown)
     assert planned.table is not None
     if not planned.grown:
         return planned.table
     _grow(session, planned.table, planned.grown, name)
-    return read_table(session, place.path)
+    return read_table(session, place.uri)
 
 
-def read_table(session: SparkSession, path: Path) -> StagingTable:
-    """The table at ``path``, which exists."""
-    _, metadata, protocol = DeltaJvm(session).snapshot(str(path))
-    return StagingTable(path, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol)
+def read_table(session: SparkSession, uri: str) -> StagingTable:
+    """The table at ``uri``, which exists."""
+    _, metadata, protocol = DeltaJvm(session).snapshot(spark_path(uri))
+    return StagingTable(uri, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol)
 
 
-def find_table(session: SparkSession, path: Path) -> StagingTable | None:
-    """The table at ``path``; None if there is none."""
-    return read_table(session, path) if DeltaJvm(session).snapshot(str(path))[0] >= 0 else None
+def find_table(session: SparkSession, uri: str) -> StagingTable | None:
+    """The table at ``uri``; None if there is none."""
+    return read_table(session, uri) if DeltaJvm(session).snapshot(spark_path(uri))[0] >= 0 else None
 
 
 def _check_arranged(frame: DataFrame, design: TableDesign, name: str) -> None:
@@ -144,46 +150,64 @@ def _check_arranged(frame: DataFrame, design: TableDesign, name: str) -> None:
 
 def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> None:
     with step(Step.TABLE_CREATE):
-        # the same name after a crash, so that what was begun is gone on with
-        path = place.path / f".{place.staged_prefix}table" if _has_staged_alone(place) else place.path
-        builder = DeltaTable.createIfNotExists(session).addColumns(nullable(frame.schema))
-        builder = builder.tableName(place.name or delta_at(path))
-        if not place.name:  # by itself it takes no backtick
-            builder = builder.location(str(path))
-        if design.partition_by:
-            builder = builder.partitionedBy(*design.partition_by)
-        if design.cluster_by:
-            builder = builder.clusterBy(*design.cluster_by)
-        if design.comment is not None:
-            builder = builder.comment(design.comment)
-        for key, value in design.properties.items():
-            builder = builder.property(key, value)
-        try:
-            builder.execute()
-        except AnalysisException as error:
+        if place.name or not (is_in_store(place.uri) or _has_staged_alone(place)):
+            return _build(session, place.name, spark_path(place.uri), frame, design, name)
+        if foreign := _foreign_files(place):
             raise UnsupportedTableError(
-                f"The table of sink '{name}' cannot be made: {str(error).splitlines()[0]}",
+                f"The table of sink '{name}' cannot be made at {place.uri}: there are other files, such as {foreign[0]}.",
                 safe=_SAFE,
-                remedy="Correct the sink's cluster_by or table_properties, or the stage's columns.",
+                remedy="Give the sink an empty place, or one that is not there yet.",
                 sink=name,
-            ) from error
-        if path != place.path:
-            (path / _LOG).rename(place.path / _LOG)
-            path.rmdir()
+                table=place.uri,
+                found=foreign[:20],
+            )
+        # Spark's commit in a store is no compare-and-swap, and Delta makes no table in a directory that has files.
+        with TemporaryDirectory(prefix="new-table-") as directory:
+            _build(session, None, directory, frame, design, name)
+            first = f"{DELTA_LOG}/{commit_name(0)}"
+            with suppress(AlreadyExistsError):  # another start has made the table: what is there is looked at
+                table_files(place.uri).create(first, (Path(directory) / first).read_bytes())
+
+
+def _build(session: SparkSession, named: str | None, path: str, frame: DataFrame, design: TableDesign, name: str) -> None:
+    builder = DeltaTable.createIfNotExists(session).addColumns(nullable(frame.schema))
+    builder = builder.tableName(named or delta_at(path))
+    if not named:  # by itself it takes no backtick
+        builder = builder.location(path)
+    if design.partition_by:
+        builder = builder.partitionedBy(*design.partition_by)
+    if design.cluster_by:
+        builder = builder.clusterBy(*design.cluster_by)
+    if design.comment is not None:
+        builder = builder.comment(design.comment)
+    for key, value in design.properties.items():
+        builder = builder.property(key, value)
+    try:
+        builder.execute()
+    except AnalysisException as error:
+        raise UnsupportedTableError(
+            f"The table of sink '{name}' cannot be made: {str(error).splitlines()[0]}",
+            safe=_SAFE,
+            remedy="Correct the sink's cluster_by or table_properties, or the stage's columns.",
+            sink=name,
+        ) from error
 
 
 def _has_staged_alone(place: TablePlace) -> bool:
-    """Whether a savepoint has brought staged rows to where the table is to be, and nothing else is there.
+    """Whether a savepoint has brought staged rows to where the table is to be, and nothing else is there."""
+    return bool(place.staged_prefix) and bool(_visible_files(place)) and not _foreign_files(place)
 
-    Delta makes no table in a directory that has files.
-    """
-    if place.name or not place.staged_prefix:
-        return False
-    visible = [
-        path for path in place.path.rglob("*") if not any(part.startswith(".") for part in path.relative_to(place.path).parts)
-    ]
-    files = [path for path in visible if path.is_file()]
-    return bool(files) and all(path.name.startswith(place.staged_prefix) for path in files)
+
+def _foreign_files(place: TablePlace) -> list[str]:
+    """Returns the files at the place of a new table that are no staged rows."""
+    prefix = place.staged_prefix
+    return [path for path in _visible_files(place) if not (prefix and path.rpartition("/")[2].startswith(prefix))]
+
+
+def _visible_files(place: TablePlace) -> list[str]:
+    files = table_files(place.uri)
+    visible = [path for path in files.paths() if not any(part.startswith(".") for part in path.split("/"))]
+    return [path for path in visible if files.size_bytes(path) is not None]  # no directory that is empty
 
 
 def _growth(table: StagingTable, frame: DataFrame, design: TableDesign) -> Growth:
@@ -204,10 +228,21 @@ def _grow(session: SparkSession, table: StagingTable, grown: Growth, name: str) 
     if grown.widened and table.configuration.get(_TYPE_WIDENING, "false").lower() != "true":
         statements.append(f"SET TBLPROPERTIES ('{_TYPE_WIDENING}' = 'true')")
     statements += [f"ALTER COLUMN {_path(path)} TYPE {_ddl(kind)}" for path, kind in grown.widened.items()]
+    if not is_in_store(table.uri):
+        return _alter(session, table, table.path, statements, grown, name)
+    # Spark's commit in a store is no compare-and-swap: it alters a copy without rows, and what comes of that is committed by us.
+    with scratch_table(table.uri, table.metadata, table.protocol, ()) as copy:
+        _alter(session, table, str(copy), statements, grown, name)
+        _, metadata, protocol = DeltaJvm(session).snapshot(str(copy))
+    with step(Step.TABLE_ALTER):
+        open_table(table.uri).change_columns(table.metadata, metadata, protocol)
+
+
+def _alter(session: SparkSession, table: StagingTable, path: str, statements: Sequence[str], grown: Growth, name: str) -> None:
     for statement in statements:
         try:
             with step(Step.TABLE_ALTER):
-                session.sql(f"ALTER TABLE {delta_at(table.path)} {statement}")
+                session.sql(f"ALTER TABLE {delta_at(path)} {statement}")
         except AnalysisException as error:
             raise UnsupportedTableError(
                 f"Table {table.path} cannot have {', '.join(grown.names)} as the stage of sink '{name}' returns them: "

@@ -281,7 +281,7 @@ class TestRefused:
                 check_target(
                     quick(site.root / "link/home"),
                     quick(site.root / inside / "savepoint"),
-                    [f"{site.root}/link/tables/hourly"],
+                    [f"file://{site.root}/link/tables/hourly"],
                     REQUEST,
                 )
 

@@ -20,6 +20,7 @@ from spark_jobs.protocol.errors import (
     AlreadyExistsError,
     ConflictError,
     InvalidParameterError,
+    MissingRequirementError,
     NotFoundError,
     OutcomeUnknownError,
     RejectedError,
@@ -61,6 +62,10 @@ def spark_wrote(directory: Path, data: bytes = b"state") -> Path:
     return path
 
 
+def beat() -> Status:
+    return Status(attempt=AttemptNumber(1), run=RunId("r"), state=RunState.RUNNING, updated_at=datetime.now(UTC), stages={})
+
+
 @pytest.mark.parametrize("path", ["channels/i/known/a", "logs/1.log", "tombstones/i/hourly/a", "work/7/a"])
 def test_what_spark_and_the_host_need_is_in_the_workspace(
     home: DividedHome, documents: MemoryFiles, tmp_path: Path, path: str
@@ -95,15 +100,97 @@ def test_who_reads_documents_needs_no_workspace(documents: MemoryFiles) -> None:
         home.read("responses/start-1.json")
 
 
-def test_without_a_workspace_nobody_is_at_work_and_nothing_is_written_there(documents: MemoryFiles) -> None:
-    home = DividedHome(documents)
-    assert not driver_at_work(home)
-    assert claimed_request(home) is None
-    assert home.names("work") == []
-    with pytest.raises(InvalidParameterError, match="no workspace was named"):
-        home.create("work/1/a", b"")
-    with pytest.raises(InvalidParameterError, match="no workspace was named"):
-        workspace_of(home)
+class TestCache:
+    """Without a workspace what Spark and the host need is on the driver's disk, and only that."""
+
+    @pytest.fixture
+    def disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "disk"))
+        return tmp_path / "disk"
+
+    @pytest.fixture
+    def home(self, documents: MemoryFiles, disk: Path) -> DividedHome:
+        home = DividedHome(documents)
+        Channel(home).claim(FLIGHTS, claim_workspace(home))
+        return home
+
+    def test_nobody_is_at_work_in_a_home_that_has_not_begun(self, documents: MemoryFiles, disk: Path) -> None:
+        home = DividedHome(documents)
+        assert not driver_at_work(home)
+        assert claimed_request(home) is None
+        assert home.names("work") == []
+        assert workspace_of(home) is None
+        assert not disk.exists()
+
+    @pytest.mark.parametrize("path", ["work/7/a", "logs/1.log"])
+    def test_work_and_logs_are_on_the_disk(self, home: DividedHome, documents: MemoryFiles, disk: Path, path: str) -> None:
+        home.create(path, b"here")
+        home.sync(path)
+        assert local_path(home, path).read_bytes() == b"here"
+        assert local_path(home, path).is_relative_to(disk)
+        assert set(documents.contents) == {"pipeline.json"}
+
+    @pytest.mark.parametrize("path", ["channels/i/known/a", "tombstones/i/hourly/a", "state/hourly/1-1-1/a", "manifests/1.json"])
+    def test_all_that_a_restore_needs_is_in_the_store(
+        self, home: DividedHome, documents: MemoryFiles, disk: Path, path: str
+    ) -> None:
+        home.create(path, b"there")
+        assert documents.contents[path] == b"there"
+        assert home.local(path) is None
+        assert home.below(path.rpartition("/")[0]).read(path.rpartition("/")[2]) == b"there"
+        assert not disk.exists()
+
+    def test_a_cut_waits_on_the_disk_until_it_is_in_the_store(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
+        home.adopt(spark_wrote(tmp_path), STATE)
+        assert STATE not in documents.contents
+        home.sync(STATE)
+        assert documents.contents[STATE] == b"state"
+
+    def test_two_homes_have_two_caches(self, home: DividedHome, disk: Path) -> None:
+        assert local_path(DividedHome(Elsewhere()), "work") != local_path(home, "work")
+
+    def test_a_home_that_has_begun_without_a_workspace_gets_none(
+        self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
+    ) -> None:
+        told = DividedHome(documents, LocalFiles(tmp_path / "workspace"))
+        assert told.has_cache
+        with pytest.raises(RejectedError, match="was begun without a workspace"):
+            claim_workspace(told, str(tmp_path / "workspace"))
+        assert claim_workspace(DividedHome(documents)) is None
+
+    def test_a_copy_of_it_is_no_home(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+        """Its checkpoints would be published under the numbers of the home that it is a copy of."""
+        copy = Elsewhere()
+        copy.contents |= documents.contents
+        with pytest.raises(RejectedError, match="cannot be continued, or begun, as a home here"):
+            claim_workspace(DividedHome(copy))
+
+    def test_a_user_without_a_directory_for_caches_is_told_what_to_name(
+        self, documents: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+        def no_home() -> Path:
+            raise RuntimeError
+
+        monkeypatch.setattr(Path, "home", no_home)
+        with pytest.raises(MissingRequirementError, match="no home directory") as refused:
+            DividedHome(documents).create("work/1/a", b"")
+        assert "XDG_CACHE_HOME" in str(refused.value.remedy)
+
+    @pytest.mark.parametrize("note", ["start-1", "start-2", None])
+    def test_a_lock_on_this_disk_counts_only_where_it_is_the_driver_s(self, home: DividedHome, note: str | None) -> None:
+        """Containers may share the host's name, and not its disk."""
+        live = attempt(1).model_copy(update={"host": socket.gethostname()})
+        Attempts(home).create(live)
+        write_status(home, beat())
+        if note is not None:
+            with holding(local_path(home, DRIVER_LOCK), note):
+                assert driver_at_work(home)
+        assert live.request == "start-1"
+        assert driver_at_work(home) is (note != "start-1"), "it was heard of a moment ago, unless this is its lock"
 
 
 def test_a_driver_is_seen_by_its_lock_in_the_workspace(home: DividedHome) -> None:
@@ -289,11 +376,6 @@ class TestWhoseItIs:
         with pytest.raises(ConflictError, match="with another workspace"):
             Channel(slower).claim(FLIGHTS, claim)
 
-    def test_a_first_start_without_one_writes_nothing(self, documents: MemoryFiles) -> None:
-        with pytest.raises(InvalidParameterError, match="no workspace was named"):
-            self.claimed(DividedHome(documents))
-        assert documents.contents == {}
-
     def test_a_home_that_is_a_directory_has_no_other(self, tmp_path: Path) -> None:
         assert claim_workspace(open_home(str(tmp_path))) is None
         assert workspace_of(open_home(str(tmp_path))) is None
@@ -330,12 +412,11 @@ class TestLiveness:
         """Containers may share the host's name, and not its directories."""
         Channel(home).claim(FLIGHTS, claim_workspace(home))
         Attempts(home).create(attempt(1).model_copy(update={"host": socket.gethostname()}))
-        beat = Status(attempt=AttemptNumber(1), run=RunId("r"), state=RunState.RUNNING, updated_at=datetime.now(UTC), stages={})
-        write_status(home, beat)
+        write_status(home, beat())
         assert not driver_at_work(home), "it has let its lock go"
         (tmp_path / "workspace").rename(tmp_path / "elsewhere")
         assert driver_at_work(home)
-        write_status(home, beat.model_copy(update={"state": RunState.DONE}))
+        write_status(home, beat().model_copy(update={"state": RunState.DONE}))
         assert not driver_at_work(home)
 
 

@@ -118,23 +118,23 @@ class TestTables:
         self, tmp_path: Path, home: str, table: str, how: str, begun: bool
     ) -> None:
         with pytest.raises(RejectedError, match=rf"The home \S+/{home} {how} the table of sink 'hourly', \S+/{table}\."):
-            check_places(LocalFiles(tmp_path / home), {HOURLY: str(tmp_path / table)}, begins=not begun)
+            check_places(LocalFiles(tmp_path / home), {HOURLY: (tmp_path / table).as_uri()}, begins=not begun)
         assert list(tmp_path.iterdir()) == []
 
     @marks
     def test_it_is_not_inside_another_thing(self, tmp_path: Path, marker: str, what: str) -> None:
         LocalFiles(tmp_path / "theirs").create(marker, b"")
         with pytest.raises(RejectedError, match=rf"The table of sink 'hourly', \S+ is inside the {what} \S+/theirs\."):
-            check_places(None, {HOURLY: str(tmp_path / "theirs/state/x")}, begins=False)
+            check_places(None, {HOURLY: (tmp_path / "theirs/state/x").as_uri()}, begins=False)
 
     @marks
     def test_it_is_no_other_thing(self, tmp_path: Path, marker: str, what: str) -> None:
         LocalFiles(tmp_path / "theirs").create(marker, b"")
         if what == "table":
-            check_places(None, {HOURLY: str(tmp_path / "theirs")}, begins=False)
+            check_places(None, {HOURLY: (tmp_path / "theirs").as_uri()}, begins=False)
             return
         with pytest.raises(RejectedError, match=rf"The table of sink 'hourly', \S+ is also the {what} \S+/theirs\."):
-            check_places(None, {HOURLY: str(tmp_path / "theirs")}, begins=False)
+            check_places(None, {HOURLY: (tmp_path / "theirs").as_uri()}, begins=False)
 
 
 def test_nothing_is_deleted_where_another_kind_is_too(tmp_path: Path) -> None:

@@ -79,18 +79,16 @@ def test_a_batch_that_an_earlier_attempt_has_begun_is_brought_to_its_end(tmp_pat
     assert attempt.to_its_end() == ["run", "drained", "ended"]
 
 
-class Table:
+class Table(LocalFiles):
     """The directory of a public table; counts the files that are looked at."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.path, self.looks = path, 0
         path.mkdir()
 
-    def __fspath__(self) -> str:
-        return str(self.path)
-
-    def rglob(self, pattern: str) -> list[Path]:
-        found = list(self.path.rglob(pattern))
+    def paths(self, directory: str = "") -> list[str]:
+        found = super().paths(directory)
         self.looks += len(found)
         return found
 
@@ -137,9 +135,8 @@ class Daily:
         fakes: dict[str, Any] = {
             "stage": SimpleNamespace(name=STAGE, sink=None),
             "log": self.log,
-            "table": SimpleNamespace(path=self.table),
             "file_prefix": PREFIX,
-            "directory": LocalFiles(self.table.path),
+            "directory": self.table,
             "output": SimpleNamespace(consumers=[]),
             "outlet": SimpleNamespace(is_own=False),
         }

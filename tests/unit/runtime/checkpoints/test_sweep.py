@@ -17,6 +17,7 @@ from spark_jobs.protocol.ids import AttemptNumber, BatchId, IncarnationId, Stage
 from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, orphans, sweep, sweep_abandoned
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.storage.local import LocalFiles
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
 from tests.support.staged_pipeline import HOURLY, StagedPipeline, a_stage_cut
@@ -27,29 +28,26 @@ PREFIX = "0123456789abcdef-"
 
 
 @dataclass
-class Table:
-    path: Path
-
-
-@dataclass
 class Swept:
     """As much of a stage as the sweep looks at."""
 
     root: Path
     file_prefix: str = PREFIX
     log: PrivateLog = field(init=False)
-    table: Table = field(init=False)
+    table: Path = field(init=False)
+    directory: LocalFiles = field(init=False)
     named: set[str] = field(default_factory=set)
     outlet: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(is_own=False))
     stage: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(name=StageName("hourly"), sink=object()))
 
     def __post_init__(self) -> None:
-        self.log, self.table = begun(quick(self.root)), Table(self.root / "table")
+        self.log, self.table = begun(quick(self.root)), self.root / "table"
+        self.directory = LocalFiles(self.table)
 
     def write(self, batch: int, *, dies: bool = False) -> Path:
         """A batch's file; without a version of the log if the driver dies between the two."""
         name = f"{PREFIX}{batch}-part-{'orphan' if dies else 'named'}.parquet"
-        path = self.table.path / "day=a b" / name
+        path = self.table / "day=a b" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"rows")
         if not dies:
@@ -58,7 +56,11 @@ class Swept:
 
     def swept(self, last: int = 9, needed_from: BatchId | None = None) -> list[Path]:
         """What a sweep deletes after a checkpoint that was cut at batch ``last``."""
-        return sweep(self.run, BatchId(last), self.named, needed_from)
+        return [self.table / path for path in sweep(self.run, BatchId(last), self.named, needed_from)]
+
+    def orphans(self) -> list[Path]:
+        """What a sweep would delete."""
+        return [self.table / path for path in orphans(self.run, BatchId(9), set())]
 
     @property
     def run(self) -> StageRun:
@@ -87,8 +89,8 @@ def test_a_file_of_a_batch_after_the_checkpoint_is_no_orphan(stage: Swept) -> No
 def test_files_of_others_are_no_orphans(stage: Swept) -> None:
     stage.write(0)
     for name in ("part-0.parquet", "fedcba9876543210-0-part-0.parquet", f"{PREFIX}part-without-a-batch.parquet"):
-        (stage.table.path / name).write_bytes(b"rows")
-    assert orphans(stage.run, BatchId(9), set()) == []
+        (stage.table / name).write_bytes(b"rows")
+    assert stage.orphans() == []
 
 
 def test_folding_makes_no_orphan_of_a_named_file_and_hides_no_other(stage: Swept) -> None:
@@ -97,7 +99,7 @@ def test_folding_makes_no_orphan_of_a_named_file_and_hides_no_other(stage: Swept
     left = stage.write(1, dies=True)
     stage.log.fold(BatchId(1))
     stage.log.fold(BatchId(3))
-    assert orphans(stage.run, BatchId(9), set()) == [left]
+    assert stage.orphans() == [left]
 
 
 def test_a_file_of_a_forgotten_batch_is_never_deleted(stage: Swept) -> None:
@@ -130,7 +132,7 @@ def test_what_only_a_checkpoint_names_is_no_orphan(stage: Swept) -> None:
     """Packed files count as the last batch's, which has not staged them."""
     stage.write(0)
     packed = stage.write(0, dies=True)
-    stage.named = {str(packed.relative_to(stage.table.path))}
+    stage.named = {str(packed.relative_to(stage.table))}
     assert stage.swept() == []
     assert packed.exists()
 

@@ -59,7 +59,7 @@ class Start:
     def checked(self, *, table: str | None = None, again: bool = False, own: bool = False) -> SavepointStart:
         home = PipelineDocument(name=PipelineName("flights"), uuid=PIPELINE if own else OTHER)
         start = SavepointStart(self.home, home, self.opened, take=self.take, again=again)
-        start.check({HOURLY: TablePlace(path_of(table or self.table))})
+        start.check({HOURLY: TablePlace(table or self.table)})
         return start
 
 
@@ -112,7 +112,7 @@ def test_rows_that_stay_behind_are_counted_and_never_while_they_are_to_be_taken(
     site: SavepointSite, opened: OpenedSavepoint
 ) -> None:
     elsewhere = (site.root / "elsewhere").as_uri()
-    tables = SavepointTables(site.home, PIPELINE, opened, {HOURLY: TablePlace(path_of(elsewhere))})
+    tables = SavepointTables(site.home, PIPELINE, opened, {HOURLY: TablePlace(elsewhere)})
     assert tables.left_behind() == {HOURLY: 3}
     with pytest.raises(RejectedError, match="3 of sink hourly"):
         Start(site, opened).checked(table=elsewhere)

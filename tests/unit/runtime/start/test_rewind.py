@@ -42,7 +42,7 @@ class Start:
         self.opened = opened
         self.home: Files = quick(site.root / "other") if elsewhere else site.home
         self.pipeline = OTHER if elsewhere else PIPELINE
-        self.tables = SavepointTables(self.home, self.pipeline, opened, {HOURLY: TablePlace(path_of(site.table))})
+        self.tables = SavepointTables(self.home, self.pipeline, opened, {HOURLY: TablePlace(site.table)})
 
     def decided(self, *, keep: bool = False, again: bool = False) -> CheckpointId | None:
         (found,) = self.tables.decide(keep=keep, again=again).values()
@@ -114,7 +114,7 @@ class TwoSinks:
             self.pipeline.close(sink, cut.app, CheckpointId(reached))
 
     def decided(self) -> list[CheckpointId | None]:
-        places = {sink: TablePlace(path_of(cut.table)) for sink, cut in self.opened.manifest.sinks.items()}
+        places = {sink: TablePlace(cut.table) for sink, cut in self.opened.manifest.sinks.items()}
         tables = SavepointTables(self.pipeline.files, PIPELINE, self.opened, places)
         return list(tables.decide(keep=False, again=False).values())
 
@@ -332,14 +332,14 @@ class TestForks:
 
     def test_a_table_elsewhere(self, site: SavepointSite) -> None:
         opened = saved(site, site.complete(rows(1)))
-        assert kept(site, opened, {HOURLY: TablePlace(site.root / "elsewhere")}) == {}
+        assert kept(site, opened, {HOURLY: TablePlace((site.root / "elsewhere").as_uri())}) == {}
 
     def test_a_table_that_was_made_anew_in_the_same_place(self, site: SavepointSite) -> None:
         opened = saved(site, site.complete(rows(1)))
         rmtree(path_of(site.table))
-        assert kept(site, opened, {HOURLY: TablePlace(path_of(site.table))}) == {}
+        assert kept(site, opened, {HOURLY: TablePlace(site.table)}) == {}
         site.pipeline.make_table(HOURLY)
-        assert kept(site, opened, {HOURLY: TablePlace(path_of(site.table))}) == {}
+        assert kept(site, opened, {HOURLY: TablePlace(site.table)}) == {}
 
     def test_a_sink_that_the_pipeline_does_not_have_any_more(self, site: SavepointSite) -> None:
         assert kept(site, saved(site, site.complete(rows(1))), {}) == {}

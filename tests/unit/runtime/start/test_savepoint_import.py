@@ -33,7 +33,7 @@ from tests.support.damage import write_checksum
 from tests.support.private_logs import STAGED_FOR
 from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
 from tests.support.savepoint_start import NEW, beginning, saved
-from tests.support.staged_pipeline import HOURLY, PIPELINE, Overtaking, a_manifest, path_of
+from tests.support.staged_pipeline import HOURLY, PIPELINE, Overtaking, a_manifest
 from tests.support.systems import Crashed, quick
 
 
@@ -113,7 +113,7 @@ def test_unfinished_rows_go_along_but_for_those_of_a_round_that_is_public_by_now
     first = site.complete([(1, "a")], checkpoint_kind=CheckpointKind.FINAL, **policy)
     before = carried(CheckpointStore(site.home), CheckpointId(2), first, HOURLY, None)
     taken = site.complete([(2, "a"), (3, "a")], cut={"carried": tuple(before)}, **policy)
-    tables = SavepointTables(site.home, PIPELINE, saved(site, taken), {HOURLY: TablePlace(path_of(site.table))})
+    tables = SavepointTables(site.home, PIPELINE, saved(site, taken), {HOURLY: TablePlace(site.table)})
     assert tables.unpublished() == {HOURLY: 0}
     if reached:
         publish(site.home, first.checkpoint)

@@ -1,7 +1,6 @@
 """What the driver's log says about a table that a sink cannot treat as its properties ask."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ REPLACES: dict[str, Any] = {"mode": "complete"}
 
 
 def _said(caplog: pytest.LogCaptureFixture, configuration: dict[str, str], options: dict[str, Any]) -> list[str]:
-    table = StagingTable(Path("/tables/kept"), StructType(), {"configuration": configuration}, {})
+    table = StagingTable("file:///tables/kept", StructType(), {"configuration": configuration}, {})
     with caplog.at_level(logging.WARNING):
         name_auto_compaction(table, declare_sink(Place("kept", "stage", "kept"), DeltaSink("/tables/kept", **options)))
     return [record.getMessage() for record in caplog.records]

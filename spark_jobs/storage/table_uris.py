@@ -1,0 +1,83 @@
+"""The directory of a Delta table: how documents, Spark and delta-rs name it.
+
+Documents name a table by its *URI*: ``file:///data/table``, ``s3://bucket/table`` or ``hdfs://name-node/table``, percent-encoded. Spark
+takes a path or a URL without escapes.
+"""
+
+import re
+from urllib.parse import quote, unquote, urlsplit
+
+from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.local import LocalFiles
+from spark_jobs.storage.open import open_place
+
+_UNREADABLE = re.compile(r"%[0-9a-fA-F]{2}|[\x00-\x1f\[\]^|\\]")
+"""What delta-rs gets wrong in a table's own path: it decodes ``%20`` twice, and its URL parser panics on the others."""
+_IN_STORES = frozenset({"s3", "hdfs"})
+
+
+def uri_of(directory: Files) -> str:
+    """Returns the URI of the table in a directory."""
+    here = directory.local()
+    if here is not None:
+        return here.as_uri()
+    scheme, _, rest = directory.url.partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{authority}{slash}{quote(path)}"
+
+
+def table_uri(place: str) -> str:
+    """Returns the URI of a table at a place that a user has named: a path or a URL.
+
+    Raises:
+        InvalidParameterError: It is neither.
+        UnsupportedTableError: It has characters that delta-rs cannot address.
+        MissingRequirementError: What speaks to the store is not installed.
+    """
+    uri = uri_of(open_place(place))
+    _path(uri)
+    return uri
+
+
+def table_files(uri: str) -> Files:
+    """Returns the files in a table's directory.
+
+    Raises:
+        UnsupportedTableError: It is no such URI, or has characters that delta-rs cannot address.
+        MissingRequirementError: What speaks to the store is not installed.
+    """
+    path = spark_path(uri)
+    return open_place(path) if is_in_store(uri) else LocalFiles(path, has_url=False)
+
+
+def is_in_store(uri: str) -> bool:
+    """Returns whether a table is in a store, and not in a directory of this host."""
+    return urlsplit(uri).scheme in _IN_STORES
+
+
+def spark_path(uri: str) -> str:
+    """Returns what Spark calls the directory of a table; errors as of :func:`table_files`."""
+    path, parts = _path(uri), urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc}{path}" if is_in_store(uri) else path
+
+
+def _path(uri: str) -> str:
+    parts = urlsplit(uri)
+    path = unquote(parts.path)
+    is_directory = parts.scheme == "file" and parts.netloc in ("", "localhost")
+    if not (is_directory or parts.scheme in _IN_STORES) or parts.query or parts.fragment or not path.startswith("/"):
+        raise UnsupportedTableError(
+            f"Table {uri} cannot be published: only tables in directories and in stores can.",
+            safe="Nothing was written.",
+            remedy="Give the sink a path on a local or mounted file system, or an s3: URL.",
+            table=uri,
+        )
+    if strange := _UNREADABLE.search(path):
+        raise UnsupportedTableError(
+            f"Table {uri} has {strange.group()!r} in its path, which delta-rs cannot address.",
+            safe="Nothing was written.",
+            remedy="Put the table under a path without control characters, '[', ']', '^', '|', '\\' and escapes like '%20'.",
+            table=uri,
+        )
+    return path

@@ -1,0 +1,107 @@
+"""A driver with everything in a store is killed, its disk is lost, and another host goes on from the newest checkpoint."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from shutil import rmtree
+from typing import Any, cast
+
+import pytest
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.home import open_home
+from spark_jobs.home.layout import CHANNELS, TOMBSTONES, WORK
+from spark_jobs.protocol.ids import SinkName, StageName
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.open import open_place
+from tests.support import store_pipeline
+from tests.support.bounded_pipeline import Changes
+from tests.support.drivers import Drivers
+from tests.support.kafka_broker import jars
+from tests.support.killed_drivers import KilledDrivers
+from tests.support.object_store import S3_JARS, object_store
+from tests.support.run_site import RunSite
+
+pytestmark = pytest.mark.spark
+
+PARTS = 4
+ADMIT, WINDOWS = StageName("admit"), SinkName("windows")
+
+
+@dataclass(frozen=True)
+class StoreSite:
+    """A home and tables in a store."""
+
+    store: str
+    marks: Path
+
+    @property
+    def home(self) -> str:
+        return f"{self.store}/homes/orders"
+
+    @property
+    def options(self) -> list[str]:
+        return ["--home", self.home, "--jars", ",".join(jars(S3_JARS))]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"store": self.store, "marks": str(self.marks)}
+
+    def files(self) -> Files:
+        return open_home(self.home)
+
+
+@pytest.fixture
+def changes(tmp_path: Path) -> Changes:
+    return Changes(tmp_path, 0)
+
+
+@pytest.fixture
+def drivers(changes: Changes) -> Iterator[Drivers]:
+    with object_store() as store:
+        store_pipeline.deliver_weights(store)
+        found = Drivers(cast(RunSite, StoreSite(store, changes.path)), store_pipeline.__file__)
+        try:
+            yield found
+        finally:
+            found.end()
+
+
+def on_a_new_host(drivers: Drivers, root: Path, monkeypatch: pytest.MonkeyPatch) -> Drivers:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+    return replace(drivers, host=root)
+
+
+def test_with_everything_in_s3_a_lost_disk_costs_the_work_since_the_newest_checkpoint(
+    drivers: Drivers, changes: Changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = cast(StoreSite, drivers.site)
+    store_pipeline.deliver(site.store, range(PARTS))
+    changes.parts = PARTS
+    first, second = tmp_path / "first host", tmp_path / "second host"
+    killed = KilledDrivers(on_a_new_host(drivers, first, monkeypatch), Random(1))
+    checkpoints = CheckpointStore(killed.files)
+
+    changes.admit(2, "admit")
+    driver = killed.start()
+    killed.until(lambda: (head := checkpoints.head()) and head.stages[ADMIT].batch >= 1, driver)
+    killed.kill(driver)
+    head = checkpoints.head()
+    assert head is not None
+    rmtree(first)
+    changes.forget()
+
+    changes.admit(PARTS, "admit")
+    going_on = KilledDrivers(on_a_new_host(drivers, second, monkeypatch), Random(1))
+    found = going_on.comes_to_its_end(going_on.start(), lambda: (changes.begun(), checkpoints.taken()))
+    assert found.code == 0, found
+    assert changes.begun()["admit"] == [2, 3], "what the checkpoint has is not read again"
+    assert store_pipeline.public(site.store) == store_pipeline.answer(PARTS)
+    last = checkpoints.head()
+    assert last is not None
+    assert last.drained
+    assert last.sinks[WINDOWS].table == f"{site.store}/ware%20house/windows"
+    names = set(open_place(site.home).names(""))
+    assert CHANNELS in names, "rows between stages are in the store"
+    assert not names & {WORK, TOMBSTONES}

@@ -1,0 +1,139 @@
+"""A table in S3 is published into by conditional creates, as one in a directory is."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spark_jobs.protocol.documents import Publisher, SinkMode
+from spark_jobs.protocol.errors import ConflictError, NotFoundError, UnsupportedTableError
+from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.publication.delta_rs import check_publishable, data_files, open_table, rows_by_file
+from spark_jobs.publication.staged_files import missing_files
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings
+from spark_jobs.storage.table_uris import table_files, table_uri
+from tests.support.object_store import object_store
+
+APP = AppId("app")
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    with object_store() as place:
+        yield place
+
+
+@pytest.fixture
+def table(store: str, request: pytest.FixtureRequest) -> str:
+    """A table with one row, whose place has a space."""
+    uri = table_uri(f"{store}/ware house/{request.node.name}")
+    write_deltalake(uri, rows(0), storage_options=options())
+    return uri
+
+
+def options() -> dict[str, str]:
+    return ObjectStoreSettings.of(os.environ).for_delta_rs()
+
+
+def rows(*numbers: int) -> pa.Table:
+    return pa.table({"number": pa.array(numbers, pa.int64())})
+
+
+def public(uri: str) -> list[int]:
+    found: list[int] = DeltaTable(uri, storage_options=options()).to_pyarrow_table()["number"].to_pylist()
+    return sorted(found)
+
+
+def staged(uri: str, number: int) -> dict[str, Any]:
+    """A file with one row that no log names."""
+    import pyarrow.parquet
+
+    sink = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(rows(number), sink)
+    data = sink.getvalue().to_pybytes()
+    table_files(uri).create(f"staged {number}.parquet", data)
+    stats = '{"numRecords":1}'
+    return {"path": f"staged%20{number}.parquet", "size": len(data), "partitionValues": {}, "modificationTime": 0, "stats": stats}
+
+
+def test_staged_rows_become_public_once_with_their_checkpoint(table: str) -> None:
+    add = staged(table, 7)
+    assert public(table) == [0]
+    assert missing_files(table, [add]) == []
+    open_table(table).commit([add], APP, CheckpointId(3), {})
+    assert public(table) == [0, 7]
+    assert open_table(table).transaction_version(APP) == 3
+    assert sorted(rows_by_file(table).values()) == [1, 1]
+    assert (add["path"].replace("%20", " "), add["size"]) in data_files(table)
+
+
+def test_of_two_publications_of_one_checkpoint_one_is_told(table: str) -> None:
+    first, second = open_table(table), open_table(table)
+    first.commit([staged(table, 1)], APP, CheckpointId(1), {})
+    with pytest.raises(ConflictError):
+        second.commit([staged(table, 2)], APP, CheckpointId(1), {})
+    assert public(table) == [0, 1]
+
+
+def test_rows_that_somebody_else_appends_meanwhile_stay(table: str) -> None:
+    opened = open_table(table)
+    write_deltalake(table, rows(5), mode="append", storage_options=options())
+    opened.commit([staged(table, 1)], APP, CheckpointId(1), {})
+    assert public(table) == [0, 1, 5]
+
+
+def test_a_replacement_conflicts_with_every_other_commit(table: str) -> None:
+    late = open_table(table)
+    open_table(table).commit([staged(table, 1)], APP, CheckpointId(1), {}, replace=True)
+    assert public(table) == [1]
+    with pytest.raises(ConflictError):
+        late.commit([staged(table, 2)], APP, CheckpointId(2), {}, replace=True)
+    assert public(table) == [1]
+
+
+def test_a_log_is_read_from_its_checkpoint(table: str) -> None:
+    open_table(table).commit([staged(table, 1)], APP, CheckpointId(4), {})
+    open_table(table).write_checkpoint()
+    files = table_files(table)
+    for version in range(2):
+        files.delete(f"_delta_log/{version:020}.json")
+    assert open_table(table).transaction_version(APP) == 4
+    assert public(table) == [0, 1]
+
+
+def test_new_columns_are_committed_once(table: str) -> None:
+    opened, late = open_table(table), open_table(table)
+    state = opened._state
+    before = {"id": state.table_id, "schemaString": state.schema_text}
+    schema = state.schema_text.replace('"fields":[', '"fields":[{"name":"more","type":"string","nullable":true,"metadata":{}},')
+    wider = {"id": "of a copy", "schemaString": schema, "partitionColumns": [], "format": {"provider": "parquet", "options": {}}}
+    wider |= {"configuration": {}}
+    protocol = {"minReaderVersion": state.reader_version, "minWriterVersion": state.writer_version}
+    opened.change_columns(before, wider, protocol)
+    assert open_table(table).facts.table_id == state.table_id
+    assert {field.name for field in DeltaTable(table, storage_options=options()).schema().fields} == {"more", "number"}
+    for again in (late, open_table(table)):
+        with pytest.raises(ConflictError):
+            again.change_columns(before, wider, protocol)
+    assert open_table(table).facts.version == 1
+
+
+def test_staged_files_that_are_gone_or_cut_short_are_named(table: str) -> None:
+    whole = staged(table, 1)
+    gone = whole | {"path": "gone.parquet"}
+    place = table_files(table).url
+    assert missing_files(table, [whole, gone, whole | {"size": 1}]) == [f"{place}/gone.parquet", f"{place}/staged 1.parquet"]
+
+
+def test_where_there_is_no_table_there_is_none(store: str) -> None:
+    with pytest.raises(NotFoundError):
+        open_table(f"{store}/nothing")
+
+
+def test_what_only_spark_could_publish_is_refused(table: str) -> None:
+    assert check_publishable(table, SinkMode.APPEND)[1] is Publisher.DELTA_RS
+    with pytest.raises(UnsupportedTableError, match="its place in a store"):
+        check_publishable(table, SinkMode.UPSERT)

@@ -1,0 +1,117 @@
+"""Tables in stores: what is refused before anything is staged."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs import DeltaSink
+from spark_jobs.api.refusals import Place
+from spark_jobs.api.sink import Sink, declare_sink
+from spark_jobs.control.home import DividedHome
+from spark_jobs.protocol.errors import MissingRequirementError, NotFoundError, UnsupportedTableError
+from spark_jobs.protocol.ids import SinkName
+from spark_jobs.runtime.tables import stores
+from spark_jobs.runtime.tables.stores import check_clients, check_conditional_writes, check_stores
+from spark_jobs.runtime.tables.table_places import TablePlace
+from spark_jobs.storage.local import LocalFiles
+from tests.support.memory_files import MemoryFiles
+
+SPARK = cast(SparkSession, None)
+HOURLY = SinkName("hourly")
+
+
+class Store(MemoryFiles):
+    url = "s3://lake/home"
+
+    def below(self, directory: str) -> "Store":
+        return self
+
+
+@pytest.fixture(autouse=True)
+def client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "has_class", lambda *_: True)
+    monkeypatch.setattr(stores, "hadoop_version", lambda _: "3.5.0")
+
+
+def sink(**options: Any) -> Sink:
+    return declare_sink(Place("flights", "stage", "hourly"), DeltaSink("/tables/hourly", **options))
+
+
+def check(place: str, home: LocalFiles | DividedHome, declared: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_there(*_: object) -> None:
+        raise NotFoundError("There is no table.")
+
+    monkeypatch.setattr(stores, "check_publishable", not_there)
+    check_stores(SPARK, home, {HOURLY: declared}, {HOURLY: TablePlace(place)})
+
+
+BY_SPARK: Sequence[dict[str, Any]] = (
+    {"mode": "upsert", "keys": ["id"]},
+    {"mode": "insert", "keys": ["id"]},
+    {"mode": "history", "keys": ["id"], "sequence_by": "at"},
+    {"cluster_by": ["id"]},
+)
+
+
+@pytest.mark.parametrize("options", BY_SPARK)
+def test_what_spark_would_have_to_commit_to_a_store_is_refused(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = LocalFiles(tmp_path)
+    with pytest.raises(
+        UnsupportedTableError, match="Sink 'hourly' .* is published by Spark, and its table is in a store"
+    ) as refused:
+        check("s3://lake/hourly", home, sink(**options), monkeypatch)
+    assert refused.value.remedy
+    check("file:///tables/hourly", home, sink(**options), monkeypatch)
+
+
+@pytest.mark.parametrize("options", BY_SPARK)
+def test_spark_commits_to_a_disk_take_turns_in_a_directory_that_all_share(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnsupportedTableError, match="the home is in a store, without a workspace"):
+        check("file:///tables/hourly", DividedHome(Store()), sink(**options), monkeypatch)
+    check("file:///tables/hourly", DividedHome(Store(), LocalFiles(tmp_path)), sink(**options), monkeypatch)
+
+
+@pytest.mark.parametrize("mode", ["append", "complete"])
+def test_what_delta_rs_commits_may_be_anywhere(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check("s3://lake/hourly", DividedHome(Store()), sink(mode=mode), monkeypatch)
+
+
+def test_tables_in_hdfs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hdfs(Store):
+        url = "hdfs://name-node:8020/home"
+
+    with pytest.raises(UnsupportedTableError, match="those in HDFS are not supported yet"):
+        check("hdfs://name-node:8020/hourly", LocalFiles(tmp_path), sink(), monkeypatch)
+    with pytest.raises(UnsupportedTableError, match="hdfs://name-node:8020/home cannot have tables"):
+        check("file:///tables/hourly", DividedHome(Hdfs()), sink(), monkeypatch)
+    check("file:///tables/hourly", DividedHome(Hdfs(), LocalFiles(tmp_path)), sink(), monkeypatch)
+
+
+def test_a_spark_without_a_client_for_s3_is_told_which_package_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "has_class", lambda *_: False)
+    with pytest.raises(MissingRequirementError, match="no Hadoop client") as refused:
+        check_clients(SPARK, ["file:///home", "s3://lake/hourly"])
+    assert "--packages org.apache.hadoop:hadoop-aws:3.5.0" in str(refused.value.remedy)
+    check_clients(SPARK, ["file:///home", "hdfs://name-node/hourly"])
+
+
+def test_a_store_without_conditional_writes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Careless(MemoryFiles):
+        def create(self, path: str, data: bytes) -> None:
+            self.contents[path] = data
+
+    places = {HOURLY: TablePlace("s3://lake/hourly")}
+    careful, careless = MemoryFiles(), Careless()
+    monkeypatch.setattr(stores, "table_files", lambda uri: careful)
+    check_conditional_writes(places)
+    monkeypatch.setattr(stores, "table_files", lambda uri: careless)
+    with pytest.raises(MissingRequirementError, match="does not keep the first of two files"):
+        check_conditional_writes(places)
+    assert careful.contents == careless.contents == {}

@@ -1,0 +1,38 @@
+"""How documents, Spark and delta-rs name the directory of a table."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.protocol.errors import InvalidParameterError, UnsupportedTableError
+from spark_jobs.storage.table_uris import is_in_store, spark_path, table_files, table_uri
+
+
+def test_a_directory_is_named_with_escapes_and_told_to_spark_without(tmp_path: Path) -> None:
+    uri = table_uri(str(tmp_path / "ware house"))
+    assert uri == f"file://{tmp_path}/ware%20house"
+    assert spark_path(uri) == str(tmp_path / "ware house")
+    assert table_files(uri).local() == tmp_path / "ware house"
+    assert not is_in_store(uri)
+
+
+def test_the_two_spellings_of_a_place_in_s3_are_one_table() -> None:
+    uri = table_uri("s3a://lake/ware house/flights")
+    assert uri == table_uri("s3://lake/ware house/flights/") == "s3://lake/ware%20house/flights"
+    assert spark_path(uri) == "s3://lake/ware house/flights"
+    assert table_files(uri).url == "s3://lake/ware house/flights"
+    assert is_in_store(uri)
+
+
+@pytest.mark.parametrize("place", ["gs://lake/flights", "abfss://lake@account.dfs.core.windows.net/flights", "s3://lake/../x"])
+def test_a_place_that_nobody_can_commit_to_is_refused(place: str) -> None:
+    with pytest.raises(InvalidParameterError):
+        table_uri(place)
+
+
+@pytest.mark.parametrize(
+    "uri", ["gs://lake/flights", "file://host/flights", "flights", "s3://lake/flights?x=1", "s3://lake/a%5Bb"]
+)
+def test_what_is_no_uri_of_a_table_is_refused(uri: str) -> None:
+    with pytest.raises(UnsupportedTableError):
+        table_files(uri)
