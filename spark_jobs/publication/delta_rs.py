@@ -182,8 +182,9 @@ class OpenTable:
         found = obstacles(publisher, state.features, state.writer_version, state.configuration, identity=identity)
         if publisher is Publisher.DELTA_RS and mode.has_keys:
             found += merge_obstacles(self._fields, state.configuration)
-        # Spark's commit in a store is no compare-and-swap: it could replace a commit of somebody else.
-        return [*found, "its place in a store"] if publisher is Publisher.SPARK and is_in_store(self._uri) else found
+        # Spark's commit in a store is no compare-and-swap: it could replace a commit of somebody else. What has keys may need Spark.
+        needs_spark = publisher is Publisher.SPARK or mode.has_keys
+        return [*found, "its place in a store"] if needs_spark and is_in_store(self._uri) else found
 
     def allows_replacement(self) -> bool:
         """Whether files may be removed from this table."""
