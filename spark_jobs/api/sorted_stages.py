@@ -13,7 +13,7 @@ from spark_jobs.api.names import derived_name
 from spark_jobs.api.refusals import Place
 from spark_jobs.api.shared import Declaration, reading
 from spark_jobs.api.sink import Sink
-from spark_jobs.api.stage import DeclaredStage, OutputMode, RateLimits
+from spark_jobs.api.stage import NO_LIMITS, DeclaredStage, OutputMode, RateLimits
 from spark_jobs.protocol.ids import StageName
 
 
