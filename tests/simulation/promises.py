@@ -38,6 +38,8 @@ class Kept:
     attempt: int
     aligned: bool
     """Whether all stages are, also those that were failing."""
+    whole: bool
+    """Whether no stage is said to be behind."""
     added: dict[str, tuple[str, ...]]
     """By sink the files that it adds."""
     replaces: bool
@@ -227,7 +229,8 @@ class Promises(Watcher):
             parent=body["parent"],
             incarnation=body["incarnation"],
             attempt=body["attempt"],
-            aligned=body["aligned"] and not body["behind"],
+            aligned=body["aligned"] and (ends or not body["behind"]),
+            whole=not body["behind"],
             added=added,
             replaces=any(cut["replace"] for cut in body["sinks"].values()),
             named=frozenset(named),
@@ -280,8 +283,9 @@ class Promises(Watcher):
             self._check_held(kept)
             return
         counts = [len(prefixes[sink]) for sink in ("copied", "again")]
-        aligned = kept.aligned and (not kept.ends or kept.kind == "final")
-        if counts[0] < counts[1] or (aligned and counts[0] != counts[1]):
+        if kept.whole:
+            self.counts["no table is behind"] += 1
+        if counts[0] < counts[1] or (kept.whole and counts[0] != counts[1]):
             self.break_promise(
                 f"checkpoint {kept.number} holds {counts[0]} rows for the first table and {counts[1]} for the second"
             )
@@ -306,8 +310,8 @@ class Promises(Watcher):
         behind, name = sum(kept.held.values()), f"checkpoint {kept.number}"
         if kept.read != first + kept.held["copied"] or kept.read < last + behind:
             self.break_promise(f"{name} holds {first} and {last} rows of {kept.read}, and {kept.held} are held back")
-        if kept.aligned and (not kept.ends or kept.kind == "final") and kept.read != last + behind:
-            self.break_promise(f"{name} is aligned and has {kept.read - last - behind} rows in flight")
+        if kept.whole and kept.read != last + behind:
+            self.break_promise(f"{name} says that no stage is behind, and has {kept.read - last - behind} rows in flight")
         if kept.drained and behind:
             self.break_promise(f"{name} is drained, and {kept.held} are held back")
         if not kept.drained and (first > max(kept.read - HELD, 0) or last > max(first - HELD * (len(kept.held) - 1), 0)):
