@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 def emit_tables(task: BaseOperator, context: "Context", facts: Mapping[str, Any]) -> None:
     """Emits one event for each public table through every :class:`airflow.sdk.AssetAlias` among a task's outlets.
 
-    The asset is the table's URI. Its ``extra`` has ``home``, ``sink``, ``checkpoint`` and ``version``, the table's Delta version. Events
+    The asset is the table's URI. Its ``extra`` has ``home``, ``sink``, ``checkpoint``, ``version``, the table's Delta version, and
+    ``behind``: whether the table shows less of the checkpoint than the others, None where that is not known any more. Events
     coalesce: who has to miss no checkpoint asks the home for what is public (:func:`spark_jobs.consistent_versions`).
 
     Args:
@@ -24,6 +25,8 @@ def emit_tables(task: BaseOperator, context: "Context", facts: Mapping[str, Any]
     for name, sink in facts["sinks"].items():
         if sink["version"] is None:
             continue
-        extra = {"home": facts["home"], "sink": name, "checkpoint": facts["checkpoint"], "version": sink["version"]}
+        behind = None if facts["behind"] is None else name in facts["behind"]
+        extra = {"home": facts["home"], "sink": name, "checkpoint": facts["checkpoint"]}
+        extra |= {"version": sink["version"], "behind": behind}
         for alias in aliases:
             context["outlet_events"][alias].add(Asset(sink["table"]), extra=extra)

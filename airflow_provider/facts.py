@@ -33,11 +33,12 @@ def run_facts(
 
     Returns:
         ``home``, ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained``, ``completed_at``, and per sink under ``sinks`` its
-        ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``. By stage and expectation under
-        ``violations`` how many rows of the round violate it. Under ``losses`` what the round has left out: ``loss``, its id in the
-        ledger, ``source``, ``stage``, ``rows_at_most`` (None where nothing tells), whether it is ``open`` and, in words, ``lost``. By
-        source under ``tidied`` the files that were to be archived or deleted and ``left``. Without a manifest ``round``,
-        ``drained``, ``completed_at`` and ``violations`` are None.
+        ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``. Under ``behind`` the sinks whose tables show
+        less than the others in this checkpoint. By stage and expectation under ``violations`` how many rows of the round violate it.
+        Under ``losses`` what the round has left out: ``loss``, its id in the ledger, ``source``, ``stage``, ``rows_at_most`` (None
+        where nothing tells), whether it is ``open`` and, in words, ``lost``. By source under ``tidied`` the files that were to be
+        archived or deleted and ``left``. Without a manifest ``round``, ``drained``, ``completed_at``, ``behind`` and ``violations``
+        are None.
     """
     known = _facts(home, manifest) if manifest is not None else _unknown(home, answer.checkpoint)
     losses = manifest.losses if manifest is not None else ()
@@ -83,6 +84,8 @@ def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId) -> None:
     for name, sink in facts["sinks"].items():
         version = "staged" if sink["version"] is None else f"version {sink['version']}"
         log.info("Sink %s: %s of %s, %s rows", name, version, sink["table"], f"{sink['rows']:,}")
+    if facts["behind"]:
+        log.warning("Tables that show less than the others in checkpoint %s: %s", facts["checkpoint"], ", ".join(facts["behind"]))
     for stage, counts in (facts["violations"] or {}).items():
         for name, rows in counts.items():
             log.warning("Stage %s: %s rows violate what it expects as %s", stage, f"{rows:,}", name)
@@ -124,8 +127,8 @@ def savepoint_facts(home: str, answer: CheckpointResponse) -> dict[str, Any]:
     """What a savepoint, or a stop, has come to.
 
     Returns:
-        ``home``, ``request``, ``checkpoint``, ``savepoint`` (a URL), ``drained``, and per sink under ``sinks`` its ``table``, Delta
-        ``version`` (None while the rows are staged only) and the ``rows`` that the checkpoint has added.
+        ``home``, ``request``, ``checkpoint``, ``savepoint`` (a URL), ``drained``, ``behind`` as in :func:`run_facts`, and per sink under
+        ``sinks`` its ``table``, Delta ``version`` (None while the rows are staged only) and the ``rows`` that the checkpoint has added.
     """
     sinks = {name: {"table": sink.table, "version": sink.version, "rows": sink.rows} for name, sink in answer.sinks.items()}
     return {
@@ -134,6 +137,7 @@ def savepoint_facts(home: str, answer: CheckpointResponse) -> dict[str, Any]:
         "checkpoint": answer.checkpoint,
         "savepoint": answer.savepoint,
         "drained": answer.drained,
+        "behind": list(answer.behind),
         "sinks": sinks,
     }
 
@@ -164,13 +168,14 @@ def _facts(home: str, manifest: Manifest) -> dict[str, Any]:
         "checkpoint": manifest.checkpoint,
         "drained": manifest.drained,
         "completed_at": manifest.completed_at.isoformat(),
+        "behind": list(manifest.sinks_behind),
         "violations": {name: dict(cut.violations) for name, cut in manifest.stages.items() if cut.violations},
     }
 
 
 def _unknown(home: str, checkpoint: CheckpointId | None) -> dict[str, Any]:
     """As :func:`_facts`, of a checkpoint that is gone."""
-    nothing = dict.fromkeys(("run", "round", "attempt", "checkpoint", "drained", "completed_at", "violations"))
+    nothing = dict.fromkeys(("run", "round", "attempt", "checkpoint", "drained", "completed_at", "behind", "violations"))
     return {"home": home} | nothing | {"checkpoint": checkpoint}
 
 

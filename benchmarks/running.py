@@ -42,7 +42,7 @@ def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
 def _stalls(site: Site, arrivals: Arrivals, name: str, turns: int, tell: Tell) -> Iterator[Figure]:
     """Checkpoints so often that their cost can be seen, and what it comes to at the interval that they have by default."""
     ways = {
-        "aligned": CheckpointSettings(interval="2 seconds"),
+        "aligned": CheckpointSettings(interval="2 seconds", aligned_timeout="never"),
         "unaligned": CheckpointSettings(interval="2 seconds", unaligned=True),
         "none": CheckpointSettings(interval="1 hour"),
     }

@@ -12,7 +12,8 @@ class PublicationTrigger(HomeEventTrigger[PublicCheckpoint]):
     """Sends an event for each checkpoint of a home that has become public in every table. Only reads; never ends.
 
     For an :class:`airflow.sdk.AssetWatcher`. The event has the ``home``, the ``checkpoint``, and ``tables``: by sink its ``table``, a
-    URI, and ``version``, the Delta version right after it became public. Events coalesce: a DAG that was busy sees several as one run,
+    URI, and ``version``, the Delta version right after it became public. Under ``behind`` it has the sinks whose tables show less than the
+    others. Events coalesce: a DAG that was busy sees several as one run,
     so that consumers ask the home what is public (:func:`spark_jobs.consistent_versions`).
 
     What was sent is kept in the asset's state store: a triggerer that is started anew goes on after it. One that dies within seconds
@@ -41,7 +42,7 @@ class PublicationTrigger(HomeEventTrigger[PublicCheckpoint]):
     def payload(self, found: PublicCheckpoint) -> dict[str, Any]:
         """See :meth:`HomeEventTrigger.payload`."""
         tables = {str(sink): {"table": table, "version": version} for sink, (table, version) in found.tables.items()}
-        return {"checkpoint": found.checkpoint, "tables": tables}
+        return {"checkpoint": found.checkpoint, "tables": tables, "behind": list(found.tables.behind)}
 
     def position(self, found: PublicCheckpoint) -> dict[str, Any]:
         """See :meth:`HomeEventTrigger.position`."""

@@ -7,8 +7,8 @@ from airflow_provider.waits.looking import Listing
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
-from spark_jobs.protocol.ids import CheckpointId, PipelineUuid, SinkName
-from spark_jobs.publication.evidence import published_checkpoints, versions_with
+from spark_jobs.protocol.ids import CheckpointId, PipelineUuid
+from spark_jobs.publication.evidence import ConsistentVersions, published_checkpoints, versions_with
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
@@ -21,9 +21,13 @@ class PublicCheckpoint:
     """A checkpoint that is public in every table of its pipeline, in versions of its own."""
 
     pipeline: PipelineUuid
-    checkpoint: CheckpointId
-    tables: dict[SinkName, tuple[str, int]]
-    """Per sink the table's URI and the Delta version right after it became public."""
+    tables: ConsistentVersions
+    """The versions right after it became public."""
+
+    @property
+    def checkpoint(self) -> CheckpointId:
+        """Its number."""
+        return self.tables.checkpoint
 
 
 class PublicationSearch:
@@ -78,7 +82,7 @@ class PublicationSearch:
         for number in reversed([k for k in unseen if k <= limit]):
             manifest = self._manifest(number)
             if manifest is not None and (tables := versions_with(manifest)):
-                found.insert(0, PublicCheckpoint(manifest.pipeline, number, tables))
+                found.insert(0, PublicCheckpoint(manifest.pipeline, tables))
                 if self._seen is None:
                     break
         return found

@@ -24,8 +24,9 @@ class CheckpointSettings:
             succeed.
         retained: How many complete checkpoints are kept, at least one.
         unaligned: No stage waits: what one stage has staged and the next has not read yet belongs to the checkpoint. By default
-            checkpoints are aligned: each stage with an unbounded input first reads what such stages before it have staged.
-        aligned_timeout: After this long an aligned checkpoint becomes an unaligned one; shorter than ``timeout``.
+            a checkpoint begins aligned: each stage with an unbounded input first reads what such stages before it have staged.
+        aligned_timeout: After this long an aligned checkpoint becomes an unaligned one; shorter than ``timeout``. None: half of
+            ``interval``, or half of ``timeout`` if that is shorter. ``"never"``: it waits, and fails once ``timeout`` is over.
         max_in_flight_bytes: An aligned checkpoint that would have to wait for more than this becomes an unaligned one.
         second_copy: The home has the bytes of state a second time. By default a file of Spark's gets a second name there where the home and
             the work directory are on one file system: nothing is written, and what a disk does to one of the names it does to both.

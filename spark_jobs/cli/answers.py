@@ -111,7 +111,7 @@ class StatusAnswer(Answer):
     checkpoint: CheckpointId | None
     """The newest complete checkpoint."""
     behind: tuple[StageName, ...] = ()
-    """The stages that were failing when it was cut, and those that they feed: their tables show less than the others."""
+    """The stages whose tables show less than the others in it: they were failing or slow when it was cut, or are fed by such stages."""
     checkpoint_completed_at: datetime | None
     checkpoint_duration_s: float | None
     checkpoint_failures: int
@@ -189,9 +189,9 @@ class CheckpointEntry(Answer):
     rows: int = 0
     size_bytes: int = 0
     aligned: bool | None = None
-    """Whether no row was between two stages, but for those that are behind; None where that is not known."""
+    """Whether it waited until stages had read what lay before them; None where that is not known."""
     behind: tuple[StageName, ...] = ()
-    """The stages that were failing at the cut, and those that they feed."""
+    """The stages that were failing at the cut, or had rows in flight before them, and those that they feed."""
     alignment_s: float = 0.0
     """How long it waited for that."""
     in_flight_rows: int = 0
@@ -246,6 +246,8 @@ class CheckpointAnswer(Answer):
     savepoint: str | None
     """URL of the savepoint, where one was asked for."""
     drained: bool
+    behind: tuple[SinkName, ...] = ()
+    """The sinks whose tables show less than the others in the checkpoint."""
 
 
 class CancelAnswer(Answer):

@@ -157,7 +157,7 @@ Unaligned = Annotated[
 AlignedTimeout = Annotated[
     _Interval,
     typer.Option(
-        metavar="INTERVAL", rich_help_panel=_PANEL, help="After this long an aligned checkpoint becomes an unaligned one."
+        metavar="INTERVAL|never", rich_help_panel=_PANEL, help="After this long an aligned checkpoint becomes an unaligned one."
     ),
 ]
 MaxInFlightBytes = Annotated[

@@ -79,6 +79,8 @@ def shown(answer: CheckpointAnswer, done: str) -> list[RenderableType]:
                 Text(name), words.version(sink.version), words.count(sink.rows), words.size(sink.size_bytes), Text(sink.table)
             )
         made.append(sinks)
+    if answer.behind:
+        made.append(Text(words.behind(answer.behind), style="yellow"))
     return made
 
 
@@ -141,4 +143,5 @@ def _answer(files: Files, pipeline: PipelineDocument, response: CheckpointRespon
         sinks=response.sinks,
         savepoint=response.savepoint,
         drained=response.drained,
+        behind=response.behind,
     )

@@ -84,7 +84,7 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         round=latest.round if latest else None,
         interrupted=not at_work and _is_open(latest, attempt, head),
         checkpoint=head.checkpoint if head else None,
-        behind=head.behind if head else (),
+        behind=head.behind if head and head.sinks_behind else (),
         checkpoint_completed_at=head.completed_at if head else None,
         checkpoint_duration_s=max((head.completed_at - head.began_at).total_seconds(), 0.0) if head else None,
         checkpoint_failures=failures,

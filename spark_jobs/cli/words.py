@@ -9,7 +9,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.protocol.losses import Loss, said
 from spark_jobs.protocol.pins import DeltaPin, KafkaPin, Pin
 
@@ -73,6 +73,11 @@ def violations(found: Mapping[StageName, Mapping[str, int]]) -> list[Text]:
         for stage, counts in found.items()
         for name, rows in counts.items()
     ]
+
+
+def behind(sinks: Sequence[SinkName]) -> str:
+    """Names the tables that show less than the others."""
+    return f"The tables of {', '.join(sinks)} show less than the others: see spark-jobs checkpoints."
 
 
 def losses(found: Sequence[Loss]) -> list[str]:

@@ -88,8 +88,10 @@ class PipelineOverview:
             found += [f"Stage {name} is {reason}" for name, reason in self.failed_stages.items()]
         if self.blocked is not None:
             found.append(self.blocked.summary)
-        if self.head is not None and self.head.behind:
-            found.append(f"Checkpoint {self.head.checkpoint} is without {', '.join(self.head.behind)}, which were failing.")
+        if self.head is not None and self.head.sinks_behind:
+            found.append(
+                f"Checkpoint {self.head.checkpoint} is without {', '.join(self.head.behind)}, which were failing or slow."
+            )
         return found
 
     def checkpoint_age_s(self, now: datetime) -> float | None:

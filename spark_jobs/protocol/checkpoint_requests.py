@@ -58,6 +58,8 @@ class CheckpointResponse(Document):
     """URL of the savepoint, where one was asked for."""
     drained: bool = False
     """Whether everything was flushed first."""
+    behind: tuple[SinkName, ...] = ()
+    """The sinks whose tables show less than the others in the checkpoint; see :attr:`Manifest.sinks_behind`."""
     error: ErrorReport | None = None
     answered_at: datetime
     drain: bool | None = None

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from spark_jobs.protocol.codec import Part
 from spark_jobs.protocol.options import Refuse, flag, interval_ms, whole_number
+
+NEVER: Literal["never"] = "never"
+"""As ``aligned_timeout``: an aligned checkpoint does not become an unaligned one, however long it waits."""
 
 
 class Checkpointing(Part):
@@ -23,12 +26,22 @@ class Checkpointing(Part):
     """How many complete checkpoints are kept."""
     unaligned: bool
     """Whether no stage waits for what is in flight: it belongs to the checkpoint."""
-    aligned_timeout_ms: int | None
-    """After this long an aligned checkpoint becomes an unaligned one; None: never."""
+    aligned_timeout_ms: int | Literal["never"] | None
+    """After this long an aligned checkpoint becomes an unaligned one; None: see :attr:`aligned_at_most_ms`."""
     max_in_flight_bytes: int | None
     """An aligned checkpoint that would have to wait for more than this becomes an unaligned one; None: whatever is in flight."""
     second_copy: bool = False
     """Whether the home has the bytes of state files a second time, also where it could have a second name of the first."""
+
+    @property
+    def aligned_at_most_ms(self) -> int | None:
+        """How long an aligned checkpoint waits until it becomes an unaligned one; None: as long as it may take.
+
+        By default half of the interval, so that stages are held for half of the time at most, and half of a timeout that is shorter.
+        """
+        if self.aligned_timeout_ms == NEVER:
+            return None
+        return min(self.interval_ms, self.timeout_ms) // 2 if self.aligned_timeout_ms is None else self.aligned_timeout_ms
 
 
 class CheckpointOverrides(Part):
@@ -40,12 +53,18 @@ class CheckpointOverrides(Part):
     tolerable_failures: int | None = None
     retained: int | None = None
     unaligned: bool | None = None
-    aligned_timeout_ms: int | None = None
+    aligned_timeout_ms: int | Literal["never"] | None = None
     max_in_flight_bytes: int | None = None
     second_copy: bool | None = None
 
 
 _AT_LEAST_1_MS = partial(interval_ms, least_ms=1)
+
+
+def _interval_or_never(refused: Refuse, option: str, value: object) -> int | Literal["never"]:
+    return NEVER if value == NEVER else _AT_LEAST_1_MS(refused, option, value)
+
+
 _READ: Mapping[str, tuple[str, Callable[[Refuse, str, object], Any]]] = {
     "interval": ("interval_ms", _AT_LEAST_1_MS),
     "timeout": ("timeout_ms", _AT_LEAST_1_MS),
@@ -53,7 +72,7 @@ _READ: Mapping[str, tuple[str, Callable[[Refuse, str, object], Any]]] = {
     "tolerable_failures": ("tolerable_failures", partial(whole_number, least=0)),
     "retained": ("retained", partial(whole_number, least=1)),
     "unaligned": ("unaligned", flag),
-    "aligned_timeout": ("aligned_timeout_ms", _AT_LEAST_1_MS),
+    "aligned_timeout": ("aligned_timeout_ms", _interval_or_never),
     "max_in_flight_bytes": ("max_in_flight_bytes", partial(whole_number, least=1)),
     "second_copy": ("second_copy", flag),
 }
@@ -61,7 +80,7 @@ _READ: Mapping[str, tuple[str, Callable[[Refuse, str, object], Any]]] = {
 SETTINGS: tuple[str, ...] = tuple(_READ)
 """The names that people write."""
 _LIMITS = ("aligned_timeout", "max_in_flight_bytes")
-"""When an aligned checkpoint becomes an unaligned one. Not given: never."""
+"""When an aligned checkpoint becomes an unaligned one."""
 _OPTIONAL = (*_LIMITS, "tolerable_failures")
 _STORED = tuple(CheckpointOverrides.model_fields)
 _ALIGNMENT = {"unaligned", *(_READ[name][0] for name in _LIMITS)}
@@ -129,11 +148,11 @@ def _merged(lower: Part, upper: CheckpointOverrides) -> dict[str, Any]:
 
 
 def _checked(refused: Refuse, settings: Checkpointing) -> Checkpointing:
-    if settings.aligned_timeout_ms is not None and settings.aligned_timeout_ms >= settings.timeout_ms:
+    if isinstance(settings.aligned_timeout_ms, int) and settings.aligned_timeout_ms >= settings.timeout_ms:
         raise refused(
             f"aligned_timeout ({settings.aligned_timeout_ms} ms) is not shorter than timeout ({settings.timeout_ms} ms): "
             "a checkpoint would fail before it could become an unaligned one.",
-            "Give a shorter aligned_timeout, or a longer timeout.",
+            f"Give a shorter aligned_timeout, a longer timeout, or aligned_timeout='{NEVER}'.",
             aligned_timeout_ms=settings.aligned_timeout_ms,
             timeout_ms=settings.timeout_ms,
         )

@@ -406,11 +406,11 @@ class Manifest(Document):
     work_directory: WorkDirectoryId
     request: RequestId | None
     aligned: bool = True
-    """Whether no row was between two stages: all tables show the same prefix of each source that one stage reads.
-
-    Both but for the stages that are :attr:`behind`."""
+    """Whether stages with unbounded inputs had read what such stages before them had staged, but for failing ones."""
     behind: tuple[StageName, ...] = ()
-    """The stages that were failing when it was cut, and those that they feed: what they have not read is in flight."""
+    """The stages that lack something of it, and those that they feed: they were failing, or rows were in flight before them.
+
+    The tables of all others show the same prefix of each source that one stage reads."""
     began_at: datetime
     completed_at: datetime
     graph: dict[str, Any]
@@ -441,6 +441,12 @@ class Manifest(Document):
     def is_published_by_round(self, sink: SinkName) -> bool:
         """Returns whether the rows of a sink become public only with the last checkpoint of a round; False if it has no such sink."""
         return sink in self.sinks and is_published_by_round(self.sinks[sink].publish, self.graph)
+
+    @property
+    def sinks_behind(self) -> tuple[SinkName, ...]:
+        """The sinks of stages that are :attr:`behind`, but for those whose rows become public only with a later checkpoint."""
+        public = (sink for sink in self.sinks if self.ends_round or not self.is_published_by_round(sink))
+        return tuple(sorted(sink for sink in public if self.sinks[sink].stage in self.behind))
 
     @property
     def ends_attempt(self) -> bool:

@@ -29,9 +29,9 @@ class CheckpointHistory(Document):
     size_bytes: int
     rows: int
     aligned: bool | None = None
-    """Whether no row was between two stages at the cut, but for failing ones. None where the try has failed before its cut."""
+    """Whether it waited until stages had read what lay before them, but for failing ones. None where the try has failed before its cut."""
     behind: tuple[StageName, ...] = ()
-    """The stages that were failing, and those that they feed."""
+    """As in the manifest."""
     alignment_s: float = 0.0
     """How long it waited for that, with success or without."""
     in_flight_rows: int = 0

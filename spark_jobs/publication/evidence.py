@@ -1,7 +1,8 @@
 """What is public: read back from the tables' own logs, never remembered."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from shlex import quote
 
@@ -71,8 +72,33 @@ def before_closing(table: OpenTable, app: AppId) -> OpenTable:
     return table if closed is None else open_table(table.facts.uri, closed[0] - 1)
 
 
-def versions_with(manifest: Manifest) -> dict[SinkName, tuple[str, int]]:
-    """Per sink the table and the Delta version right after the checkpoint became public; empty unless each sink has such a version.
+@dataclass(frozen=True, eq=False)
+class ConsistentVersions(Mapping[SinkName, tuple[str, int]]):
+    """Per sink the table's URI and the Delta version right after one checkpoint became public.
+
+    Args:
+        checkpoint: The checkpoint.
+        versions: What the mapping has.
+        behind: The sinks whose tables show less than the others: their stages were failing or slow when the checkpoint was cut, or are
+            fed by such stages. All other tables show the same prefix of each source that one stage reads.
+    """
+
+    checkpoint: CheckpointId
+    versions: Mapping[SinkName, tuple[str, int]]
+    behind: tuple[SinkName, ...] = ()
+
+    def __getitem__(self, sink: SinkName) -> tuple[str, int]:
+        return self.versions[sink]
+
+    def __iter__(self) -> Iterator[SinkName]:
+        return iter(self.versions)
+
+    def __len__(self) -> int:
+        return len(self.versions)
+
+
+def versions_with(manifest: Manifest) -> ConsistentVersions | None:
+    """Returns the versions right after a checkpoint became public; None unless each sink has one of its own.
 
     Raises:
         NotFoundError: A table is not there.
@@ -83,23 +109,23 @@ def versions_with(manifest: Manifest) -> dict[SinkName, tuple[str, int]]:
         cut = manifest.sinks[sink]
         version = _own_version(cut, manifest.checkpoint)
         if version is None:
-            return {}
+            return None
         versions[sink] = (cut.table, version)
-    return versions
+    return ConsistentVersions(manifest.checkpoint, versions, manifest.sinks_behind) if versions else None
 
 
-def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = None) -> dict[SinkName, tuple[str, int]]:
+def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = None) -> ConsistentVersions:
     """One consistent cut over all tables of a pipeline, as the Delta versions right after one checkpoint was published.
 
     Reading each table ``versionAsOf`` that version shows the rows of exactly this checkpoint and those before it, and whatever
-    others have appended until then.
+    others have appended until then. Tables that show less than the others are named.
 
     Args:
         home: The home, or its URL.
         checkpoint: By default the newest one that is public in every sink.
 
     Returns:
-        Per sink the table's URI and the Delta version.
+        Per sink the table's URI and the Delta version; :attr:`ConsistentVersions.behind` has the sinks whose tables show less.
 
     Raises:
         RejectedError: The checkpoint does not exist, is not public in every sink, or became public together with a later one; or

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from typing import Any, cast
 
+import pytest
 from airflow.sdk import Asset, AssetAlias, Context
 from airflow.sdk.bases.operator import BaseOperator
 
@@ -11,6 +12,7 @@ from airflow_provider.assets import emit_tables
 FACTS = {
     "home": "file:///homes/orders",
     "checkpoint": 4,
+    "behind": [],
     "sinks": {
         "orders": {"table": "file:///t/orders", "version": 7, "rows": 3},
         "refunds": {"table": "file:///t/ref%20unds", "version": None, "rows": 1},
@@ -28,15 +30,21 @@ class Events:
         self.added.append((asset.uri, extra))
 
 
-def emitted(*outlets: Any) -> list[list[tuple[str, Any]]]:
+def emitted(*outlets: Any, **changes: Any) -> list[list[tuple[str, Any]]]:
     events: defaultdict[Any, Events] = defaultdict(Events)
-    emit_tables(BaseOperator(task_id="run", outlets=list(outlets)), cast(Context, {"outlet_events": events}), FACTS)
+    emit_tables(BaseOperator(task_id="run", outlets=list(outlets)), cast(Context, {"outlet_events": events}), FACTS | changes)
     return [events[outlet].added for outlet in outlets]
 
 
 def test_each_public_table_is_told_through_each_alias_with_its_version() -> None:
-    extra = {"home": "file:///homes/orders", "sink": "orders", "checkpoint": 4, "version": 7}
+    extra = {"home": "file:///homes/orders", "sink": "orders", "checkpoint": 4, "version": 7, "behind": False}
     assert emitted(AssetAlias("shop"), AssetAlias("all")) == [[("file:///t/orders", extra)]] * 2
+
+
+@pytest.mark.parametrize(("behind", "told"), [(["orders", "refunds"], True), (None, None)])
+def test_an_event_says_that_its_table_shows_less_than_the_others(behind: list[str] | None, told: bool | None) -> None:
+    (((_, extra),),) = emitted(AssetAlias("shop"), behind=behind)
+    assert extra["behind"] is told
 
 
 def test_without_an_alias_nothing_is_told() -> None:

@@ -152,6 +152,7 @@ def test_a_run_returns_the_facts_of_its_manifest(homes: Homes) -> None:
         "checkpoint": 1,
         "drained": False,
         "completed_at": "2026-01-01T00:00:00+00:00",
+        "behind": [],
         "violations": {},
         "sinks": {"hourly": {"table": "file:///t/hourly", "version": 3, "rows": 9}},
         "losses": [],
@@ -207,7 +208,9 @@ def test_a_loss_of_the_checkpoint_is_open_until_somebody_accepts_it() -> None:
 def test_a_task_tells_in_its_log_what_a_round_has_left_out_and_what_was_taken_away() -> None:
     facts = {
         "run": RUN,
+        "checkpoint": 4,
         "sinks": {},
+        "behind": ["daily"],
         "violations": {"copy": {"positive": 1_200}},
         "losses": [{"loss": "1-1", "source": "rows", "stage": "copy", "lost": "1 file with 20 bytes, such as file:/in/4.json"}],
         "tidied": {"rows": {"tidied_at": "2026-01-01T00:00:00+00:00", "left": ["file:/in/5.json"]}},
@@ -215,6 +218,7 @@ def test_a_task_tells_in_its_log_what_a_round_has_left_out_and_what_was_taken_aw
     log = TaskLog()
     log_result(log, facts, RUN)
     assert log.text.splitlines() == [
+        "Tables that show less than the others in checkpoint 4: daily",
         "Stage copy: 1,200 rows violate what it expects as positive",
         "Loss 1-1: stage copy went on without what is gone of source rows: 1 file with 20 bytes, such as file:/in/4.json",
         "Source rows: the files that were read were taken away at 2026-01-01T00:00:00+00:00",

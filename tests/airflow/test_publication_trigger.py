@@ -155,6 +155,7 @@ def test_each_publication_is_an_event_with_the_tables_versions(staged: StagedPip
         "home": staged.files.url,
         "checkpoint": 1,
         "tables": {name: {"table": staged.tables[name], "version": 1} for name in (DAILY, HOURLY)},
+        "behind": [],
     }
     assert (second["checkpoint"], second["tables"][HOURLY]["version"]) == (2, 2)
 

@@ -92,7 +92,10 @@ def test_each_table_of_each_pipeline_is_told_of_through_an_alias(homes: Homes) -
     task = PublishCheckpointOperator(task_id="publish", pipelines=["orders", "customers"], outlets=[alias])
     task.execute(cast(Context, {**context(), "outlet_events": {alias: told}}))
     expected = [
-        (pipeline.tables[HOURLY], {"home": pipeline.files.url, "sink": "hourly", "checkpoint": 1, "version": 1})
+        (
+            pipeline.tables[HOURLY],
+            {"home": pipeline.files.url, "sink": "hourly", "checkpoint": 1, "version": 1, "behind": False},
+        )
         for pipeline in pipelines
     ]
     assert sorted(told.added, key=lambda event: event[0]) == sorted(expected, key=lambda event: event[0])

@@ -27,6 +27,7 @@ from spark_jobs.runtime.checkpoints.publishing import Publishing
 from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, sweep
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
+from spark_jobs.runtime.staged.private_log import Staged
 from spark_jobs.runtime.start import attempt, way_back
 from tests.simulation.schedules import Plan
 from tests.simulation.stages import Site
@@ -261,6 +262,15 @@ def _consumers_are_not_waited_for(site: Site, patch: pytest.MonkeyPatch) -> None
     patch.setattr(cut, "_consistent", consistent)
 
 
+def _who_has_rows_in_flight_is_not_named(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = CheckpointTry._read_logs
+
+    def read_logs(effort: CheckpointTry, *arguments: Any) -> dict[Any, Any]:
+        return {name: replace(logged, in_flight=Staged()) for name, logged in real(effort, *arguments).items()}
+
+    patch.setattr(CheckpointTry, "_read_logs", read_logs)
+
+
 def _in_flight_files_go(site: Site, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(subsume, "in_flight_from", lambda manifests, stage: None)
 
@@ -321,6 +331,7 @@ GUARDS = [
         _held_up_at("write commits/"),
         hint=0,
     ),
+    Guard("who has rows in flight before it is named", _who_has_rows_in_flight_is_not_named, _UNALIGNED, _quiet),
     Guard("a checkpoint carries what a round has staged before it", _nothing_is_carried, _LONG_ROUNDS, _quiet, hint=0),
     Guard("what a checkpoint carries stays", _carried_files_go, _LONG_ROUNDS, _quiet, hint=0),
     Guard("what discarded checkpoints have named stays", _what_was_named_before_goes, _LONG_PUBLIC, _quiet, hint=10),

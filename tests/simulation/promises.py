@@ -38,6 +38,8 @@ class Kept:
     attempt: int
     aligned: bool
     """Whether all stages are, also those that were failing."""
+    whole: bool
+    """Whether no stage is said to be behind."""
     added: dict[str, tuple[str, ...]]
     """By sink the files that it adds."""
     replaces: bool
@@ -144,7 +146,8 @@ class Promises(Watcher):
                 self.break_promise(f"the newest checkpoint, {gone.number}, was deleted")
             if self._is_needed(gone):
                 self.break_promise(f"checkpoint {gone.number} was deleted before it was public")
-            if gone.number == self._shown.get(gone.incarnation) and gone.follows and self._is_newest(gone.incarnation):
+            is_shown = gone.number == self._shown.get(gone.incarnation) and not self._shows_later(gone)
+            if is_shown and gone.follows and self._is_newest(gone.incarnation):
                 self.break_promise(f"checkpoint {gone.number} was deleted, and it is the newest one that all tables show")
         for manifest in self.manifests.values():
             if below in manifest.named and self._is_needed(manifest):
@@ -188,6 +191,19 @@ class Promises(Watcher):
         alone.add((table.path, number))
         if all((path, number) in alone for path in kept.tables.values()) and number > self._shown.get(incarnation, 0):
             self._shown[incarnation] = number
+
+    def _shows_later(self, kept: Kept) -> bool:
+        """Whether all tables show a later checkpoint, whoever has published it: the next driver does before its attempt begins."""
+        return any(
+            all(self._shows_alone(path, f"{later.incarnation}/{sink}", later.number) for sink, path in later.tables.items())
+            for later in self.manifests.values()
+            if later.incarnation == kept.incarnation and later.number > kept.number
+        )
+
+    def _shows_alone(self, table: str, app: str, number: int) -> bool:
+        """Whether a version of a table shows a checkpoint of an app id and no later one."""
+        versions = self._site.tables.by_path[table].versions
+        return any(version.app and version.app.endswith(app) and version.apps[version.app] == number for version in versions)
 
     def _is_newest(self, incarnation: str) -> bool:
         return bool(self.attempts) and self.incarnations[max(self.attempts)] == incarnation
@@ -254,7 +270,8 @@ class Promises(Watcher):
             parent=body["parent"],
             incarnation=body["incarnation"],
             attempt=body["attempt"],
-            aligned=body["aligned"] and not body["behind"],
+            aligned=body["aligned"] and (ends or not body["behind"]),
+            whole=not body["behind"],
             added=added,
             replaces=any(cut["replace"] for cut in body["sinks"].values()),
             named=frozenset(named),
@@ -311,8 +328,9 @@ class Promises(Watcher):
             self._check_held(kept)
             return
         counts = [len(prefixes[sink]) for sink in ("copied", "again")]
-        aligned = kept.aligned and (not kept.ends or kept.kind == "final")
-        if counts[0] < counts[1] or (aligned and counts[0] != counts[1]):
+        if kept.whole:
+            self.counts["no table is behind"] += 1
+        if counts[0] < counts[1] or (kept.whole and counts[0] != counts[1]):
             self.break_promise(
                 f"checkpoint {kept.number} holds {counts[0]} rows for the first table and {counts[1]} for the second"
             )
@@ -337,8 +355,8 @@ class Promises(Watcher):
         behind, name = sum(kept.held.values()), f"checkpoint {kept.number}"
         if kept.read != first + kept.held["copied"] or kept.read < last + behind:
             self.break_promise(f"{name} holds {first} and {last} rows of {kept.read}, and {kept.held} are held back")
-        if kept.aligned and (not kept.ends or kept.kind == "final") and kept.read != last + behind:
-            self.break_promise(f"{name} is aligned and has {kept.read - last - behind} rows in flight")
+        if kept.whole and kept.read != last + behind:
+            self.break_promise(f"{name} says that no stage is behind, and has {kept.read - last - behind} rows in flight")
         if kept.drained and behind:
             self.break_promise(f"{name} is drained, and {kept.held} are held back")
         if not kept.drained and (first > max(kept.read - HELD, 0) or last > max(first - HELD * (len(kept.held) - 1), 0)):

@@ -62,6 +62,7 @@ class Plan:
     Args:
         bounded: Rounds that end, in place of a pipeline that runs on.
         unaligned: Checkpoints do not wait.
+        switches: They wait for a while, as by default. Else they wait as long as it takes.
         external: Somebody else publishes.
         every_checkpoint: Every checkpoint is published, also within a round that ends.
         early: It is in the first table, and in the second one at the end of the round.
@@ -89,6 +90,7 @@ class Plan:
     damaged: bool = False
     refuses: bool = False
     slow: bool = False
+    switches: bool = False
     stops: tuple[Ask, ...] = ()
 
     @staticmethod
@@ -106,16 +108,18 @@ class Plan:
             damaged=random.random() < 0.3,
             refuses=random.random() < 0.3,
             slow=random.random() < 0.5,
+            switches=random.random() < 0.5 and not unaligned,
         )
 
 
 @cache
 def pipeline_of(plan: Plan) -> Pipeline:
     """Rows that are copied from table to table."""
+    alignment: dict[str, Any] = {} if plan.switches else {"unaligned": True} if plan.unaligned else {"aligned_timeout": "never"}
     found = Pipeline(
         "simulated",
         params=Params,
-        checkpoint=CheckpointSettings(interval="1 second", unaligned=plan.unaligned, tolerable_failures=3),
+        checkpoint=CheckpointSettings(interval="1 second", tolerable_failures=3, **alignment),
         restart=RestartStrategy.fixed_delay(attempts=5, delay="200 milliseconds"),
         on_end="suspend" if plan.bounded else "drain",
     )

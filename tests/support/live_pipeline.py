@@ -30,7 +30,7 @@ class Params(BaseModel):
 pipeline = Pipeline(
     "live",
     params=Params,
-    checkpoint=CheckpointSettings(interval="1 second"),
+    checkpoint=CheckpointSettings(interval="1 second", aligned_timeout="never"),
     restart=RestartStrategy.fixed_delay(attempts=1000, delay="200 milliseconds"),
 )
 

@@ -43,8 +43,10 @@ from spark_jobs.runtime.inputs.source_kind import SourceStream
 from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
+from spark_jobs.runtime.staged.channel_bound import Consumption
 from spark_jobs.runtime.staged.channel_cut import cut_channel
 from spark_jobs.runtime.staged.log_folding import ConsumerCut
+from spark_jobs.runtime.staged.private_log import Staged
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState, StateCopies, persist, pin, place_of
 from spark_jobs.storage.beside import beside, in_time
@@ -64,6 +66,8 @@ class _Logged:
     """Of its channel."""
     streams: Sequence[SourceStream]
     """Of its sources, as far as it has read them."""
+    in_flight: Staged
+    """What the stages before it have in the cut and it has not read."""
 
 
 @dataclass
@@ -116,8 +120,8 @@ class CheckpointTry:
         finished = tuple(stage.stage.name for stage in stages if stage.output.ended.is_set())
         with history.timed("cut"):
             cut, found = self._cut(stages, finished)
-            behind = stages_behind(stages, cut.failing)
-            history.see_cut(stages, cut, finished, behind)
+            behind = stages_behind(stages, cut.failing | {name for name, logged in found.items() if logged.in_flight.rows})
+            history.see_cut(stages, cut, finished, behind, [logged.in_flight for logged in found.values()])
             pinned = self._in_time(lambda: self._pin(number, stages, cut))
         with history.timed("persist"):
             files = self._in_time(lambda: {name: persist(state) for name, state in pinned.items()})
@@ -285,6 +289,7 @@ class CheckpointTry:
                 stage.logged(cut.batches[name]) | {"finished": self.due.drained or ended, "drained": drained} | own,
                 [consumer.cut(cuts[id(consumer.spark_log)]) for consumer in stage.output.consumers],
                 stage.read_up_to(cut.batches[name]),
+                Consumption(stage.spark_log, stage.bounds).in_flight(name, cut.batches),
             )
         return found
 
@@ -360,10 +365,10 @@ def _merge(rule: MergeCut | None) -> MergeCut | None:
     return rule.model_copy(update={"tombstones_version": max(log.commits, default=0)})
 
 
-def stages_behind(stages: Sequence[StageRun], failing: Collection[StageName]) -> tuple[StageName, ...]:
-    """Returns failing stages and those that they feed, directly or not, in the order of ``stages``, which is topological."""
+def stages_behind(stages: Sequence[StageRun], first: Collection[StageName]) -> tuple[StageName, ...]:
+    """Returns these stages and those that they feed, directly or not, in the order of ``stages``, which is topological."""
     behind: list[StageName] = []
     for stage in stages:
-        if stage.stage.name in failing or any(output.producer in behind for output in stage.upstream):
+        if stage.stage.name in first or any(output.producer in behind for output in stage.upstream):
             behind.append(stage.stage.name)
     return tuple(behind)

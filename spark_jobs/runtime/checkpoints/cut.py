@@ -87,7 +87,8 @@ class Alignment:
     @staticmethod
     def declared(given: Checkpointing) -> "Alignment":
         """Returns the alignment of a pipeline's periodic checkpoints."""
-        timeout_s = None if given.aligned_timeout_ms is None else given.aligned_timeout_ms / 1000
+        at_most_ms = given.aligned_at_most_ms
+        timeout_s = None if at_most_ms is None else at_most_ms / 1000
         return Alignment(not given.unaligned, timeout_s, given.max_in_flight_bytes, with_failing=False)
 
 

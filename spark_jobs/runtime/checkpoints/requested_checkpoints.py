@@ -280,6 +280,7 @@ class RequestedCheckpoints:
             sinks=dict(sinks),
             savepoint=savepoint,
             drained=manifest.drained,
+            behind=manifest.sinks_behind,
             answered_at=datetime.now(UTC),
         )
 

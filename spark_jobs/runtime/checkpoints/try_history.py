@@ -18,7 +18,7 @@ from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.runtime.checkpoints.cut import Cut
-from spark_jobs.runtime.staged.channel_bound import Consumption
+from spark_jobs.runtime.staged.private_log import Staged
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState
 from spark_jobs.storage.beside import in_time
@@ -50,16 +50,20 @@ class TryHistory:
         self._steps.append(StepTime(step=name, duration_s=round(time.monotonic() - began_s, 4)))
 
     def see_cut(
-        self, stages: Sequence[StageRun], cut: Cut, finished: tuple[StageName, ...], behind: tuple[StageName, ...]
+        self,
+        stages: Sequence[StageRun],
+        cut: Cut,
+        finished: tuple[StageName, ...],
+        behind: tuple[StageName, ...],
+        in_flight: Sequence[Staged],
     ) -> None:
         """Remembers where the stages are cut, and what is in flight there."""
-        left = [Consumption(stage.spark_log, stage.bounds).in_flight(stage.stage.name, cut.batches) for stage in stages]
         self._seen = {
             "aligned": cut.aligned,
             "behind": behind,
             "alignment_s": round(cut.alignment_s, 4),
-            "in_flight_rows": sum(staged.rows for staged in left),
-            "in_flight_bytes": sum(staged.size_bytes for staged in left),
+            "in_flight_rows": sum(staged.rows for staged in in_flight),
+            "in_flight_bytes": sum(staged.size_bytes for staged in in_flight),
             "finished": finished,
             "ended_inputs": {stage.stage.name: tuple(sorted(stage.ended)) for stage in stages if stage.ended},
         }

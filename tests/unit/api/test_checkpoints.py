@@ -15,7 +15,7 @@ def copying(**options: Any) -> Pipeline:
     return pipeline
 
 
-def test_the_defaults_are_flinks_but_for_the_interval_and_the_failures() -> None:
+def test_the_defaults_are_flinks_but_for_the_interval_the_failures_and_the_aligned_timeout() -> None:
     assert copying().graph().checkpointing == Checkpointing(
         interval_ms=60_000,
         timeout_ms=600_000,

@@ -8,6 +8,7 @@ from spark_jobs.protocol.documents import (
     CheckpointKind,
     ErrorReport,
     InputLag,
+    Publish,
     RunState,
     StageState,
     StageStatus,
@@ -45,6 +46,17 @@ def test_a_run_that_was_interrupted_says_how_to_go_on(interrupted: UsedHome) -> 
     assert "50%" in shown.stdout
     assert "7 late" in shown.stdout
     assert "none yet" in shown.stdout
+
+
+@pytest.mark.parametrize("publish", [Publish.EVERY_CHECKPOINT, Publish.FINAL])
+def test_stages_whose_tables_show_less_are_named_with_the_newest_checkpoint(interrupted: UsedHome, publish: Publish) -> None:
+    """Not where the tables do not show the checkpoint at all."""
+    behind = (StageName("daily"),)
+    interrupted.complete(checkpoint_kind=CheckpointKind.PERIODIC, publish=publish, drained=False, behind=behind)
+    shown = spark_jobs("status", "--home", interrupted.url).stdout
+    named = ["daily"] if publish is Publish.EVERY_CHECKPOINT else []
+    assert document(spark_jobs("status", "--home", interrupted.url, "--output", "json"))["behind"] == named
+    assert ("without daily: see spark-jobs checkpoints" in " ".join(shown.split())) == bool(named)
 
 
 def test_a_round_that_has_not_ended_is_interrupted_unless_a_driver_is_at_work(

@@ -78,13 +78,31 @@ def test_a_setting_that_is_none_is_refused_by_name(setting: str, value: Any, pro
         settings(**{setting: value})
 
 
-@pytest.mark.parametrize("limit", [{"aligned_timeout": "1 second"}, {"max_in_flight_bytes": 1}])
+@pytest.mark.parametrize("limit", [{"aligned_timeout": "1 second"}, {"aligned_timeout": "never"}, {"max_in_flight_bytes": 1}])
 def test_what_is_never_aligned_needs_no_limit_for_it(limit: dict[str, Any]) -> None:
     (name,) = limit
     with pytest.raises(InvalidParameterError, match=f"{name}= says when an aligned checkpoint becomes"):
         settings(unaligned=True, **limit)
     with pytest.raises(InvalidParameterError, match=f"{name}= says when an aligned checkpoint becomes"):
         overrides(unaligned=True, **limit)
+
+
+@pytest.mark.parametrize(
+    ("given", "waits_ms"),
+    [
+        ({}, 30_000),
+        ({"interval": "3 seconds"}, 1_500),
+        ({"interval": "1 hour"}, 300_000),
+        ({"timeout": "20 seconds"}, 10_000),
+        ({"aligned_timeout": "40 seconds"}, 40_000),
+        ({"aligned_timeout": "never"}, None),
+    ],
+)
+def test_stages_are_held_for_half_of_the_time_at_most_unless_somebody_says_otherwise(
+    given: dict[str, Any], waits_ms: int | None
+) -> None:
+    assert settings(**given).aligned_at_most_ms == waits_ms
+    assert overridden(refused, settings(), overrides(**given)).aligned_at_most_ms == waits_ms
 
 
 @pytest.mark.parametrize("timeout", ["10 seconds", "9 seconds"])
@@ -138,7 +156,7 @@ anything = st.fixed_dictionaries(
         "timeout": st.sampled_from(["2 minutes", "1 hour"]),
         "retained": st.integers(1, 9),
         "tolerable_failures": st.integers(0, 9),
-        "aligned_timeout": st.sampled_from(["1 second", "1 minute"]),
+        "aligned_timeout": st.sampled_from(["1 second", "1 minute", "never"]),
         "max_in_flight_bytes": st.integers(1, 1 << 40),
         "second_copy": st.booleans(),
     },

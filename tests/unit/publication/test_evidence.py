@@ -9,7 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import CheckpointKind, Publish
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineName
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineName, StageName
 from spark_jobs.publication import evidence
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.evidence import before_closing, consistent_versions, published_checkpoints, version_with
@@ -50,6 +50,25 @@ def test_the_newest_cut_is_the_newest_checkpoint_that_every_sink_has(pipeline: S
     with pytest.raises(RejectedError) as refused:
         consistent_versions(pipeline.files, CheckpointId(4))
     assert refused.value.evidence == {"checkpoint": 4, "sinks": [DAILY]}
+
+
+def test_a_cut_names_the_tables_that_show_less_than_the_others(pipeline: StagedPipeline) -> None:
+    for number, behind in ((1, ()), (2, (StageName("daily"),))):
+        pipeline.checkpoint({HOURLY: [(number, "a")], DAILY: [(number, "a")]}, publish=EXTERNAL, behind=behind)
+        publish(pipeline.files)
+    newest = consistent_versions(pipeline.files)
+    assert (newest.checkpoint, newest.behind) == (2, (DAILY,))
+    assert consistent_versions(pipeline.files, CheckpointId(1)).behind == ()
+
+
+def test_a_table_that_no_reader_sees_yet_is_not_behind(pipeline: StagedPipeline) -> None:
+    """A stage of a round waits for the end of another one: what it lacks becomes public with the end of the round."""
+    rows, behind = {HOURLY: [(1, "a")], DAILY: []}, (StageName("daily"),)
+    in_the_round, final = (
+        pipeline.checkpoint(rows, publish=Publish.FINAL, checkpoint_kind=kind, behind=behind)
+        for kind in (CheckpointKind.PERIODIC, CheckpointKind.FINAL)
+    )
+    assert (in_the_round.sinks_behind, final.sinks_behind) == ((), (DAILY,))
 
 
 def test_a_checkpoint_that_became_public_together_with_a_later_one_has_no_cut_of_its_own(pipeline: StagedPipeline) -> None:

@@ -447,6 +447,7 @@ def behind() -> tuple[Model, Model]:
 @pytest.mark.parametrize(
     ("settings", "waited_s"),
     [
+        ({}, 30.0),
         ({"unaligned": True}, 0.0),
         ({"aligned_timeout_ms": 20_000}, 20.0),
         ({"aligned_timeout_ms": 20_000, "max_in_flight_bytes": 10}, 20.0),
@@ -461,7 +462,10 @@ def test_a_checkpoint_becomes_an_unaligned_one_as_declared(tmp_path: Path, setti
     assert (cut.aligned, cut.alignment_s) == (False, waited_s)
 
 
-@pytest.mark.parametrize(("asked", "settings"), [(A, {}), (SAVE, {"unaligned": True}), (SAVE, {"max_in_flight_bytes": 9})])
+@pytest.mark.parametrize(
+    ("asked", "settings"),
+    [(A, {"aligned_timeout_ms": "never"}), (SAVE, {}), (SAVE, {"unaligned": True}), (SAVE, {"max_in_flight_bytes": 9})],
+)
 def test_one_that_may_not_expires_once_the_timeout_is_over(
     tmp_path: Path, clock: Clock, asked: CheckpointRequest, settings: dict[str, Any]
 ) -> None:

@@ -41,7 +41,8 @@ from spark_jobs.protocol.steps import observed_by
 from spark_jobs.runtime.checkpoints import try_history
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, stages_behind
 from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Due, Waiting, take_cut
-from spark_jobs.runtime.spark.spark_log import SparkLog
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.staged.channel_bound import ChannelBound
 from spark_jobs.runtime.staged.log_folding import Consumer
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.gate import Gate
@@ -247,6 +248,22 @@ def test_the_manifest_names_failing_stages_and_all_that_they_feed(site: Site) ->
     manifest = a_try(site.home, lambda: replace(at_the_first_batch(), failing=frozenset({HOURLY}))).take([hourly(site)])
     (tried,) = CheckpointStore(site.home).history()
     assert (manifest.aligned, manifest.behind, tried.behind) == (True, (HOURLY,), (HOURLY,))
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_the_manifest_names_stages_that_have_rows_in_flight_before_them(site: Site, aligned: bool) -> None:
+    """However it was taken: what counts is what was read."""
+    daily = StageName("daily")
+    behind = replace(
+        without_spark(daily, SparkLog(site.home, "none"), site.channel),
+        bounds=(ChannelBound(producer=HOURLY, log=site.channel, begins=NO_BATCH),),
+        upstream=(hourly(site).output,),
+    )
+    cut = Cut({HOURLY: BatchId(0), daily: NO_BATCH}, aligned=aligned, alignment_s=0.0)
+    manifest = a_try(site.home, lambda: cut).take([hourly(site), behind])
+    (tried,) = CheckpointStore(site.home).history()
+    assert (manifest.aligned, manifest.behind, tried.behind) == (aligned, (daily,), (daily,))
+    assert tried.in_flight_rows == site.channel.amount_after(NO_BATCH).rows > 0
 
 
 @pytest.mark.parametrize("before", [True, False])
