@@ -167,6 +167,8 @@ class TriggerCheckpointOperator(BaseOperator):
         facts = savepoint_facts(files.url, answer)
         record_homes(context, self.conn_id, {files.url: answer.checkpoint})
         self.log.info("Checkpoint %s is complete; savepoint: %s", answer.checkpoint, answer.savepoint or "none was asked for")
+        if answer.blocked:
+            self.log.warning("%s", answer.blocked.summary)
         emit_tables(self, context, facts)
         return facts
 

@@ -210,7 +210,7 @@ class RoundRun:
         return self._told(head)
 
     def publish(
-        self, stages: Sequence[StageRun], manifest: Manifest, shown: CheckpointId | None = None
+        self, stages: Sequence[StageRun], manifest: Manifest, shown: CheckpointId | None = None, *, may_block: bool = False
     ) -> Mapping[SinkName, SinkResult]:
         """Publishes the last checkpoint by policy, and deletes what it has made needless. May be repeated.
 
@@ -218,11 +218,15 @@ class RoundRun:
             stages: All of the pipeline.
             manifest: The checkpoint.
             shown: The checkpoint that readers of several tables have seen so far.
+            may_block: Whether a table may refuse it: then nothing is public, and :attr:`blocking` says why.
 
         Raises:
             StreamPipelineError: Not every sink is public that should be; the checkpoint stands.
         """
-        results = self._publish_all(manifest)
+        publish = self.blocking.publish_or_block if may_block else self.blocking.publish
+        results = publish(manifest, self.publishers)
+        if self.blocking.is_blocked:
+            Attempts(self.home).check_live(self.attempt.attempt)  # else what has failed may be what the live attempt has deleted
         published = {sink: manifest.checkpoint for sink, result in results.items() if result.version is not None}
         self.subsume(stages, manifest, published, shown=None if len(published) == len(manifest.sinks) else shown)
         return results
@@ -266,12 +270,7 @@ class RoundRun:
     def publish_all(self, manifest: Manifest) -> None:
         """Publishes a checkpoint, and all before it, in every sink that is due."""
         with publications_of(self.site.spark):
-            self._publish_all(manifest)
-
-    def _publish_all(self, manifest: Manifest) -> Mapping[SinkName, SinkResult]:
-        results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=self.publishers)
-        self.blocking.got_through()
-        return results
+            self.blocking.publish(manifest, self.publishers)
 
     def shown(self) -> CheckpointId | None:
         """Returns the newest checkpoint that every table shows in a version of its own; None if none is, or if a table cannot be read."""

@@ -82,6 +82,7 @@ class RunningPipeline:
             check=self._check_copy,
             timeout_s=self._timeout_s,
             interval_s=look_interval_s(run.home),
+            blocked=lambda: run.blocking.told,
         )
         self._answers = Answers(self._requests)
         self._publishing = Publishing(run, run.blocking, self.check_live, self._parent)
@@ -384,11 +385,21 @@ class RunningPipeline:
                 raise self._unknown(request, error) from error
             raise
 
-    def publish(self, manifest: Manifest) -> None:
-        """Publishes the last checkpoint by policy, after the publications under way, and deletes what it has made needless."""
+    def publish(self, manifest: Manifest, *, may_block: bool = False) -> None:
+        """Publishes the last checkpoint by policy, after the publications under way, and deletes what it has made needless.
+
+        Args:
+            manifest: The checkpoint.
+            may_block: Whether the attempt may end while a table refuses it: then the next start tries again.
+
+        Raises:
+            FencedError: A later attempt is live.
+            StreamPipelineError: It is not public, or can never become so; or rows that wait may be deleted soon.
+        """
         self._publishing.rest(self._pause)
         self._answers.end()
-        self._published = self._run.publish([stage.run for stage in self.stages], manifest, self._publishing.shown)
+        stages, shown = [stage.run for stage in self.stages], self._publishing.shown
+        self._published = self._run.publish(stages, manifest, shown, may_block=may_block)
 
     def run_on(self) -> None:
         """Lets stages go on that are held."""

@@ -106,7 +106,9 @@ class Stop:
         elif action is Action.SAVE:
             self._savepoint = self._answers.save(self._request, self._manifest)
         elif action is Action.PUBLISH:
-            self._pipeline.publish(self._manifest)
+            self._pipeline.publish(
+                self._manifest, may_block=not self._request.drain
+            )  # nothing after a drain would publish its rows
         else:
             self._answers.ended_with(self._asked, self._manifest)
 

@@ -306,7 +306,7 @@ def test_a_final_checkpoint_that_is_refused_ends_the_run_with_what_is_complete_a
     Attempts(quick(tmp_path)).create(attempt(1))
     pipeline = Failing(tmp_path, cast(FaultSystem, QuickSystem()))
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise kind("Sink daily: 7 rows break positive.", remedy="Drop the constraint.", sink="daily")
 
     monkeypatch.setattr(RoundRun, "publish", refuse)
@@ -327,7 +327,7 @@ def test_a_final_checkpoint_that_can_never_become_public_has_no_such_remedy(
     Attempts(quick(tmp_path)).create(attempt(1))
     pipeline, lost = Failing(tmp_path, cast(FaultSystem, QuickSystem())), NotFoundError("Staged files are gone.")
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise lost
 
     monkeypatch.setattr(RoundRun, "publish", refuse)
