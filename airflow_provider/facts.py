@@ -47,6 +47,7 @@ def run_facts(
         "run": answer.run,
         "attempt": answer.attempt,
         "sinks": _results(answer.sinks),
+        "behind": _behind(manifest, answer.blocked),
         "blocked": _blocked(answer.blocked),
         "losses": [
             {
@@ -183,6 +184,10 @@ def _unknown(home: str, checkpoint: CheckpointId | None) -> dict[str, Any]:
     """As :func:`_facts`, of a checkpoint that is gone."""
     nothing = dict.fromkeys(("run", "round", "attempt", "checkpoint", "drained", "completed_at", "behind", "violations"))
     return {"home": home} | nothing | {"checkpoint": checkpoint}
+
+
+def _behind(manifest: Manifest | None, blocked: BlockedPublication | None) -> list[SinkName] | None:
+    return None if manifest is None else sorted({*manifest.sinks_behind, *(blocked.held if blocked else ())})
 
 
 def _blocked(blocked: BlockedPublication | None) -> dict[str, Any] | None:

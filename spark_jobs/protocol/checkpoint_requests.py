@@ -59,7 +59,7 @@ class CheckpointResponse(Document):
     drained: bool = False
     """Whether everything was flushed first."""
     behind: tuple[SinkName, ...] = ()
-    """The sinks whose tables show less than the others in the checkpoint: see :attr:`Manifest.sinks_behind`."""
+    """The sinks whose tables show less than the others in the checkpoint: see :attr:`Manifest.sinks_behind`; and those that are held."""
     blocked: BlockedPublication | None = None
     """The publication that was blocked then; None: everything that is due is public."""
     error: ErrorReport | None = None

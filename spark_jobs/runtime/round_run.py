@@ -23,7 +23,7 @@ from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
-from spark_jobs.publication.evidence import versions_with
+from spark_jobs.publication.evidence import is_shown
 from spark_jobs.publication.publisher import plan_publication, publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
@@ -193,6 +193,7 @@ class RoundRun:
             self.mask,
             self.site.sources,
             tuple(self.site.losses),
+            self.blocking.held,
         )
         return self._told(effort.take(stages))
 
@@ -221,7 +222,7 @@ class RoundRun:
             may_block: Whether a table may refuse it: then nothing is public, and :attr:`blocking` says why.
 
         Raises:
-            StreamPipelineError: Not every sink is public that should be; the checkpoint stands.
+            StreamPipelineError: Not every sink is public that should be, and is not held; the checkpoint stands.
         """
         publish = self.blocking.publish_or_block if may_block else self.blocking.publish
         results = publish(manifest, self.publishers)
@@ -268,15 +269,15 @@ class RoundRun:
             publish(self.home, manifest.checkpoint, sinks=[sink], by_policy=True, publishers=self.publishers)
 
     def publish_all(self, manifest: Manifest) -> None:
-        """Publishes a checkpoint, and all before it, in every sink that is due."""
+        """Publishes a checkpoint, and all before it, in every sink that is due and not held, or takes up what blocks that."""
         with publications_of(self.site.spark):
-            self.blocking.publish(manifest, self.publishers)
+            self.blocking.publish_or_block(manifest, self.publishers)
 
     def shown(self) -> CheckpointId | None:
         """Returns the newest checkpoint that every table shows in a version of its own; None if none is, or if a table cannot be read."""
         try:
             manifests = CheckpointStore(self.home).manifests()[::-1]
-            return next((manifest.checkpoint for manifest in manifests if versions_with(manifest)), None)
+            return next((manifest.checkpoint for manifest in manifests if is_shown(manifest)), None)
         except StreamPipelineError as error:
             _LOG.warning("which checkpoint all tables show cannot be read: %s", error)
             return None

@@ -18,7 +18,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import BatchId, CheckpointId
-from spark_jobs.publication import delta_rs, pending, publisher
+from spark_jobs.publication import delta_rs, holds, pending, publisher
 from spark_jobs.runtime import application, running_pipeline
 from spark_jobs.runtime.checkpoints import blocked_publication, checkpoint_try, cut, publishing, subsume
 from spark_jobs.runtime.checkpoints.blocked_publication import Retries
@@ -29,7 +29,8 @@ from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.staged.private_log import Staged
 from spark_jobs.runtime.start import attempt, way_back
-from tests.simulation.schedules import Plan
+from tests.simulation.promises import SimulatedHold
+from tests.simulation.schedules import HOLD, Plan
 from tests.simulation.stages import Site
 from tests.simulation.world import Chaos
 
@@ -212,11 +213,29 @@ def _it_is_never_tried_again(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _who_is_behind_does_not_come_first(site: Site, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(publisher, "_behind_first", lambda plans: plans)
+    patch.setattr(publisher, "_behind_first", lambda plans, manifest: plans)
+
+
+def _all_wait_for_a_table_with_a_hold(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(holds.Holding, "_waits", lambda holding, sink: True)
+
+
+def _a_hold_lasts_for_ever(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(holds.Holding, "_waits", lambda holding, sink: False)
+
+
+def _a_hold_takes_any_amount(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(holds, "_fits", lambda *_: True)
 
 
 def _the_others_go_on(site: Site, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Publishing, "_try_again", Publishing._follow)
+    real = Publishing._try_again
+
+    def go_on(publishing: Publishing, newest: Manifest) -> None:
+        real(publishing, newest)
+        publishing._follow(newest)
+
+    patch.setattr(Publishing, "_try_again", go_on)
 
 
 def _what_all_show_goes(site: Site, patch: pytest.MonkeyPatch) -> None:
@@ -233,7 +252,7 @@ def _what_is_being_published_goes(site: Site, patch: pytest.MonkeyPatch) -> None
 
 
 def _the_end_waits_for_no_publication(site: Site, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RunningPipeline, "publish", lambda pipeline, manifest: None)
+    patch.setattr(RunningPipeline, "publish", lambda pipeline, manifest, **_: None)
 
 
 def _fenced_goes_on(site: Site, patch: pytest.MonkeyPatch) -> None:
@@ -277,6 +296,8 @@ def _in_flight_files_go(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 _PUBLISHED_BY_OTHERS, _PUBLISHED_LATE = Plan(external=True), Plan(external=True, published_late=True)
 _REWINDS, _REFUSES = Plan(rewinds=True), Plan(refuses=True)
+_HELD = Plan(refuses=True, rows=30, hold=HOLD)
+_HELD_SHORT = replace(_HELD, hold=SimulatedHold(1_000.0, size_bytes=20))
 _UNALIGNED = Plan(unaligned=True)
 _SLOW = Plan(rows=50, slow=True)
 _SLOW_ROUNDS = Plan(bounded=True, every_checkpoint=True, slow=True)
@@ -312,6 +333,11 @@ GUARDS = [
     Guard("a blocked publication is tried again", _it_is_never_tried_again, replace(_REFUSES, rows=50), _quiet),
     Guard("the table that is behind is published first", _who_is_behind_does_not_come_first, _REFUSES, _quiet, hint=0),
     Guard("a table that refuses holds the others", _the_others_go_on, replace(_REFUSES, rows=50), _quiet),
+    Guard("a hold lets the other tables go on", _all_wait_for_a_table_with_a_hold, _HELD, _quiet),
+    Guard("a hold ends", _a_hold_lasts_for_ever, _HELD, _quiet),
+    Guard("a hold ends where too much waits", _a_hold_takes_any_amount, _HELD_SHORT, _quiet),
+    Guard("what a held table lacks is not discarded", _what_is_not_public_goes, _HELD, _quiet),
+    Guard("a held table gets all that it lacks", _only_the_newest, _HELD, _quiet),
     Guard("the checkpoint that all tables show stays", _what_all_show_goes, _SLOW, _quiet),
     Guard("what is being published stays", _what_is_being_published_goes, _SLOW, _quiet, hint=12),
     Guard("the last checkpoint is public at the end", _the_end_waits_for_no_publication, _SLOW_ROUNDS, _quiet, hint=14),

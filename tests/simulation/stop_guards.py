@@ -96,7 +96,7 @@ def _an_export_begins_anew(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _answered_before_it_is_public(site: Site, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RunningPipeline, "publish", lambda pipeline, manifest: None)
+    patch.setattr(RunningPipeline, "publish", lambda pipeline, manifest, **_: None)
 
 
 def _nobody_is_told_that_it_is_blocked(site: Site, patch: pytest.MonkeyPatch) -> None:

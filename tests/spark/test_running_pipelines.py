@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy, consistent_versions
+from spark_jobs import CheckpointSettings, DeltaSink, Hold, Pipeline, RestartStrategy, consistent_versions
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
@@ -40,8 +40,15 @@ def events(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return events_of(request, tmp_path / "events", monkeypatch)
 
 
-def three_stages(site: Site, events: Events, interval: str = "1 second", unaligned: bool = False, retained: int = 1) -> Pipeline:
-    """A copy, the same rows once more behind it, and counts per minute. Each checkpoint is public."""
+def three_stages(
+    site: Site,
+    events: Events,
+    interval: str = "1 second",
+    unaligned: bool = False,
+    retained: int = 1,
+    hold: Hold | None = None,
+) -> Pipeline:
+    """A copy, the same rows once more behind it, and counts per minute. Each checkpoint is public; ``hold`` is that of the second."""
     alignment = {"unaligned": True} if unaligned else {"aligned_timeout": "never"}
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval=interval, retained=retained, **alignment))
     events.source(pipeline)
@@ -50,7 +57,7 @@ def three_stages(site: Site, events: Events, interval: str = "1 second", unalign
     def copied(events: DataFrame) -> DataFrame:
         return events.select("id", "at")
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "again"), publish="every_checkpoint"))
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "again"), publish="every_checkpoint", hold=hold))
     def again(copied: DataFrame) -> DataFrame:
         return copied.select("id")
 
@@ -320,6 +327,32 @@ def test_a_constraint_that_staged_rows_break_blocks_publication_over_a_restart_a
         site.spark.sql(f"ALTER TABLE {table} DROP CONSTRAINT small")
         goes_on_until_all_is_shown(site, running, events)
         running.until(lambda: running.status and running.status.blocked is None)
+
+
+def test_a_table_with_a_hold_waits_alone_and_gets_each_row_once(site: Site, events: Events) -> None:
+    before, table = events.rows, f"delta.`{site.tables / 'again'}`"
+    pipeline = three_stages(site, events, interval="1 hour", hold=Hold(time="1 hour"))
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: has_read(running, events.rows))
+        CheckpointRequests(running.files).ask(request_id("first"))
+        running.until(lambda: len(ids(site, "again")) == before)
+        events.add(50)
+        running.until(lambda: has_read(running, events.rows))
+        site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT small CHECK (id < {before})")
+        CheckpointRequests(running.files).ask(request_id("second"))
+        running.until(lambda: len(ids(site, "copied")) == events.rows)
+        running.until(lambda: running.status and running.status.blocked and running.status.blocked.waiting == (AGAIN,))
+        assert running.status
+        assert running.status.blocked
+        assert running.status.blocked.all_wait_from
+        CheckpointRequests(running.files).ask(request_id("third"))
+        running.until(lambda: consistent_versions(running.store.home).behind == (AGAIN,))
+        assert running.head().held == (AGAIN,)
+        assert ids(site, "again") == list(range(before))
+        site.spark.sql(f"ALTER TABLE {table} DROP CONSTRAINT small")
+        running.until(lambda: running.status and running.status.blocked is None)
+        assert ids(site, "again") == list(range(events.rows))
+        assert consistent_versions(running.store.home).behind == ()
 
 
 def failing(site: Site, events: Events, switch: Path, restart: RestartStrategy, **options: Any) -> Pipeline:

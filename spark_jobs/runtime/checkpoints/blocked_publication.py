@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from spark_jobs.protocol.documents import BlockedPublication, Manifest, SinkResult
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, Manifest, Publish, SinkResult
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
-from spark_jobs.publication.blocked import StagedRows, may_heal, staged_rows, waiting_sinks
-from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.blocked import StagedRows, staged_rows, waiting_sinks
+from spark_jobs.publication.holds import hold_ends, may_heal
+from spark_jobs.publication.publisher import publish_due
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.files import Files
 
@@ -66,26 +68,44 @@ class Blocking:
         self._retries = Retries()
         self.told: BlockedPublication | None = None
         """What people are told; None if nothing is blocked."""
+        self._first: Manifest | None = None
+        """The first checkpoint that was not published."""
         self._warned = False
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the last publication has failed."""
+        """Whether the last publication has failed, of some tables at least."""
         return self.told is not None
+
+    @property
+    def held(self) -> tuple[SinkName, ...]:
+        """The sinks without which the others are published; none if all wait."""
+        return () if self.told is None else self.told.held
+
+    @property
+    def all_wait(self) -> bool:
+        """Whether nothing is published."""
+        return self.told is not None and not self.told.held
 
     def is_due(self) -> bool:
         """Returns whether a blocked publication is to be tried now."""
         return self._retries.is_due(time.monotonic())
 
     def publish(self, manifest: Manifest, publishers: Publishers) -> Mapping[SinkName, SinkResult]:
-        """Publishes a checkpoint by policy.
+        """Publishes a checkpoint by policy, and takes up which tables are held. None is for a drain: nothing after it would publish.
 
         Raises:
-            StreamPipelineError: Not every sink is public that should be.
+            StreamPipelineError: Not every sink is public that should be, and is not held; or rows that wait may be deleted soon.
         """
-        results = publish(self._home, manifest.checkpoint, by_policy=True, publishers=publishers)
-        self.got_through()
-        return results
+        is_drain = manifest.checkpoint_kind is CheckpointKind.STOP and manifest.drained
+        ended = self._ended_round(manifest)
+        of_round = {} if ended is None else publish_due(self._home, ended.checkpoint, publishers).held
+        published = publish_due(self._home, manifest.checkpoint, publishers, holds=not is_drain)
+        if held := {**published.held, **of_round}:
+            self.is_held(manifest, held)
+        else:
+            self.got_through()
+        return published.results
 
     def publish_or_block(self, manifest: Manifest, publishers: Publishers) -> Mapping[SinkName, SinkResult]:
         """Publishes a checkpoint by policy, or takes up what blocks that: then no sink has a version.
@@ -101,15 +121,32 @@ class Blocking:
             self.failed(manifest, error)
             return staged_results(manifest)
 
-    def failed(self, manifest: Manifest, error: StreamPipelineError) -> None:
+    def is_held(self, manifest: Manifest, held: Mapping[SinkName, StreamPipelineError]) -> None:
+        """Takes up that tables with a hold have refused a publication, and the others have it.
+
+        Raises:
+            UnsupportedTableError: Rows that wait may be deleted soon.
+        """
+        store, now = CheckpointStore(self._home), datetime.now(UTC)
+        ends = [hold_ends(store, manifest, sink, now) for sink in held]
+        self.failed(manifest, next(iter(held.values())), min((each for each in ends if each is not None), default=now))
+
+    def failed(self, manifest: Manifest, error: StreamPipelineError, all_wait_from: datetime | None = None) -> None:
         """Takes up that a publication has failed that may succeed later.
+
+        Args:
+            manifest: The checkpoint.
+            error: Why it has failed.
+            all_wait_from: Until when the tables that do not wait are published. None: all wait.
 
         Raises:
             UnsupportedTableError: Rows that wait may be deleted soon.
         """
         self._retries.failed(time.monotonic())
         now = datetime.now(UTC)
-        before, waiting = self.told, waiting_sinks(manifest)
+        before, ended = self.told, self._ended_round(manifest)
+        waiting = list(dict.fromkeys([*(waiting_sinks(ended) if ended else ()), *waiting_sinks(manifest)]))
+        self._first = self._first or manifest
         oldest = min(self._staged(manifest, waiting), key=lambda rows: rows.kept_until, default=None)
         told = BlockedPublication(
             checkpoint=before.checkpoint if before else manifest.checkpoint,
@@ -118,6 +155,7 @@ class Blocking:
             waiting=tuple(waiting),
             error=report_error(masked_error(error, self._mask)),
             rows_kept_until=oldest.kept_until if oldest else None,
+            all_wait_from=all_wait_from,
         )
         if before is None or before.summary != told.summary:
             _LOG.warning("%s", told.summary)
@@ -132,8 +170,15 @@ class Blocking:
         self._retries.got_through()
         if self.told is not None:
             _LOG.info("the publication is not blocked any more: everything that is due is public")
-            self.told, self._warned = None, False
+            self.told, self._first, self._warned = None, None, False
             self._tell(None)
+
+    def _ended_round(self, manifest: Manifest) -> Manifest | None:
+        """Returns the checkpoint that was refused first, if a sink gets it that does not get ``manifest``: with the end of its round."""
+        first = self._first
+        if first is None or not first.ends_round or manifest.ends_round:
+            return None
+        return first if any(cut.publish is Publish.FINAL for cut in first.sinks.values()) else None
 
     def _staged(self, manifest: Manifest, waiting: Sequence[SinkName]) -> Iterator[StagedRows]:
         for sink in waiting:

@@ -89,6 +89,8 @@ class CheckpointTry:
     """What each source is."""
     losses: tuple[Loss, ...] = ()
     """What the round leaves out of its sources."""
+    held: tuple[SinkName, ...] = ()
+    """The sinks without which the others are published."""
 
     def take(self, stages: Sequence[StageRun]) -> Manifest:
         """Completes the checkpoint; durable on return. What became of it is in the history.
@@ -156,6 +158,7 @@ class CheckpointTry:
             request=self.due.request or (self.attempt.request if self.due.kind is CheckpointKind.FINAL else None),
             aligned=cut.aligned,
             behind=behind,
+            held=self.held,
             began_at=history.began_at,
             completed_at=datetime.now(UTC),
             graph=self.round.graph,
@@ -242,6 +245,7 @@ class CheckpointTry:
             replace=replace,
             replaces_own=replaces_own,
             merge=self._in_time(lambda: _merge(stage.outlet.merge)),
+            hold=sink.hold,
             carried=tuple(each.model_copy(update={"staged_for": ()}) for each in before),
             named_before=tuple(others),
         )

@@ -5,7 +5,8 @@ table that is slow skips checkpoints. Readers of several tables need one checkpo
 have come to the checkpoint at which they meet, the newest one becomes the next, and no table passes it without a version of its own.
 
 A publication that fails holds all sinks (docs/adr/0025-a-table-that-refuses-blocks-publication.md). Those that are under way end. After
-that everything is published by one thread, with the sink first that is behind, until that gets through.
+that everything is published by one thread, with the sink first that is behind, until that gets through. That thread goes on without a
+table that refuses as long as its hold lasts: the others get each checkpoint at once, so they need no meeting.
 """
 
 import logging
@@ -19,13 +20,13 @@ from typing import Protocol
 from spark_jobs.protocol.documents import Manifest, Publish
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, SinkName
-from spark_jobs.publication.blocked import may_heal
+from spark_jobs.publication.holds import may_heal
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
 from spark_jobs.storage.beside import begin
 
 _LOG = logging.getLogger(__name__)
 _NONE = CheckpointId(0)
-_CHECK = "check"
+_CHECK, _ALL = "check", "all sinks"
 
 
 class Publisher(Protocol):
@@ -40,7 +41,10 @@ class Publisher(Protocol):
         ...
 
     def publish_all(self, manifest: Manifest) -> None:
-        """Publishes a checkpoint, and all before it, in every sink that is due. The sink that is behind comes first."""
+        """Publishes a checkpoint, and all before it, in every sink that is due and not held, or takes up what blocks that.
+
+        The sink that is behind comes first. Raises if the checkpoint can never become public.
+        """
         ...
 
     def shown(self) -> CheckpointId | None:
@@ -77,13 +81,13 @@ class Publishing:
         """The newest checkpoint that a blocked publication was tried with."""
         self._under_way: dict[str, _Work] = {}
         """By name."""
-        self._refused: tuple[Manifest, StreamPipelineError] | None = None
-        """The checkpoint whose publication has failed first, until that is taken up."""
+        self._refused: Manifest | None = None
+        """The checkpoint whose publication has failed first, until all sinks are tried by one thread."""
         self._failure: BaseException | None = None
-        self._is_held = False
+        self._is_resting = False
         self._shown: CheckpointId | None = None if begun_at is None else publisher.shown()
-        if begun_at is not None and not blocking.is_blocked:
-            self._have_all(begun_at)
+        if begun_at is not None:
+            self._have(begun_at)
 
     @property
     def reached(self) -> Mapping[SinkName, CheckpointId]:
@@ -96,10 +100,10 @@ class Publishing:
         return self._shown
 
     def is_settled(self, manifest: Manifest) -> bool:
-        """Returns whether a checkpoint is public where it is due, or its publication is blocked."""
-        if self._blocking.is_blocked:
+        """Returns whether a checkpoint is public where it is due and the table is not held, or its publication is blocked."""
+        if self._blocking.all_wait:
             return True
-        return all(self._reached.get(sink, _NONE) >= manifest.checkpoint for sink in _following(manifest))
+        return all(self._reached.get(sink, _NONE) >= manifest.checkpoint for sink in self._not_held(manifest))
 
     def go_on(self, newest: Manifest | None) -> None:
         """Takes up what has ended, and begins what is due. To be called again and again.
@@ -114,9 +118,9 @@ class Publishing:
         self._take_up()
         if self._failure is not None:
             raise self._failure
-        if newest is None or self._is_held:
+        if newest is None or self._is_resting:
             return
-        if self._refused is None and not self._blocking.is_blocked:
+        if self._refused is None and not self._blocking.is_blocked and _ALL not in self._under_way:
             self._follow(newest)
         elif not self._under_way:
             self._try_again(newest)
@@ -130,7 +134,7 @@ class Publishing:
         Raises:
             StreamPipelineError: As :meth:`go_on`.
         """
-        self._is_held = True
+        self._is_resting = True
         self.go_on(None)
         while self._under_way:
             pause()
@@ -138,7 +142,7 @@ class Publishing:
 
     def end(self) -> None:
         """Waits for what is under way, because the attempt ends. Raises nothing."""
-        self._is_held = True
+        self._is_resting = True
         for work in self._under_way.values():
             with suppress(Exception):
                 work.future.result()
@@ -164,19 +168,15 @@ class Publishing:
         return meeting if meeting is not None and self._reached.get(sink, _NONE) < meeting.checkpoint else checked
 
     def _try_again(self, newest: Manifest) -> None:
-        if self._refused is not None:
-            (refused, error), self._refused = self._refused, None
-            self._tried = refused.checkpoint
-            self._begin("block", refused, partial(self._block, refused, error), lambda: None)
-        elif self._blocking.is_due() or newest.checkpoint > self._tried:
-            self._tried = newest.checkpoint
-            self._begin("all sinks", newest, partial(self._publisher.publish_all, newest), partial(self._have_all, newest))
+        if self._refused is not None or self._blocking.is_due() or newest.checkpoint > self._tried:
+            tried, self._refused = self._refused or newest, None
+            self._tried = tried.checkpoint
+            self._begin(_ALL, tried, partial(self._publish_all, tried), partial(self._have, tried))
 
-    def _block(self, refused: Manifest, error: StreamPipelineError) -> None:
-        try:
-            self._blocking.failed(refused, error)
-        except StreamPipelineError as last:
-            raise _EndError from last
+    def _publish_all(self, manifest: Manifest) -> None:
+        self._publisher.publish_all(manifest)
+        if self._blocking.is_blocked:
+            self._check_live()
 
     def _begin(self, name: str, manifest: Manifest, work: Callable[[], None], then: Callable[[], None]) -> None:
         """Begins work in another thread, unless work of that name goes on."""
@@ -197,10 +197,10 @@ class Publishing:
                 error = work.future.exception()
                 if error is None:
                     work.then()
-                elif isinstance(error, StreamPipelineError) and may_heal(error):
-                    self._refused = self._refused or (work.manifest, error)
+                elif name != _ALL and isinstance(error, StreamPipelineError) and may_heal(error):
+                    self._refused = self._refused or work.manifest
                 else:
-                    self._failure = self._failure or (error.__cause__ if isinstance(error, _EndError) else error)
+                    self._failure = self._failure or error
 
     def _pass(self, checked: Manifest) -> None:
         self._checked = checked
@@ -218,11 +218,15 @@ class Publishing:
             self._own = {each: {number for number in own if number > self._shown} for each, own in self._own.items()}
             _LOG.info("checkpoint %d is public in every sink", self._shown)
 
-    def _have_all(self, manifest: Manifest) -> None:
-        """Takes up that every sink has a checkpoint."""
-        self._checked = self._meeting = manifest
-        for sink in _following(manifest):
-            self._reach(sink, manifest)
+    def _have(self, manifest: Manifest) -> None:
+        """Takes up that every sink has a checkpoint that is not held, unless all wait."""
+        if not self._blocking.all_wait:
+            self._checked = self._meeting = manifest
+            for sink in self._not_held(manifest):
+                self._reach(sink, manifest)
+
+    def _not_held(self, manifest: Manifest) -> list[SinkName]:
+        return [sink for sink in _following(manifest) if sink not in self._blocking.held]
 
 
 @dataclass(frozen=True)
@@ -233,10 +237,6 @@ class _Work:
     future: Future[None]
     then: Callable[[], None]
     """What is to be done once it has succeeded."""
-
-
-class _EndError(Exception):
-    """Carries the error of a publication that is blocked for too long; it ends the attempt, whatever its type."""
 
 
 def _following(manifest: Manifest) -> Iterator[SinkName]:

@@ -274,6 +274,7 @@ class RequestedCheckpoints:
                 if request.wanted is Wanted.STOP and error.retry is not Retry.NEVER:
                     raise  # the stop waits for it
                 return self._failure(request, error)
+        blocked = self._blocked()
         return CheckpointResponse(
             request=request.request,
             attempt=self._attempt,
@@ -282,8 +283,8 @@ class RequestedCheckpoints:
             sinks=dict(sinks),
             savepoint=savepoint,
             drained=manifest.drained,
-            behind=manifest.sinks_behind,
-            blocked=self._blocked(),
+            behind=tuple(sorted({*manifest.sinks_behind, *(blocked.held if blocked else ())})),
+            blocked=blocked,
             answered_at=datetime.now(UTC),
         )
 

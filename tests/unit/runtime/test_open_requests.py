@@ -11,7 +11,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.home.layout import savepoint_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
-from spark_jobs.protocol.documents import CheckpointKind, Publish, StartRequest
+from spark_jobs.protocol.documents import CheckpointKind, HoldLimits, Publish, StartRequest
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_request_id
 from spark_jobs.protocol.masking import unmasked
@@ -103,9 +103,10 @@ def test_a_stop_whose_publication_is_blocked_is_complete_and_its_answer_says_so(
 
 
 STOPPED: dict[str, Any] = {"checkpoint_kind": CheckpointKind.STOP, "publish": Publish.EVERY_CHECKPOINT}
+HELD: dict[str, Any] = {"cut": {"hold": HoldLimits(time_ms=10**12, size_bytes=None)}}
 
 
-@pytest.mark.parametrize("changes", [STOPPED | {"drained": True}, {}])
+@pytest.mark.parametrize("changes", [STOPPED | {"drained": True}, STOPPED | {"drained": True} | HELD, {}])
 def test_a_drain_and_a_run_that_has_ended_wait_until_their_rows_are_public(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:

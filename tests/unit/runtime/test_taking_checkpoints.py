@@ -29,6 +29,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, SinkName, StageName
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.protocol.restarts import may_heal
+from spark_jobs.publication import holds
 from spark_jobs.runtime import running_pipeline
 from spark_jobs.runtime.checkpoints import answers, publishing
 from spark_jobs.runtime.checkpoints.answers import Answers
@@ -82,6 +83,11 @@ class Blocking:
     def __init__(self) -> None:
         self.failures: list[tuple[int, str]] = []
         self.is_blocked = False
+        self.held: tuple[SinkName, ...] = ()
+
+    @property
+    def all_wait(self) -> bool:
+        return self.is_blocked
 
     def is_due(self) -> bool:
         return self.is_blocked
@@ -111,7 +117,7 @@ class World(RunningPipeline):
             subsume=lambda stages, manifest, *_, **__: self.subsumed.append(manifest.checkpoint),
             check=lambda manifest: None,
             publish_sink=lambda manifest, sink: self._publish(manifest),
-            publish_all=self._publish,
+            publish_all=self._publish_or_block,
             graph=SimpleNamespace(
                 restart=None, on_stage_failure=OnStageFailure.FAIL, checkpointing=DECLARED.model_copy(update=settings)
             ),
@@ -170,6 +176,14 @@ class World(RunningPipeline):
         if self.not_published:
             raise self.not_published.pop(0)
         self.blocking.is_blocked = False
+
+    def _publish_or_block(self, manifest: Manifest) -> None:
+        try:
+            self._publish(manifest)
+        except StreamPipelineError as error:
+            if not holds.may_heal(error):
+                raise
+            self.blocking.failed(manifest, error)
 
     def _pause(self) -> None:
         for _ in range(4):  # a check, a publication, an answer, and its end

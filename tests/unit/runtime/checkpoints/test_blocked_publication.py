@@ -2,13 +2,16 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, Manifest, Publish
+from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, HoldLimits, Manifest, Publish
 from spark_jobs.protocol.errors import StorageError, UnsupportedTableError
 from spark_jobs.protocol.masking import masking
+from spark_jobs.publication.delta_rs import DeltaRsTransaction
 from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints import blocked_publication
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking, Retries
 from tests.support.memory_files import MemoryFiles
@@ -54,9 +57,9 @@ class Blocked:
         self.told: list[BlockedPublication | None] = []
         self.blocking = Blocking(self.pipeline.files, masking(["hunter2"]), self.told.append)
 
-    def checkpoint(self) -> Manifest:
-        every = {"publish": Publish.EVERY_CHECKPOINT, "checkpoint_kind": CheckpointKind.PERIODIC}
-        return self.pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]}, **every)  # type: ignore[arg-type]
+    def checkpoint(self, **changes: Any) -> Manifest:
+        every: dict[str, Any] = {"publish": Publish.EVERY_CHECKPOINT, "checkpoint_kind": CheckpointKind.PERIODIC}
+        return self.pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]}, **every | changes)
 
 
 @pytest.fixture
@@ -122,3 +125,41 @@ def test_before_the_first_row_can_be_lost_it_is_an_error_and_people_are_told(blo
     with pytest.raises(UnsupportedTableError, match="may delete them"):
         blocked.blocking.failed(manifest, REFUSED)
     assert blocked.told[-1] is not None
+
+
+def test_people_are_told_until_when_the_other_tables_go_on_without_one_that_is_held(blocked: Blocked) -> None:
+    hold = HoldLimits(time_ms=7_200_000, size_bytes=None)
+    manifest = blocked.checkpoint(cut={"hold": hold}, completed_at=STAGED)
+    publish(blocked.pipeline.files, sinks=[DAILY])
+    blocked.blocking.is_held(manifest, {HOURLY: REFUSED})
+    (told,) = blocked.told
+    assert told is not None
+    assert (told.waiting, told.all_wait_from) == ((HOURLY,), STAGED + timedelta(hours=2))
+    assert " Waiting: hourly. The other tables go on, at most until 2023-11-15 00:13:20Z. Drop the constraint." in told.summary
+    blocked.blocking.failed(manifest, REFUSED)
+    assert blocked.told[-1] is not None
+    assert blocked.told[-1].all_wait_from is None
+
+
+@pytest.mark.parametrize("hold", [None, HoldLimits(time_ms=10**12, size_bytes=None)])
+def test_the_end_of_a_round_that_a_table_has_refused_stays_blocked_in_the_next_round_until_it_is_public(
+    blocked: Blocked, monkeypatch: pytest.MonkeyPatch, hold: HoldLimits | None
+) -> None:
+    """The checkpoints of the next round are not due in any sink, and would be said to be public."""
+    publishers, by_round = Publishers(), {"publish": Publish.FINAL, "cut": {"hold": hold}}
+    final = blocked.checkpoint(**by_round, checkpoint_kind=CheckpointKind.FINAL)
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaRsTransaction, "publish", refusing)
+        blocked.blocking.publish_or_block(final, publishers)
+        later = blocked.checkpoint(**by_round)
+        blocked.blocking.publish_or_block(later, publishers)
+    told = blocked.blocking.told
+    assert told is not None
+    assert (told.checkpoint, told.tries, set(told.waiting)) == (1, 2, {HOURLY, DAILY})
+    blocked.blocking.publish_or_block(later, publishers)
+    assert blocked.blocking.told is None
+    assert [blocked.pipeline.commits(sink) for sink in (HOURLY, DAILY)] == [[1], [1]]
+
+
+def refusing(*_: Any, **__: Any) -> None:
+    raise UnsupportedTableError("It refuses.")

@@ -33,11 +33,19 @@ class Blocked:
 
     def __init__(self) -> None:
         self.is_blocked, self.due = False, False
+        self.held: tuple[SinkName, ...] = ()
         self.refuses_to_wait: StreamPipelineError | None = None
         self.failures: list[tuple[int, str]] = []
 
+    @property
+    def all_wait(self) -> bool:
+        return self.is_blocked and not self.held
+
     def is_due(self) -> bool:
         return self.due
+
+    def got_through(self) -> None:
+        self.is_blocked, self.held = False, ()
 
     def failed(self, manifest: Manifest, error: StreamPipelineError) -> None:
         self.is_blocked = True
@@ -67,6 +75,10 @@ class Pipeline:
         self.holds_checks = False
         self.begun: list[tuple[str, int]] = []
         self.misfits: list[StreamPipelineError] = []
+        self.refusal: StreamPipelineError | None = None
+        """What the publication of all sinks fails with."""
+        self.on_hold: tuple[SinkName, ...] = ()
+        """The sinks that it goes on without."""
         self.newest = begun_at
         self._shown = shown
         monkeypatch.setattr(publishing, "begin", self._begin)
@@ -100,7 +112,11 @@ class Pipeline:
         raise NotImplementedError("the test ends it")
 
     def publish_all(self, manifest: Manifest) -> None:
-        raise NotImplementedError("the test ends it")
+        if self.refusal is None:
+            self.blocked.got_through()
+        else:
+            self.blocked.held = self.on_hold
+            self.blocked.failed(manifest, self.refusal)
 
     def shown(self) -> CheckpointId | None:
         return None if self._shown is None else CheckpointId(self._shown)
@@ -113,16 +129,24 @@ class Pipeline:
         future: Future[None] = Future()
         (step,) = work.args
         name = step.func.__name__
-        if name in ("publish_sink", "publish_all"):
-            manifest, sink = step.args[0], (*step.args, "all")[1]
+        if name == "publish_sink":
+            manifest, sink = step.args
             self.begun.append((sink, manifest.checkpoint))
             self.under_way[sink] = partial(self._end, future)
+            return future
+        if name == "_publish_all":
+            self.begun.append(("all", step.args[0].checkpoint))
+            self.under_way["all"] = partial(self._end_all, future, work)
             return future
         if name == "check" and self.holds_checks:
             self.under_way[name] = lambda error: self._end(future, error)
             return future
         self._end(future, None, work)
         return future
+
+    def _end_all(self, future: Future[None], work: Callable[[], None], error: StreamPipelineError | None) -> None:
+        self.refusal = error
+        self._end(future, None, work)
 
     def _end(self, future: Future[None], error: StreamPipelineError | None, work: Callable[[], None] = lambda: None) -> None:
         def fails() -> None:
@@ -229,7 +253,8 @@ def test_nothing_is_deleted_that_a_check_may_be_reading_although_it_has_become_p
 def test_what_a_table_refuses_when_it_is_looked_at_is_written_to_none(pipeline: Pipeline) -> None:
     pipeline.misfits = [UnsupportedTableError("The rows do not fit.")]
     pipeline.complete()
-    assert (pipeline.begun, pipeline.blocked.failures) == ([], [(1, "UnsupportedTableError")])
+    pipeline.end("all", UnsupportedTableError("The rows do not fit."))
+    assert (pipeline.begun, pipeline.blocked.failures) == ([("all", 1)], [(1, "UnsupportedTableError")])
 
 
 def test_a_publication_that_fails_holds_all_sinks_once_those_under_way_have_ended(pipeline: Pipeline) -> None:
@@ -237,11 +262,14 @@ def test_a_publication_that_fails_holds_all_sinks_once_those_under_way_have_ende
     pipeline.end(MERGED, REFUSED)
     pipeline.complete()
     assert (pipeline.begun, pipeline.blocked.failures) == ([(APPENDED, 1), (MERGED, 1)], [])
-    assert not pipeline.publishing.is_settled(pipeline.manifest(1))
     pipeline.end(APPENDED)
+    assert pipeline.begun[2:] == [("all", 1)], "one thread finds out whether it fails again"
+    pipeline.complete()
+    assert not pipeline.publishing.is_settled(pipeline.manifest(1))
+    pipeline.end("all", REFUSED)
     assert pipeline.blocked.failures == [(1, "AccessDeniedError")], "people are told of the checkpoint that has failed"
     assert pipeline.publishing.is_settled(pipeline.manifest(1)), "nobody is kept waiting for it"
-    assert pipeline.begun[2:] == [("all", 2)], "a newer checkpoint is another try"
+    assert pipeline.begun[3:] == [("all", 3)], "a newer checkpoint is another try"
 
 
 @pytest.mark.parametrize("again", ["after a while", "with the next checkpoint"])
@@ -249,19 +277,62 @@ def test_what_is_blocked_is_published_by_one_thread_until_that_gets_through(pipe
     pipeline.complete()
     pipeline.end(MERGED, REFUSED)
     pipeline.end(APPENDED)
+    pipeline.end("all", REFUSED)
     for _ in range(2):
         pipeline.blocked.due = again == "after a while"
         pipeline.look() if pipeline.blocked.due else pipeline.complete()
         pipeline.blocked.due = False
         pipeline.end("all", REFUSED)
-    assert [what for what, _ in pipeline.begun[2:]] == ["all", "all"]
+    assert [what for what, _ in pipeline.begun[2:]] == ["all"] * 3
     pipeline.complete()
     newest = pipeline.newest
-    pipeline.blocked.is_blocked = False  # as the publication that gets through says itself
     pipeline.end("all")
     assert pipeline.publishing.shown == newest
     pipeline.complete()
     assert pipeline.begun[-2:] == [(APPENDED, newest + 1), (MERGED, newest + 1)]
+
+
+def test_what_fails_once_holds_nobody_for_long(pipeline: Pipeline) -> None:
+    pipeline.complete()
+    pipeline.end(MERGED, REFUSED)
+    pipeline.end(APPENDED)
+    pipeline.end("all")
+    pipeline.complete()
+    assert pipeline.begun[2:] == [("all", 1), (APPENDED, 2), (MERGED, 2)]
+    assert pipeline.blocked.failures == [], "people are told of nothing"
+
+
+def test_the_others_get_each_checkpoint_without_a_table_whose_hold_lasts(pipeline: Pipeline) -> None:
+    pipeline.on_hold = (MERGED,)
+    pipeline.complete()
+    pipeline.end(APPENDED)
+    pipeline.end(MERGED, REFUSED)
+    pipeline.end("all", REFUSED)
+    for number in (2, 3):
+        pipeline.complete()
+        assert not pipeline.publishing.is_settled(pipeline.manifest(number)), "the other one has it first"
+        pipeline.end("all", REFUSED)
+        assert pipeline.publishing.is_settled(pipeline.manifest(number))
+        assert pipeline.publishing.reached == {APPENDED: number}, "what the held one lacks is kept"
+    assert pipeline.begun[2:] == [("all", 1), ("all", 2), ("all", 3)]
+    pipeline.complete()
+    pipeline.end("all")
+    assert pipeline.publishing.shown == 4
+    pipeline.complete()
+    assert pipeline.begun[-2:] == [(APPENDED, 5), (MERGED, 5)]
+
+
+def test_beyond_its_hold_all_wait(pipeline: Pipeline) -> None:
+    pipeline.on_hold = (MERGED,)
+    pipeline.complete()
+    pipeline.end(APPENDED)
+    pipeline.end(MERGED, REFUSED)
+    pipeline.end("all", REFUSED)
+    pipeline.on_hold = ()
+    pipeline.complete()
+    pipeline.end("all", REFUSED)
+    assert pipeline.publishing.reached == {APPENDED: 1}
+    assert pipeline.publishing.is_settled(pipeline.manifest(2)), "nobody is kept waiting"
 
 
 @pytest.mark.parametrize("error", [NotFoundError("Staged files are gone."), FencedError("A later attempt is live.")])
@@ -283,7 +354,7 @@ def test_rows_that_may_be_deleted_soon_end_the_attempt_although_the_table_may_ta
     pipeline.misfits = [UnsupportedTableError("The rows do not fit.")]
     pipeline.complete()
     with pytest.raises(UnsupportedTableError, match="VACUUM"):
-        pipeline.look()
+        pipeline.end("all", UnsupportedTableError("The rows do not fit."))
 
 
 def test_whoever_publishes_the_last_checkpoint_waits_for_what_is_under_way_and_nothing_else_begins(pipeline: Pipeline) -> None:
