@@ -135,10 +135,18 @@ class Promises(Watcher):
                 self._begun[self._site.world.current.process] = body
         if parts[0] == "work" and parts[-2] == "_delta_log":
             self._check_begin_is_public()
+        if parts[0] == "responses" and parts[1].startswith("start-"):
+            self._check_answer(json.loads(data)["body"])
         if parts[0] == "manifests":
             self._completed(json.loads(data)["body"])
         for watcher in self.also:
             watcher.created(path, data)
+
+    def _check_answer(self, body: dict[str, Any]) -> None:
+        """A run that has succeeded has published its checkpoint where it is due, or says that this is blocked."""
+        kept = self.manifests.get(body["checkpoint"]) if body["error"] is None and body["blocked"] is None else None
+        if kept is not None and kept.by_policy and not self.is_public(kept):
+            self.break_promise(f"a run has succeeded with checkpoint {kept.number}, which is not public")
 
     def _check_begin_is_public(self) -> None:
         """What is complete is public before an attempt stages anything, or people are told that it is blocked."""
