@@ -7,7 +7,7 @@ from spark_jobs.api.checkpoints import CheckpointSettings
 from spark_jobs.api.feeds import FEED_DELETES, FEED_SEQUENCE
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.restarts import RestartStrategy
-from spark_jobs.api.sink import DeltaSink
+from spark_jobs.api.sink import DeltaSink, Hold
 from spark_jobs.protocol.errors import (
     ConflictError,
     CorruptDocumentError,
@@ -34,6 +34,7 @@ __all__ = [
     "CorruptDocumentError",
     "DeadlineExceededError",
     "DeltaSink",
+    "Hold",
     "IncompleteError",
     "InterruptedRunError",
     "OutcomeUnknownError",

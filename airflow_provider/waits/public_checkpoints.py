@@ -76,8 +76,10 @@ class PublicationSearch:
         return found
 
     def _public(self, newest: Manifest, unseen: list[CheckpointId]) -> list[PublicCheckpoint]:
-        reached = [number or CheckpointId(0) for number in published_checkpoints(newest).values()]
-        limit = max(unseen) if CLOSED in reached else min(reached, default=0)
+        reached = {sink: number or CheckpointId(0) for sink, number in published_checkpoints(newest).items()}
+        waited_for = [number for sink, number in reached.items() if newest.sinks[sink].hold is None]
+        # of tables with a hold it is enough that one has a checkpoint
+        limit = max(unseen) if CLOSED in reached.values() else min(waited_for) if waited_for else max(reached.values(), default=0)
         found: list[PublicCheckpoint] = []
         for number in reversed([k for k in unseen if k <= limit]):
             manifest = self._manifest(number)

@@ -10,10 +10,12 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from spark_jobs.api.address import AddressTemplate, TableAddress, address_template
+from spark_jobs.api.checkpoints import Refusing
 from spark_jobs.api.names import check_name
 from spark_jobs.api.refusals import Place, choice
-from spark_jobs.protocol.documents import Publish, SinkMode
+from spark_jobs.protocol.documents import HoldLimits, Publish, SinkMode
 from spark_jobs.protocol.ids import SinkName
+from spark_jobs.protocol.options import interval_ms
 
 _SIZE = re.compile(r"(\d+) ?([kmg]?)i?b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -41,6 +43,19 @@ class SchemaEvolution(StrEnum):
     """The start is refused."""
     ADD_COLUMNS = "add_columns"
     """It is added to the table, at an attempt's start and before anything is staged; so are fields of structs and wider types."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold:
+    """How long the other tables are published without one that refuses its rows. Beyond a limit all tables wait.
+
+    Args:
+        time: Since the first checkpoint that is due in the table and not public there, such as ``"1 hour"``.
+        size: So much may wait for the table, such as ``"1gb"`` or bytes. None: any amount.
+    """
+
+    time: str
+    size: str | int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,7 @@ class DeltaSink:
             ``"external"``: when somebody calls ``spark-jobs publish``.
         target_file_size: Pack the files that a checkpoint adds up to about this size, such as ``"128mb"`` or bytes; for
             ``"append"``. By default they are published as the batches wrote them.
+        hold: If the table refuses its rows, the other tables are published without it, up to these limits. By default they wait.
     """
 
     path: str | os.PathLike[str] | None = None
@@ -89,6 +105,7 @@ class DeltaSink:
     comment: str | None = None
     publish: Publish | Literal["final", "every_checkpoint", "external"] | None = None
     target_file_size: str | int | None = None
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +147,7 @@ class Sink:
     publish_chosen: bool
     """Whether ``publish`` was said; else the graph decides, by whether all inputs end."""
     target_file_size_bytes: int | None
+    hold: HoldLimits | None
 
     def published(self, publish: Publish | None, *, unbounded: bool) -> "Sink":
         """The sink as it is in a graph.
@@ -196,7 +214,7 @@ def declare_sink(place: Place, sink: object, option: str = "sink", default_name:
     )
     here = Place(place.pipeline, "sink", name)
     mode = choice(here, "mode", SinkMode, sink.mode)
-    size = _size_bytes(here, sink.target_file_size)
+    size = _size_bytes(here, "target_file_size", sink.target_file_size)
     if size is not None and mode is not SinkMode.APPEND:
         raise here.refused(
             f'target_file_size= is for mode="append"; this one is mode="{mode.value}".',
@@ -212,6 +230,7 @@ def declare_sink(place: Place, sink: object, option: str = "sink", default_name:
         publish=choice(here, "publish", Publish, Publish.FINAL if sink.publish is None else sink.publish),
         publish_chosen=sink.publish is not None,
         target_file_size_bytes=size,
+        hold=_hold(here, sink),
     )
 
 
@@ -286,13 +305,27 @@ def _properties(place: Place, properties: object) -> dict[str, str]:
     )
 
 
-def _size_bytes(place: Place, size: object) -> int | None:
+def _hold(place: Place, sink: DeltaSink) -> HoldLimits | None:
+    if sink.hold is None:
+        return None
+    if not isinstance(sink.hold, Hold):
+        raise place.refused(f"hold={sink.hold!r} is not a hold.", 'Write hold=Hold(time="1 hour").')
+    if sink.publish == Publish.EXTERNAL:
+        raise place.refused(
+            'hold= says what is published without the table, and with publish="external" somebody else publishes.',
+            "Remove hold=, or choose another policy.",
+        )
+    time_ms = interval_ms(Refusing(place, "hold"), "time", sink.hold.time, least_ms=1)
+    return HoldLimits(time_ms=time_ms, size_bytes=_size_bytes(place, "hold size", sink.hold.size))
+
+
+def _size_bytes(place: Place, option: str, size: object) -> int | None:
     """A size as Spark writes it: ``128mb`` is 128 · 2²⁰ bytes."""
     if size is None:
         return None
     found = _SIZE.fullmatch(str(size).strip()) if isinstance(size, str | int) and not isinstance(size, bool) else None
     if found is None or int(found.group(1)) == 0:
-        raise place.refused(f"target_file_size={size!r} is not a size.", 'Write "128mb", or a number of bytes.')
+        raise place.refused(f"{option}={size!r} is not a size.", 'Write "128mb", or a number of bytes.')
     return int(found.group(1)) * _FACTORS[found.group(2).lower()]
 
 

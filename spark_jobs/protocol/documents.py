@@ -313,6 +313,15 @@ class CarriedActions(Part):
     """What the table was when they were staged; in a sink cut that of all its rows is there once."""
 
 
+class HoldLimits(Part):
+    """How long the other tables are published without one that refuses its rows."""
+
+    time_ms: int
+    """Since the first checkpoint that is due in the table and not public there was complete."""
+    size_bytes: int | None
+    """So much may wait for the table; None: any amount."""
+
+
 class SinkCut(Part):
     """What a checkpoint adds to a sink."""
 
@@ -338,6 +347,8 @@ class SinkCut(Part):
     nothing of the incarnation is public."""
     merge: MergeCut | None = None
     """For the modes with keys: :attr:`SinkMode.UPSERT`, :attr:`SinkMode.INSERT`, :attr:`SinkMode.HISTORY`."""
+    hold: HoldLimits | None = None
+    """If the table refuses its rows, the others are published without it, up to these limits. None: they wait with it."""
     carried: tuple[CarriedActions, ...] = ()
     """Where rows become public by round: what the checkpoints before this one have added and is not public, oldest first."""
     named_before: tuple[CarriedActions, ...] = ()
@@ -379,6 +390,8 @@ class Manifest(Document):
     """The stages that lack something of it, and those that they feed: they were failing, or rows were in flight before them.
 
     The tables of all others show the same prefix of each source that one stage reads."""
+    held: tuple[SinkName, ...] = ()
+    """The sinks with a hold whose tables lacked a checkpoint that another table had, when this one was cut."""
     began_at: datetime
     completed_at: datetime
     graph: dict[str, Any]
@@ -538,6 +551,9 @@ class BlockedPublication(Part):
     """What the last try has failed with."""
     rows_kept_until: datetime | None = None
     """From then on a VACUUM may delete the oldest rows that wait; None: not known, or never."""
+    all_wait_from: datetime | None = None
+    """From then on all tables wait; until then, and while no more than their holds allow is waiting, the others are published without
+    those that wait. None: they wait already."""
 
     @property
     def summary(self) -> str:
@@ -545,6 +561,8 @@ class BlockedPublication(Part):
         sink = self.error.evidence.get("sink")
         refusing = f" by sink {sink}" if sink else ""
         waiting = f" Waiting: {', '.join(self.waiting)}." if self.waiting else ""
+        if self.all_wait_from is not None:
+            waiting += f" The other tables go on, at most until {self.all_wait_from:%Y-%m-%d %H:%M:%SZ}."
         return (
             f"Publication is blocked{refusing} since {self.since:%Y-%m-%d %H:%M:%SZ}, from checkpoint {self.checkpoint} on: "
             f"{self.error.error}: {self.error.failed}{waiting} {self.error.remedy}"

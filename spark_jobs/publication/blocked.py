@@ -1,4 +1,4 @@
-"""A publication that does not get through: what may heal by itself, which tables wait, and until when their staged rows are safe.
+"""A publication that does not get through: which tables wait, and until when their staged rows are safe.
 
 ``VACUUM`` deletes files that a table does not name once they are older than the table's retention. Staged rows are such files.
 """
@@ -8,42 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 from spark_jobs.checkpoint.savepoint_files import staged_in
 from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.errors import (
-    ConflictError,
-    DeadlineExceededError,
-    FencedError,
-    NotFoundError,
-    OutcomeUnknownError,
-    SparkJobFailedError,
-    StorageError,
-    StreamPipelineError,
-    UnsupportedTableError,
-)
+from spark_jobs.protocol.errors import StreamPipelineError, UnsupportedTableError
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_rs import open_table
-from spark_jobs.publication.pending import ordered_sinks, pending_lines
-from spark_jobs.publication.publisher import is_due
+from spark_jobs.publication.pending import is_due, ordered_sinks, pending_lines
 from spark_jobs.storage.files import Files
 
-_MAY_HEAL = (
-    ConflictError,
-    DeadlineExceededError,
-    OutcomeUnknownError,
-    SparkJobFailedError,
-    StorageError,
-    UnsupportedTableError,
-)
-_ENDS = (FencedError, NotFoundError)
 _OLD_SHARE, _TOO_OLD_SHARE = 0.5, 0.9
 """Of the time for which a table keeps files: rows that have waited so long are told of, and end the pipeline."""
-
-
-def may_heal(error: StreamPipelineError) -> bool:
-    """Returns whether a publication that has failed with ``error`` is worth another try: somebody may undo what the table refuses.
-
-    What is gone, damaged, or published by another incarnation does not come back.
-    """
-    return isinstance(error, _MAY_HEAL) and not isinstance(error, _ENDS)
 
 
 def waiting_sinks(manifest: Manifest) -> list[SinkName]:

@@ -13,7 +13,7 @@ from spark_jobs.protocol.documents import Manifest, SinkCut
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.publication.delta_rs import OpenTable, open_table
-from spark_jobs.publication.pending import CLOSED, chosen_manifest, is_unfinished, ordered_sinks
+from spark_jobs.publication.pending import CLOSED, chosen_manifest, is_due, is_unfinished, ordered_sinks
 from spark_jobs.storage.files import Files
 
 
@@ -79,8 +79,9 @@ class ConsistentVersions(Mapping[SinkName, tuple[str, int]]):
     Args:
         checkpoint: The checkpoint.
         versions: What the mapping has.
-        behind: The sinks whose tables show less than the others: their stages were failing or slow when the checkpoint was cut, or are
-            fed by such stages. All other tables show the same prefix of each source that one stage reads.
+        behind: The sinks whose tables show less than the others. Their stages were failing or slow when the checkpoint was cut, or are
+            fed by such stages; or they have a hold, and their tables refuse the checkpoint. Of these the mapping has the version that
+            shows what the table has, or nothing. All other tables show the same prefix of each source that one stage reads.
     """
 
     checkpoint: CheckpointId
@@ -98,20 +99,27 @@ class ConsistentVersions(Mapping[SinkName, tuple[str, int]]):
 
 
 def versions_with(manifest: Manifest) -> ConsistentVersions | None:
-    """Returns the versions right after a checkpoint became public; None unless each sink has one of its own.
+    """Returns the versions right after a checkpoint became public; None unless each sink has one of its own, or a hold.
 
     Raises:
         NotFoundError: A table is not there.
         StorageError: The storage fails.
     """
-    versions = {}
+    versions, held = dict[SinkName, tuple[str, int]](), set[SinkName]()
     for sink in ordered_sinks(manifest):
         cut = manifest.sinks[sink]
         version = _own_version(cut, manifest.checkpoint)
         if version is None:
-            return None
-        versions[sink] = (cut.table, version)
-    return ConsistentVersions(manifest.checkpoint, versions, manifest.sinks_behind) if versions else None
+            may_be_held = cut.hold is not None and is_due(manifest, cut.publish)
+            if not may_be_held or _first_version(cut, manifest.checkpoint) is not None:
+                return None
+            held.add(sink)
+            version = _newest_version(cut)
+        if version is not None:
+            versions[sink] = (cut.table, version)
+    if len(held) == len(manifest.sinks):
+        return None
+    return ConsistentVersions(manifest.checkpoint, versions, tuple(sorted(held.union(manifest.sinks_behind))))
 
 
 def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = None) -> ConsistentVersions:
@@ -201,6 +209,13 @@ def _nothing_public(home: Files, manifests: Sequence[Manifest]) -> RejectedError
 def _own_version(cut: SinkCut, checkpoint: CheckpointId) -> int | None:
     found = _first_version(cut, checkpoint)
     return found[0] if found is not None and found[1] == checkpoint else None
+
+
+def _newest_version(cut: SinkCut) -> int | None:
+    """Returns the Delta version right after the newest checkpoint that the table has became public; None if it has none."""
+    reached = open_table(cut.table).transaction_version(cut.app)
+    found = None if reached is None else _first_version(cut, reached)
+    return None if found is None else found[0]
 
 
 def _first_version(cut: SinkCut, checkpoint: CheckpointId) -> tuple[int, CheckpointId] | None:

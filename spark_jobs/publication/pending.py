@@ -244,6 +244,11 @@ def is_unfinished(manifest: Manifest, sink: SinkName) -> bool:
     return manifest.is_published_by_round(sink) and not manifest.ends_round
 
 
+def is_due(manifest: Manifest, policy: Publish) -> bool:
+    """Returns whether whoever completes a checkpoint publishes it in a sink with such a policy."""
+    return policy is Publish.EVERY_CHECKPOINT or (policy is Publish.FINAL and manifest.ends_round)
+
+
 def prepare(store: CheckpointStore, manifest: Manifest, sink: SinkName, *, by_round: bool) -> list[PendingTransaction]:
     """Everything that is to be committed to one sink, checked; nothing is written.
 

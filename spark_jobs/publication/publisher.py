@@ -36,12 +36,14 @@ from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_rs import OpenTable, open_table, refuse_unsupported
 from spark_jobs.publication.evidence import line_after, version_with
+from spark_jobs.publication.holds import Holding
 from spark_jobs.publication.ownership import refuse_rows_of_others
 from spark_jobs.publication.pending import (
     CLOSED,
     PendingTransaction,
     chosen_manifest,
     conditions_now,
+    is_due,
     ordered_sinks,
     prepare,
     refuse_changed,
@@ -104,6 +106,27 @@ def publish(
 
 
 @dataclass(frozen=True)
+class Published:
+    """What a publication by policy has come to.
+
+    Args:
+        results: As of :func:`publish`. A held sink has no version.
+        held: By sink that has a hold what its table has refused. The others are public.
+    """
+
+    results: Mapping[SinkName, SinkResult]
+    held: Mapping[SinkName, StreamPipelineError]
+
+
+def publish_due(files: Files, checkpoint: CheckpointId, publishers: Publishers) -> Published:
+    """Publishes a checkpoint by the policies of its sinks, as :func:`publish`; without tables that refuse, as long as their holds last."""
+    planned = plan_publication(files, checkpoint, by_policy=True, holds=True)
+    planned.require(publishers)
+    results = planned.carry_out(publishers)
+    return Published(results, planned.holding.refused)
+
+
+@dataclass(frozen=True)
 class Publication:
     """What a publication would do. All of it was checked, and nothing was written.
 
@@ -120,6 +143,8 @@ class Publication:
     """Those of them that are published with a round as a whole."""
     plans: Mapping[SinkName, Sequence[PendingTransaction]]
     """By sink that is due what it lacks; none where everything is public."""
+    holding: Holding
+    """The tables that it goes on without."""
     turns: Files | None = None
     """The home in which publications by Spark take turns; by default it is ``files``."""
 
@@ -147,16 +172,21 @@ class Publication:
         store, manifest = CheckpointStore(self.files), self.manifest
         store.make_durable({m.checkpoint for plan in self.plans.values() for transaction in plan for m in transaction.manifests})
         for sink, plan in self.plans.items():
-            for transaction in plan:
-                cut = transaction.cut(sink)
-                with _naming(sink):
+            with self.holding.of(sink):
+                for transaction in plan:
+                    cut = transaction.cut(sink)
                     _refuse_unkept(sink, transaction, cut.table, transaction.conditions, publishers)
                     if _replaces_own(transaction, cut):
                         _refuse_rows_of_others(sink, transaction, cut, publishers)
         for sink, plan in self.plans.items():
-            with _naming(sink):
-                _publish_sink(store, manifest, sink, sink in self.by_round, plan, publishers, self.turns or self.files)
-        return {sink: _result(store, manifest, sink, self.checkpoint) for sink in ordered_sinks(manifest) if sink in self.sinks}
+            if sink not in self.holding.refused:
+                with self.holding.of(sink):
+                    _publish_sink(store, manifest, sink, sink in self.by_round, plan, publishers, self.turns or self.files)
+        return {
+            sink: _result(store, manifest, sink, self.checkpoint, held=sink in self.holding.refused)
+            for sink in ordered_sinks(manifest)
+            if sink in self.sinks
+        }
 
 
 def plan_publication(
@@ -166,8 +196,12 @@ def plan_publication(
     sinks: Iterable[SinkName] | None = None,
     by_policy: bool = False,
     policy: Publish | None = None,
+    holds: bool = False,
 ) -> Publication:
-    """Checks what :func:`publish` would do, with its arguments and its errors; writes nothing."""
+    """Checks what :func:`publish` would do, with its arguments and its errors; writes nothing.
+
+    With ``holds`` it goes on without tables that refuse, as long as their holds last.
+    """
     store = CheckpointStore(files)
     try:
         manifest = chosen_manifest(store, checkpoint)
@@ -184,11 +218,11 @@ def plan_publication(
     )
     number = manifest.checkpoint if checkpoint is None else checkpoint
     lacking = due if manifest.checkpoint == number else []
-    plans = {}
+    plans, holding = dict[SinkName, Sequence[PendingTransaction]](), Holding(store, manifest, holds)
     for sink in lacking:
-        with _naming(sink):
+        with holding.of(sink):
             plans[sink] = _persist(partial(prepare, store, manifest, sink, by_round=sink in by_round))
-    return Publication(files, number, manifest, wanted, by_round, _behind_first(plans))
+    return Publication(files, number, manifest, wanted, by_round, _behind_first(plans, manifest), holding)
 
 
 def published(files: Files, checkpoint: CheckpointId) -> dict[SinkName, SinkResult]:
@@ -288,24 +322,19 @@ def _close(
         return _persist(close)
 
 
-def is_due(manifest: Manifest, policy: Publish) -> bool:
-    """Returns whether whoever completes a checkpoint publishes it in a sink with such a policy."""
-    return policy is Publish.EVERY_CHECKPOINT or (policy is Publish.FINAL and manifest.ends_round)
+def _behind_first(
+    plans: Mapping[SinkName, Sequence[PendingTransaction]], manifest: Manifest
+) -> dict[SinkName, Sequence[PendingTransaction]]:
+    """Returns the plans in the order in which they are carried out.
 
+    The table that is behind comes first: while it refuses, no other gets further ahead of it. Of tables that are equally far, those with
+    a hold come first: where others are ahead of such a table, it has refused.
+    """
 
-def _behind_first(plans: Mapping[SinkName, Sequence[PendingTransaction]]) -> dict[SinkName, Sequence[PendingTransaction]]:
-    """Returns the plans in the order in which they are carried out: while one table refuses, no other gets further ahead of it."""
-    return {sink: plans[sink] for sink in sorted(plans, key=lambda sink: plans[sink][0].after or 0 if plans[sink] else 0)}
+    def key(sink: SinkName) -> tuple[int, bool]:
+        return (plans[sink][0].after or 0) if plans[sink] else 0, manifest.sinks[sink].hold is None
 
-
-@contextmanager
-def _naming(sink: SinkName) -> Iterator[None]:
-    """Lets an error say which sink it is about."""
-    try:
-        yield
-    except StreamPipelineError as error:
-        error.evidence.setdefault("sink", sink)
-        raise
+    return {sink: plans[sink] for sink in sorted(plans, key=key)}
 
 
 def _publish_sink(
@@ -489,15 +518,18 @@ def _persist(call: Callable[[], T], tries: int = _TRIES) -> T:
     )(call)
 
 
-def _result(store: CheckpointStore, manifest: Manifest, sink: SinkName, checkpoint: CheckpointId) -> SinkResult:
-    """What ``checkpoint`` has left in a sink; ``manifest`` is its own, or a later one of its incarnation."""
+def _result(
+    store: CheckpointStore, manifest: Manifest, sink: SinkName, checkpoint: CheckpointId, *, held: bool = False
+) -> SinkResult:
+    """What ``checkpoint`` has left in a sink; ``manifest`` is its own, or a later one of its incarnation. A held table is not read."""
     cut, rows, oldest = manifest.sinks[sink], 0, None
     for oldest in _round(store, checkpoint):
         rows += oldest.sinks[sink].actions.rows if sink in oldest.sinks else 0
         rows += sum(each.actions.rows for each in oldest.brought.get(sink, ()))
     if oldest and sink in oldest.sinks and oldest.parent is not None and store.kept(oldest.parent) is None:
         rows += sum(each.actions.rows for each in oldest.sinks[sink].carried if each.round in (None, oldest.round))
-    return SinkResult(table=cut.table, checkpoint=checkpoint, version=version_with(cut, checkpoint), rows=rows)
+    version = None if held else version_with(cut, checkpoint)
+    return SinkResult(table=cut.table, checkpoint=checkpoint, version=version, rows=rows)
 
 
 def _round(store: CheckpointStore, checkpoint: CheckpointId) -> Iterator[Manifest]:

@@ -38,8 +38,8 @@ from spark_jobs.protocol.ids import AttemptNumber, InputName, SinkName, StageNam
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
-from spark_jobs.publication.blocked import may_heal
-from spark_jobs.publication.publisher import never_public, publish, published
+from spark_jobs.publication.holds import may_heal
+from spark_jobs.publication.publisher import never_public, publish, publish_due, published
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.tidying import Tidying
 from spark_jobs.runtime.driver.cancellation import Cancellation
@@ -329,7 +329,9 @@ class Application:
     def _answer_again(self, request: StartRequest, manifest: Manifest, *, abandoned: bool) -> StartResponse:
         """The answer of a run that has its checkpoint, once what is open of its publication is done."""
         number, publishers = manifest.checkpoint, Publishers(self.start_spark)
-        results = published(self.home, number) if abandoned else publish(self.home, number, by_policy=True, publishers=publishers)
+        if not abandoned:
+            return _success(request, manifest, publish_due(self.home, number, publishers).results)
+        results = published(self.home, number)
         if (lost := never_public(manifest, results)) is not None:
             raise lost
         return _success(request, manifest, results)
@@ -364,11 +366,14 @@ class Application:
         if head is None:
             return
         try:
-            publish(self.home, head, by_policy=True, publishers=run.publishers)
+            held = publish_due(self.home, head, run.publishers).held
         except StreamPipelineError as error:
             if not may_heal(error):
                 raise
             run.blocking.failed(CheckpointStore(self.home).manifest(head), error)
+        else:
+            if held:
+                run.blocking.is_held(CheckpointStore(self.home).manifest(head), held)
 
     def _settle(
         self,

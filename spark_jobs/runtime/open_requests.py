@@ -12,7 +12,7 @@ from spark_jobs.protocol.documents import CheckpointKind, Manifest, StartRequest
 from spark_jobs.protocol.errors import Retry, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber
 from spark_jobs.protocol.masking import Mask
-from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.publisher import publish_due
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.start.decision import BeginIncarnation, Decision
@@ -55,7 +55,7 @@ class OpenRequests:
             return None
         _LOG.info("attempt %d left requests open after checkpoint %d: they are answered now", head.attempt, head.checkpoint)
         try:
-            publish(self.home, head.checkpoint, by_policy=True, publishers=Publishers(self.start_spark))
+            publish_due(self.home, head.checkpoint, Publishers(self.start_spark))
         except StreamPipelineError as error:
             if error.retry is not Retry.NEVER or not (request.fresh or request.restore):
                 raise

@@ -23,7 +23,7 @@ from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
-from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.publisher import publish_due
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
@@ -203,15 +203,18 @@ class RoundRun:
         """Publishes a checkpoint by policy, and deletes what it has made needless. May be repeated.
 
         Raises:
-            StreamPipelineError: Not every sink is public that should be; the checkpoint stands.
+            StreamPipelineError: Not every sink is public that should be, and is not held; the checkpoint stands.
         """
-        results = publish(self.home, manifest.checkpoint, by_policy=True, publishers=self.publishers)
+        published = publish_due(self.home, manifest.checkpoint, self.publishers)
         if any(stage.restarts for stage in self.site.heartbeat.status.stages.values()):
             self.subsumption.expect_unnamed()
-        self.subsumption.after(manifest, stages, results)
-        self.blocking.got_through()
+        self.subsumption.after(manifest, stages, published.results)
+        if published.held:
+            self.blocking.is_held(manifest, published.held)
+        else:
+            self.blocking.got_through()
         self.tidy()
-        return results
+        return published.results
 
     def keep(self, stages: Sequence[StageRun], manifest: Manifest) -> None:
         """Deletes what a checkpoint has made needless that cannot be published now: no row that waits."""

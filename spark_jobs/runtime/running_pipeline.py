@@ -31,7 +31,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import RequestId, SinkName, StageName
 from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.protocol.stage_cut import StageCut
-from spark_jobs.publication.blocked import may_heal
+from spark_jobs.publication.holds import may_heal
 from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Due, Waiting, quiesce, release, take_cut
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.checkpoints.schedule import CheckpointSchedule

@@ -14,7 +14,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider.triggers.publication import PublicationTrigger
 from airflow_provider.waits.looking import Listing, ListingLook
 from airflow_provider.waits.public_checkpoints import PublicationSearch
-from spark_jobs.protocol.documents import Manifest
+from spark_jobs.protocol.documents import CheckpointKind, HoldLimits, Manifest, Publish
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.ids import CheckpointId, PipelineUuid
 from spark_jobs.publication.publisher import publish
@@ -158,6 +158,15 @@ def test_each_publication_is_an_event_with_the_tables_versions(staged: StagedPip
         "behind": [],
     }
     assert (second["checkpoint"], second["tables"][HOURLY]["version"]) == (2, 2)
+
+
+def test_an_event_names_a_table_with_a_hold_that_a_checkpoint_is_published_without(staged: StagedPipeline) -> None:
+    hold = HoldLimits(time_ms=3_600_000, size_bytes=None)
+    rows, every = {HOURLY: [(1, "a")], DAILY: [(1, "a")]}, Publish.EVERY_CHECKPOINT
+    staged.checkpoint(rows, publish=every, checkpoint_kind=CheckpointKind.PERIODIC, cut={"hold": hold})
+    publish(staged.files, sinks=[DAILY])
+    (found,) = search(staged).find(ListingLook(staged.files, answers=False)())
+    assert (found.checkpoint, list(found.tables), found.tables.behind) == (1, [DAILY], (HOURLY,))
 
 
 def test_a_trigger_that_is_started_anew_goes_on_after_what_was_sent(

@@ -138,8 +138,8 @@ class Tables:
         self.by_path: dict[str, SimulatedTable] = {}
         self.refusing: str | None = None
         """The path of the table that takes no commits now."""
-        self.refused: dict[Process, str] = {}
-        """By process the table that has refused it last."""
+        self.refused: dict[Process, tuple[str, float]] = {}
+        """By process the table that has refused it last, and when."""
         self._logs: dict[tuple[Process | None, str], TableLog] = {}
 
     def check(self, path: str) -> None:
@@ -151,7 +151,7 @@ class Tables:
         if path == self.refusing:
             current = self.disk.world.current
             assert current is not None
-            self.refused[current.process] = path
+            self.refused[current.process] = (path, self.disk.world.clock_s)
             self.disk.world.trace.append(f"{current.name}: {path} refuses")
             raise AccessDeniedError(f"The storage of table {path} refuses.", remedy="Allow it.", table=path)
 

@@ -18,7 +18,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import BatchId, CheckpointId
-from spark_jobs.publication import delta_rs, pending, publisher
+from spark_jobs.publication import delta_rs, holds, pending, publisher
 from spark_jobs.runtime import application, running_pipeline
 from spark_jobs.runtime.checkpoints import checkpoint_try, cut, subsume
 from spark_jobs.runtime.checkpoints.blocked_publication import Retries
@@ -26,7 +26,8 @@ from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, sweep
 from spark_jobs.runtime.staged.private_log import Staged
 from spark_jobs.runtime.start import attempt, way_back
-from tests.simulation.schedules import Plan
+from tests.simulation.promises import SimulatedHold
+from tests.simulation.schedules import HOLD, Plan
 from tests.simulation.stages import Site
 from tests.simulation.world import Chaos
 
@@ -209,7 +210,19 @@ def _it_is_never_tried_again(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _who_is_behind_does_not_come_first(site: Site, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(publisher, "_behind_first", lambda plans: plans)
+    patch.setattr(publisher, "_behind_first", lambda plans, manifest: plans)
+
+
+def _all_wait_for_a_table_with_a_hold(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(holds.Holding, "_waits", lambda holding, sink: True)
+
+
+def _a_hold_lasts_for_ever(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(holds.Holding, "_waits", lambda holding, sink: False)
+
+
+def _a_hold_takes_any_amount(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(holds, "_fits", lambda *_: True)
 
 
 def _fenced_goes_on(site: Site, patch: pytest.MonkeyPatch) -> None:
@@ -253,6 +266,8 @@ def _in_flight_files_go(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 _PUBLISHED_BY_OTHERS, _PUBLISHED_LATE = Plan(external=True), Plan(external=True, published_late=True)
 _REWINDS, _REFUSES = Plan(rewinds=True), Plan(refuses=True)
+_HELD = Plan(refuses=True, rows=30, hold=HOLD)
+_HELD_SHORT = replace(_HELD, hold=SimulatedHold(1_000.0, size_bytes=20))
 _UNALIGNED = Plan(unaligned=True)
 GUARDS = [
     Guard("publication walks the parent chain from the table's version [chain]", _only_the_newest, _PUBLISHED_LATE, _quiet),
@@ -283,6 +298,11 @@ GUARDS = [
     Guard("a table that refuses ends no start", _every_refusal_ends_a_start, _REFUSES, _quiet, hint=1),
     Guard("a blocked publication is tried again", _it_is_never_tried_again, replace(_REFUSES, rows=50), _quiet),
     Guard("the table that is behind is published first", _who_is_behind_does_not_come_first, _REFUSES, _quiet, hint=3),
+    Guard("a hold lets the other tables go on", _all_wait_for_a_table_with_a_hold, _HELD, _quiet),
+    Guard("a hold ends", _a_hold_lasts_for_ever, _HELD, _quiet),
+    Guard("a hold ends where too much waits", _a_hold_takes_any_amount, _HELD_SHORT, _quiet),
+    Guard("what a held table lacks is not discarded", _what_is_not_public_goes, _HELD, _quiet),
+    Guard("a held table gets all that it lacks", _only_the_newest, _HELD, _quiet),
     Guard("a fenced attempt stops [fencehead]", _fenced_goes_on, hint=3),
     Guard("the version is read and committed on one handle", _two_handles, _PUBLISHED_BY_OTHERS, hint=13),
     Guard(

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from tests.simulation.delta_tables import SimulatedTable, Version
@@ -58,12 +59,26 @@ class Kept:
     """Whether whoever completes it publishes it."""
     at_the_end: frozenset[str]
     """The sinks in which it is published by a later checkpoint, the last one of its round."""
+    by_round: frozenset[str]
+    """The sinks of which the rows of a round are public together."""
     ends: bool
     """Whether all inputs end: a stage begins when those that it reads have ended, and no cut waits for it."""
+    completed_s: float
+    """When it was complete, as it says."""
+    sizes: dict[str, int]
+    """By sink the bytes that it adds."""
     read: int
     """So many rows of the input are in it,"""
     held: dict[str, int]
     """of which its stages hold so many back."""
+
+
+@dataclass(frozen=True)
+class SimulatedHold:
+    """How long, and with how much waiting for it, a table that refuses does not hold the others."""
+
+    time_s: float
+    size_bytes: int | None = None
 
 
 class Promises(Watcher):
@@ -84,6 +99,8 @@ class Promises(Watcher):
         self.incarnations: dict[int, str] = {}
         """By attempt: one that was frozen before it began comes to exist after a later one."""
         self.counts: Counter[str] = Counter()
+        self.hold: SimulatedHold | None = None
+        """What every table has."""
         self.also: list[Watcher] = []
         """Who else is told of what is created, after this."""
         self._late: Counter[int] = Counter()
@@ -155,7 +172,7 @@ class Promises(Watcher):
             self.counts["closed"] += 1
             return
         self.counts["published"] += 1
-        self._check_waits(table)
+        self._check_waits(table, version.apps[version.app])
         rows = sorted(self.rows(table, version))
         doubled = [row for row, count in Counter(rows).items() if count > 1]
         if doubled:
@@ -168,15 +185,31 @@ class Promises(Watcher):
         if rows != list(range(len(rows))):
             self.break_promise(f"{table.path} shows {rows}: some are lost")
 
-    def _check_waits(self, table: SimulatedTable) -> None:
-        """Once a table has refused a driver, that driver publishes into no other table before this one."""
-        actor, refusing = self._site.world.current, self._site.tables.refusing
+    def _check_waits(self, table: SimulatedTable, number: int) -> None:
+        """Once a table has refused a driver, that driver publishes into no other table before this one, unless its hold lasts."""
+        actor = self._site.world.current
         process = actor.process if actor else None
-        refused = self._site.tables.refused.get(process) if process else None
+        refused, refused_s = self._site.tables.refused.get(process, (None, 0.0)) if process else (None, 0.0)
         if process is not None and refused == table.path:
             del self._site.tables.refused[process]
-        elif refused is not None and refused == refusing:
-            self.break_promise(f"{table.path} goes on, and {refused} refuses")
+        elif refused is not None and refused == self._site.tables.refusing:
+            if self.hold_lasts(refused, refused_s, number):
+                self.counts["a hold lets others go on"] += 1
+            else:
+                self.break_promise(f"{table.path} goes on, and {refused} refuses")
+
+    def hold_lasts(self, path: str, refused_s: float, number: int) -> bool:
+        """Whether the others need not wait for a table when it refuses checkpoints up to a number."""
+        if self.hold is None:
+            return False
+        incarnation = self.incarnations[max(self.incarnations)]
+        lines = [kept[-1] for (line, k), kept in sorted(self.known.items()) if line == incarnation and k <= number]
+        sinks = [(kept, sink) for kept in lines for sink, table in kept.tables.items() if table == path]
+        lacking = [(kept, sink) for kept, sink in sinks if kept.number > self.reached(path, f"{kept.incarnation}/{sink}")]
+        due_s = [kept.completed_s for kept, sink in lacking if sink not in kept.at_the_end]
+        size_bytes = sum(kept.sizes[sink] for kept, sink in lacking)
+        in_time = not due_s or refused_s < min(due_s) + self.hold.time_s
+        return in_time and (self.hold.size_bytes is None or size_bytes <= self.hold.size_bytes)
 
     def rows(self, table: SimulatedTable, version: Version | None = None) -> list[int]:
         """What a reader of a table sees."""
@@ -246,7 +279,10 @@ class Promises(Watcher):
             request=body["request"],
             by_policy=ending or policies == {"every_checkpoint"},
             at_the_end=frozenset(() if ends_round else by_round),
+            by_round=frozenset(by_round),
             ends=ends,
+            completed_s=datetime.fromisoformat(body["completed_at"]).timestamp(),
+            sizes={sink: cut["actions"]["size_bytes"] for sink, cut in body["sinks"].items()},
             read=self._rows_read(body),
             held={name: len(held_in(self._kept_file(cut, "commits") or b"\n{}")) for name, cut in body["stages"].items()},
         )
@@ -293,9 +329,9 @@ class Promises(Watcher):
     def _check_carried(self, kept: Kept) -> None:
         """What is published at the end of a round is in one manifest: what it adds, what it carries, and what the table has."""
         for sink, files in kept.carried.items():
-            if sink in kept.at_the_end or kept.kind == "final":
+            if sink in kept.by_round:
                 table = self._site.tables.by_path[kept.tables[sink]]
-                reached = self._reached(kept.tables[sink], f"{kept.incarnation}/{sink}")
+                reached = self.reached(kept.tables[sink], f"{kept.incarnation}/{sink}")
                 public = self.rows(table) if 0 < reached < CLOSED else []
                 rows = sorted([*self._read(files), *kept.rows[sink], *public])
                 if reached < kept.number and rows != self._prefix(kept, sink):
@@ -337,17 +373,18 @@ class Promises(Watcher):
 
     def is_public(self, kept: Kept) -> bool:
         """Whether every table has reached a checkpoint."""
-        return all(self._reached(path, f"{kept.incarnation}/{sink}") >= kept.number for sink, path in kept.tables.items())
+        return all(self.reached(path, f"{kept.incarnation}/{sink}") >= kept.number for sink, path in kept.tables.items())
 
     def _is_needed(self, kept: Kept) -> bool:
         """Whether it is the way back, or not public yet and published by itself; not once its incarnation was closed."""
-        reached = {sink: self._reached(path, f"{kept.incarnation}/{sink}") for sink, path in kept.tables.items()}
+        reached = {sink: self.reached(path, f"{kept.incarnation}/{sink}") for sink, path in kept.tables.items()}
         if all(version == CLOSED for version in reached.values()):
             return False
         lacking = {sink for sink, version in reached.items() if version < kept.number}
         return kept.number >= max(self.manifests, default=0) or bool(lacking - kept.at_the_end)
 
-    def _reached(self, table: str, app: str) -> int:
+    def reached(self, table: str, app: str) -> int:
+        """The newest checkpoint that a table has of an app id."""
         apps = self._site.tables.by_path[table].versions[-1].apps
         return next((version for name, version in apps.items() if name.endswith(app)), 0)
 

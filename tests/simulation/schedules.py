@@ -15,19 +15,19 @@ import pytest
 from pydantic import BaseModel
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
+from spark_jobs import CheckpointSettings, DeltaSink, Hold, Pipeline, RestartStrategy
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
-from spark_jobs.protocol.documents import OnRewind, Publish, StartResponse
+from spark_jobs.protocol.documents import BlockedPublication, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import AccessDeniedError, StreamPipelineError
 from spark_jobs.protocol.ids import RequestId, RunId
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.launch import RunOptions, launch
 from spark_jobs.runtime.spark.spark_log import checkpoint_directory
 from tests.simulation.delta_tables import Tables
-from tests.simulation.promises import HOME, Promises
+from tests.simulation.promises import HOME, Promises, SimulatedHold
 from tests.simulation.seams import simulated
 from tests.simulation.stages import NO_SPARK, Site
 from tests.simulation.storage import Disk
@@ -55,6 +55,9 @@ class Ask:
     drain: bool = False
 
 
+HOLD = SimulatedHold(8.0)
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a schedule is about.
@@ -72,6 +75,7 @@ class Plan:
         rows: So many rows come in.
         windows: Every stage holds rows back, until the watermark has passed them.
         refuses: A table takes no commits for a while.
+        hold: How long the other table does not wait for one that refuses.
         damaged: There is one driver at a time, and after each a digit of what the newest checkpoint was cut from changes.
         stops: What is asked for, by several askers at once.
     """
@@ -88,6 +92,7 @@ class Plan:
     early: bool = False
     damaged: bool = False
     refuses: bool = False
+    hold: SimulatedHold | None = None
     switches: bool = False
     stops: tuple[Ask, ...] = ()
 
@@ -105,6 +110,7 @@ class Plan:
             early=public == "early",
             damaged=random.random() < 0.3,
             refuses=random.random() < 0.3,
+            hold=random.choice((None, None, HOLD, SimulatedHold(1_000.0, size_bytes=20))),
             switches=random.random() < 0.5 and not unaligned,
         )
 
@@ -126,8 +132,9 @@ def pipeline_of(plan: Plan) -> Pipeline:
         raise NotImplementedError
 
     early: dict[str, Any] = {"publish": "every_checkpoint"} if plan.early else {}
+    hold = Hold(time=f"{plan.hold.time_s * 1_000:.0f} milliseconds", size=plan.hold.size_bytes) if plan.hold else None
 
-    @found.stage(sink=DeltaSink("{warehouse}/copied", **early))
+    @found.stage(sink=DeltaSink("{warehouse}/copied", hold=hold, **early))
     def copied(events: DataFrame) -> DataFrame:
         return events
 
@@ -137,7 +144,7 @@ def pipeline_of(plan: Plan) -> Pipeline:
         def passed(copied: DataFrame) -> DataFrame:
             return copied
 
-    @found.stage(sink=DeltaSink("{warehouse}/again"), inputs={"before": "passed" if plan.between else "copied"})
+    @found.stage(sink=DeltaSink("{warehouse}/again", hold=hold), inputs={"before": "passed" if plan.between else "copied"})
     def again(before: DataFrame) -> DataFrame:
         return before
 
@@ -168,6 +175,8 @@ class Schedule:
         disk = Disk(self.world)
         self.site = Site(self.world, disk, Tables(disk), windows=self.plan.windows)
         self.promises = Promises(self.site)
+        self.promises.hold = self.plan.hold
+        self.site.also_blocked = self._check_hold
         self.home = self.site.files(HOME)
         self.hosts = [Host("one"), Host("two")]
         self.errors: Counter[str] = Counter()
@@ -227,6 +236,17 @@ class Schedule:
         while self.site.input.rows < self.plan.rows:
             self.site.input.rows += 1
             self.world.sleep(self.world.random.uniform(0.0, 3.0))
+
+    def _check_hold(self, blocked: BlockedPublication) -> None:
+        """A table does not wait for another one while that one's hold lasts; where nothing else befalls, so that nothing else blocks."""
+        current = self.world.current
+        refused, refused_s = self.site.tables.refused.get(current.process, ("", 0.0)) if current else ("", 0.0)
+        newest = self.promises.manifests[max(self.promises.manifests)]
+        if self.world.chaos.faults or not refused or not self.promises.hold_lasts(refused, refused_s, newest.number):
+            return
+        for sink, path in newest.tables.items():
+            if path != refused and sink in blocked.waiting:
+                self.promises.break_promise(f"{path} waits for {refused}, whose hold lasts")
 
     def _refuse_the_last_rows(self) -> None:
         """A table takes no commits until no further row comes."""

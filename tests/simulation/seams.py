@@ -17,7 +17,7 @@ from spark_jobs.home import savepoint_place
 from spark_jobs.protocol import codec, ids
 from spark_jobs.protocol.documents import StageState
 from spark_jobs.protocol.errors import HomeInUseError
-from spark_jobs.publication import delta_rs, staged_files
+from spark_jobs.publication import delta_rs, holds, staged_files
 from spark_jobs.runtime import application, round_run, running_pipeline
 from spark_jobs.runtime.checkpoints import blocked_publication, checkpoint_try, exports, requested_checkpoints, try_history
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
@@ -130,7 +130,10 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         *((module, "in_time", lambda work, *_: work()) for module in (checkpoint_try, exports, running_pipeline, try_history)),
         *((module, "uuid4", world.uuid4) for module in (codec, delta_rs, ids, open_storage)),
         (private_log, "Lock", lambda: SimulatedLock(world)),
-        *((module, "datetime", datetime_in(world)) for module in (blocked_publication, requested_checkpoints)),
+        *(
+            (module, "datetime", datetime_in(world))
+            for module in (blocked_publication, checkpoint_try, holds, requested_checkpoints)
+        ),
         (running_pipeline, "RequestedCheckpoints", partial(RequestedCheckpoints, now_s=time.monotonic)),
         # the operating system: hosts, their locks, the driver's own log
         (attempt, "boot_id", boot),

@@ -80,12 +80,16 @@ class Site:
     """Told what people are, of a stop."""
     blocked: set[Process] = field(default_factory=set)
     """The drivers that tell people of a blocked publication."""
+    also_blocked: Callable[[BlockedPublication], None] = lambda blocked: None
+    """Told the same."""
 
     def tell_blocked(self, blocked: BlockedPublication | None) -> None:
         """Told what people are, of a publication that does not get through."""
         current = self.world.current
         assert current is not None
         (self.blocked.discard if blocked is None else self.blocked.add)(current.process)
+        if blocked is not None:
+            self.also_blocked(blocked)
 
     def files(self, path: str) -> SimulatedFiles:
         return SimulatedFiles(self.disk, path)

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
+from spark_jobs import CheckpointSettings, DeltaSink, Hold, Pipeline, RestartStrategy, consistent_versions
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
@@ -37,8 +37,15 @@ def events(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return events_of(request, tmp_path / "events", monkeypatch)
 
 
-def three_stages(site: Site, events: Events, interval: str = "1 second", unaligned: bool = False, retained: int = 1) -> Pipeline:
-    """A copy, the same rows once more behind it, and counts per minute. Each checkpoint is public."""
+def three_stages(
+    site: Site,
+    events: Events,
+    interval: str = "1 second",
+    unaligned: bool = False,
+    retained: int = 1,
+    hold: Hold | None = None,
+) -> Pipeline:
+    """A copy, the same rows once more behind it, and counts per minute. Each checkpoint is public; ``hold`` is that of the second."""
     alignment = {"unaligned": True} if unaligned else {"aligned_timeout": "never"}
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval=interval, retained=retained, **alignment))
     events.source(pipeline)
@@ -47,7 +54,7 @@ def three_stages(site: Site, events: Events, interval: str = "1 second", unalign
     def copied(events: DataFrame) -> DataFrame:
         return events.select("id", "at")
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "again"), publish="every_checkpoint"))
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "again"), publish="every_checkpoint", hold=hold))
     def again(copied: DataFrame) -> DataFrame:
         return copied.select("id")
 
@@ -254,6 +261,26 @@ def test_a_constraint_that_rows_break_blocks_publication_over_a_restart_and_once
         assert running.status.blocked
         assert running.status.blocked.error.evidence["sink"] == AGAIN
         assert ids(site, "copied") == list(range(before))
+        site.spark.sql(f"ALTER TABLE {table} DROP CONSTRAINT small")
+        goes_on_until_all_is_shown(site, running, events)
+        running.until(lambda: running.status and running.status.blocked is None)
+
+
+def test_a_table_with_a_hold_waits_alone_and_gets_each_row_once(site: Site, events: Events) -> None:
+    pipeline, table = three_stages(site, events, hold=Hold(time="1 hour")), f"delta.`{site.tables / 'again'}`"
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: len(ids(site, "again")) == events.rows)
+        before = events.rows
+        site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT small CHECK (id < {before})")
+        for _ in range(2):
+            events.add(50)
+            running.until(lambda: len(ids(site, "copied")) == events.rows)
+        assert ids(site, "again") == list(range(before))
+        running.until(lambda: running.status and running.status.blocked and running.status.blocked.waiting == (AGAIN,))
+        assert running.status
+        assert running.status.blocked
+        assert running.status.blocked.all_wait_from
+        assert running.head().held == consistent_versions(running.store.home).behind == (AGAIN,)
         site.spark.sql(f"ALTER TABLE {table} DROP CONSTRAINT small")
         goes_on_until_all_is_shown(site, running, events)
         running.until(lambda: running.status and running.status.blocked is None)

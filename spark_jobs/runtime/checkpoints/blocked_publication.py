@@ -2,16 +2,18 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import BlockedPublication, Manifest
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.publication.blocked import StagedRows, staged_rows, waiting_sinks
+from spark_jobs.publication.holds import hold_ends
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
@@ -66,8 +68,23 @@ class Blocking:
         """Returns whether a blocked publication is to be tried now."""
         return self._retries.is_due(time.monotonic())
 
-    def failed(self, manifest: Manifest, error: StreamPipelineError) -> None:
+    def is_held(self, manifest: Manifest, held: Mapping[SinkName, StreamPipelineError]) -> None:
+        """Takes up that tables with a hold have refused a publication, and the others have it.
+
+        Raises:
+            UnsupportedTableError: Rows that wait may be deleted soon.
+        """
+        store, now = CheckpointStore(self._home), datetime.now(UTC)
+        ends = [hold_ends(store, manifest, sink, now) for sink in held]
+        self.failed(manifest, next(iter(held.values())), min((each for each in ends if each is not None), default=now))
+
+    def failed(self, manifest: Manifest, error: StreamPipelineError, all_wait_from: datetime | None = None) -> None:
         """Takes up that a publication has failed that may succeed later.
+
+        Args:
+            manifest: The checkpoint.
+            error: Why it has failed.
+            all_wait_from: Until when the tables that do not wait are published. None: all wait.
 
         Raises:
             UnsupportedTableError: Rows that wait may be deleted soon.
@@ -83,6 +100,7 @@ class Blocking:
             waiting=tuple(waiting),
             error=report_error(masked_error(error, self._mask)),
             rows_kept_until=oldest.kept_until if oldest else None,
+            all_wait_from=all_wait_from,
         )
         if before is None or before.summary != told.summary:
             _LOG.warning("%s", told.summary)

@@ -36,6 +36,7 @@ from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
 from spark_jobs.protocol.table_shape import distinct
 from spark_jobs.publication.evidence import published_checkpoints
+from spark_jobs.publication.pending import is_due
 from spark_jobs.runtime.checkpoints.cut import Cut, Due, expired
 from spark_jobs.runtime.checkpoints.packing import pack
 from spark_jobs.runtime.checkpoints.try_history import TryHistory
@@ -155,6 +156,7 @@ class CheckpointTry:
             request=self.due.request or (self.attempt.request if self.due.kind is CheckpointKind.FINAL else None),
             aligned=cut.aligned,
             behind=behind,
+            held=held_sinks(self.parent, sinks),
             began_at=history.began_at,
             completed_at=datetime.now(UTC),
             graph=self.round.graph,
@@ -240,6 +242,7 @@ class CheckpointTry:
             replace=replace,
             replaces_own=replaces_own,
             merge=self._in_time(lambda: _merge(stage.outlet.merge)),
+            hold=sink.hold,
             carried=tuple(each.model_copy(update={"staged_for": ()}) for each in before),
             named_before=tuple(others),
         )
@@ -361,6 +364,13 @@ def _merge(rule: MergeCut | None) -> MergeCut | None:
         return rule
     log = OwnTable(open_files(rule.tombstones), "").log()
     return rule.model_copy(update={"tombstones_version": max(log.commits, default=0)})
+
+
+def held_sinks(parent: Manifest | None, sinks: Mapping[SinkName, SinkCut]) -> tuple[SinkName, ...]:
+    """Returns the sinks with a hold whose tables are known to lack a checkpoint that another table has, of those that were due."""
+    due = {sink: cut for sink, cut in sinks.items() if parent is not None and is_due(parent, cut.publish)}
+    newest = max((cut.known_published or 0 for cut in due.values()), default=0)
+    return tuple(sorted(sink for sink, cut in due.items() if cut.hold and (cut.known_published or 0) < newest))
 
 
 def stages_behind(stages: Sequence[StageRun], first: Collection[StageName]) -> tuple[StageName, ...]:

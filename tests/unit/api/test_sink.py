@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
 
-from spark_jobs import DeltaSink, Pipeline
+from spark_jobs import DeltaSink, Hold, Pipeline
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.sink import MergeRule
-from spark_jobs.protocol.documents import Publish
+from spark_jobs.protocol.documents import HoldLimits, Publish
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import SinkName, StageName
 
@@ -226,6 +226,11 @@ def test_a_table_that_is_append_only_may_be_inserted_into() -> None:
         ({"target_file_size": 0}, "is not a size"),
         ({"target_file_size": True}, "is not a size"),
         ({"target_file_size": "1mb", "mode": "complete"}, 'is for mode="append"'),
+        ({"hold": "1 hour"}, "hold='1 hour' is not a hold"),
+        ({"hold": Hold(time="soon")}, "hold time='soon' is not an interval"),
+        ({"hold": Hold(time="0 seconds")}, "hold time='0 seconds' is shorter than 1 millisecond"),
+        ({"hold": Hold(time="1 hour", size="much")}, "hold size='much' is not a size"),
+        ({"hold": Hold(time="1 hour"), "publish": "external"}, "somebody else publishes"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], problem: str) -> None:
@@ -352,3 +357,9 @@ def test_tables_side_by_side_are_fine(first: str, second: str) -> None:
 def test_slashes_never_change_which_table_it_is(parts: list[str], root: str) -> None:
     with pytest.raises(InvalidPipelineError, match="is also the table of"):
         tables(DeltaSink(root + "/".join(parts)), DeltaSink(root + "//".join(parts) + "//"))
+
+
+def test_a_hold_is_stored_in_milliseconds_and_bytes_and_changes_no_graph() -> None:
+    held, plain = (graph_with(DeltaSink("/t", hold=hold)) for hold in (Hold(time="1 hour", size="2gb"), None))
+    assert held.sinks[SinkName("a")].hold == HoldLimits(time_ms=3_600_000, size_bytes=2 << 30)
+    assert held.fingerprint() == plain.fingerprint()

@@ -9,18 +9,9 @@ import pytest
 from spark_jobs.protocol.documents import CheckpointKind, Publish
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
-    ConflictError,
-    CorruptDocumentError,
-    FencedError,
-    NotFoundError,
-    OutcomeUnknownError,
-    RejectedError,
-    RunCancelledError,
-    StorageError,
-    StreamPipelineError,
     UnsupportedTableError,
 )
-from spark_jobs.publication.blocked import StagedRows, may_heal, staged_rows, waiting_sinks
+from spark_jobs.publication.blocked import StagedRows, staged_rows, waiting_sinks
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.table_log import TableLog
@@ -29,16 +20,6 @@ from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, path_of
 EVERY: dict[str, Any] = {"publish": Publish.EVERY_CHECKPOINT, "checkpoint_kind": CheckpointKind.PERIODIC}
 STAGED = datetime.fromtimestamp(1_700_000_000, UTC)
 """When the files of the pipeline were written, as they say."""
-
-
-@pytest.mark.parametrize("kind", [AccessDeniedError, ConflictError, OutcomeUnknownError, StorageError, UnsupportedTableError])
-def test_what_somebody_can_undo_is_tried_again(kind: type[StreamPipelineError]) -> None:
-    assert may_heal(kind("It does not work."))
-
-
-@pytest.mark.parametrize("kind", [CorruptDocumentError, FencedError, NotFoundError, RejectedError, RunCancelledError])
-def test_what_never_comes_back_is_not_tried_again(kind: type[StreamPipelineError]) -> None:
-    assert not may_heal(kind("It does not work."))
 
 
 def test_the_sinks_wait_that_a_checkpoint_is_due_in_and_whose_tables_lack_it(pipeline: StagedPipeline) -> None:

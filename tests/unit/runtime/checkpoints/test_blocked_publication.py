@@ -2,10 +2,11 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, Manifest, Publish
+from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, HoldLimits, Manifest, Publish
 from spark_jobs.protocol.errors import StorageError, UnsupportedTableError
 from spark_jobs.protocol.masking import masking
 from spark_jobs.publication.publisher import publish
@@ -54,9 +55,9 @@ class Blocked:
         self.told: list[BlockedPublication | None] = []
         self.blocking = Blocking(self.pipeline.files, masking(["hunter2"]), self.told.append)
 
-    def checkpoint(self) -> Manifest:
-        every = {"publish": Publish.EVERY_CHECKPOINT, "checkpoint_kind": CheckpointKind.PERIODIC}
-        return self.pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]}, **every)  # type: ignore[arg-type]
+    def checkpoint(self, **changes: Any) -> Manifest:
+        every: dict[str, Any] = {"publish": Publish.EVERY_CHECKPOINT, "checkpoint_kind": CheckpointKind.PERIODIC}
+        return self.pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]}, **every | changes)
 
 
 @pytest.fixture
@@ -122,3 +123,17 @@ def test_before_the_first_row_can_be_lost_it_is_an_error_and_people_are_told(blo
     with pytest.raises(UnsupportedTableError, match="may delete them"):
         blocked.blocking.failed(manifest, REFUSED)
     assert blocked.told[-1] is not None
+
+
+def test_people_are_told_until_when_the_other_tables_go_on_without_one_that_is_held(blocked: Blocked) -> None:
+    hold = HoldLimits(time_ms=7_200_000, size_bytes=None)
+    manifest = blocked.checkpoint(cut={"hold": hold}, completed_at=STAGED)
+    publish(blocked.pipeline.files, sinks=[DAILY])
+    blocked.blocking.is_held(manifest, {HOURLY: REFUSED})
+    (told,) = blocked.told
+    assert told is not None
+    assert (told.waiting, told.all_wait_from) == ((HOURLY,), STAGED + timedelta(hours=2))
+    assert " Waiting: hourly. The other tables go on, at most until 2023-11-15 00:13:20Z. Drop the constraint." in told.summary
+    blocked.blocking.failed(manifest, REFUSED)
+    assert blocked.told[-1] is not None
+    assert blocked.told[-1].all_wait_from is None

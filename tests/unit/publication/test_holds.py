@@ -1,0 +1,211 @@
+"""Which refusals are worth another try, and how long the other tables are published without one that refuses."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import CheckpointKind, HoldLimits, Manifest, Publish
+from spark_jobs.protocol.errors import (
+    AccessDeniedError,
+    ConflictError,
+    CorruptDocumentError,
+    FencedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RejectedError,
+    RunCancelledError,
+    StorageError,
+    StreamPipelineError,
+    UnsupportedTableError,
+)
+from spark_jobs.protocol.ids import CheckpointId, SinkName
+from spark_jobs.publication import publisher
+from spark_jobs.publication.delta_rs import DeltaRsTransaction
+from spark_jobs.publication.evidence import consistent_versions
+from spark_jobs.publication.holds import hold_ends, may_heal
+from spark_jobs.publication.publisher import WITHOUT_SPARK, Published, publish, publish_due
+from spark_jobs.runtime.checkpoints.checkpoint_try import held_sinks
+from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline
+
+HOUR = timedelta(hours=1)
+HOLD = HoldLimits(time_ms=3_600_000, size_bytes=None)
+
+
+@pytest.mark.parametrize("kind", [AccessDeniedError, ConflictError, OutcomeUnknownError, StorageError, UnsupportedTableError])
+def test_what_somebody_can_undo_is_tried_again(kind: type[StreamPipelineError]) -> None:
+    assert may_heal(kind("It does not work."))
+
+
+@pytest.mark.parametrize("kind", [CorruptDocumentError, FencedError, NotFoundError, RejectedError, RunCancelledError])
+def test_what_never_comes_back_is_not_tried_again(kind: type[StreamPipelineError]) -> None:
+    assert not may_heal(kind("It does not work."))
+
+
+class Tables:
+    """Two tables of a pipeline that runs on, one of which has a hold and may refuse."""
+
+    def __init__(self, pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pipeline, self._patch = pipeline, monkeypatch
+        self.hold: HoldLimits | None = HOLD
+        self._number = 0
+
+    def checkpoint(self, age: timedelta = timedelta(), **changes: Any) -> Manifest:
+        """Completes a checkpoint that is so old and adds a row to each table."""
+        self._number += 1
+        cuts: dict[str, Any] = {
+            "publish": Publish.EVERY_CHECKPOINT,
+            "checkpoint_kind": CheckpointKind.PERIODIC,
+            "completed_at": datetime.now(UTC) - age,
+        }
+        rows = {sink: [(self._number, "a")] for sink in (HOURLY, DAILY)}
+        return self.pipeline.checkpoint(rows, cut={"hold": self.hold}, **cuts | changes)
+
+    def refuse(self, sink: SinkName, error: StreamPipelineError, *, at_commit: bool) -> Callable[[], None]:
+        """Lets a table refuse; returns what lets it accept again."""
+        owner, name = (DeltaRsTransaction, "publish") if at_commit else (publisher, "prepare")
+        real = getattr(owner, name)
+
+        def refusing(*arguments: Any, **options: Any) -> Any:
+            if self.pipeline.tables[sink] in (getattr(arguments[1], "table", ""), self._table_of(arguments)):
+                raise error
+            return real(*arguments, **options)
+
+        self._patch.setattr(owner, name, refusing)
+        return lambda: self._patch.setattr(owner, name, real)
+
+    def _table_of(self, arguments: Any) -> str:
+        return self.pipeline.tables[arguments[2]] if isinstance(arguments[1], Manifest) else ""
+
+    def publish(self, manifest: Manifest) -> Published:
+        return publish_due(self.pipeline.files, manifest.checkpoint, WITHOUT_SPARK)
+
+    def rows(self) -> tuple[list[int], list[int]]:
+        hourly, daily = ([number for number, _ in self.pipeline.rows(sink)] for sink in (HOURLY, DAILY))
+        return hourly, daily
+
+
+@pytest.fixture
+def tables(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> Tables:
+    return Tables(pipeline, monkeypatch)
+
+
+@pytest.mark.parametrize("refusing", [HOURLY, DAILY])
+@pytest.mark.parametrize("at_commit", [False, True])
+def test_the_others_are_published_without_a_table_that_refuses_and_it_gets_each_row_once(
+    tables: Tables, refusing: SinkName, *, at_commit: bool
+) -> None:
+    accept = tables.refuse(refusing, UnsupportedTableError("It refuses."), at_commit=at_commit)
+    for _ in range(3):
+        published = tables.publish(tables.checkpoint())
+        assert (list(published.held), published.results[refusing].version) == ([refusing], None)
+        assert published.held[refusing].evidence["sink"] == refusing
+    other = DAILY if refusing == HOURLY else HOURLY
+    assert dict(zip((HOURLY, DAILY), tables.rows(), strict=True)) == {refusing: [], other: [1, 2, 3]}
+    accept()
+    assert not tables.publish(tables.checkpoint()).held
+    assert tables.rows() == ([1, 2, 3, 4], [1, 2, 3, 4])
+    assert tables.pipeline.commits(refusing) == [1, 2, 3, 4], "in order, a transaction for each checkpoint"
+
+
+@pytest.mark.parametrize("at_commit", [False, True])
+def test_without_a_hold_all_wait(tables: Tables, *, at_commit: bool) -> None:
+    tables.hold = None
+    tables.refuse(HOURLY, UnsupportedTableError("It refuses."), at_commit=at_commit)
+    with pytest.raises(UnsupportedTableError):
+        tables.publish(tables.checkpoint())
+    assert tables.rows() == ([], [])
+
+
+@pytest.mark.parametrize("at_commit", [False, True])
+@pytest.mark.parametrize(("age", "is_beyond"), [(HOUR - timedelta(minutes=1), False), (HOUR + timedelta(minutes=1), True)])
+def test_beyond_its_time_all_wait(tables: Tables, age: timedelta, *, is_beyond: bool, at_commit: bool) -> None:
+    tables.refuse(HOURLY, UnsupportedTableError("It refuses."), at_commit=at_commit)
+    tables.checkpoint(age)
+    newest = tables.checkpoint()
+    if not is_beyond:
+        assert tables.publish(newest).held
+        return
+    with pytest.raises(UnsupportedTableError):
+        tables.publish(newest)
+    assert tables.rows() == ([], [])
+
+
+def test_beyond_its_size_all_wait(tables: Tables) -> None:
+    size_bytes = tables.checkpoint().sinks[HOURLY].actions.size_bytes
+    tables.hold = HoldLimits(time_ms=3_600_000, size_bytes=2 * size_bytes)
+    tables.refuse(HOURLY, UnsupportedTableError("It refuses."), at_commit=True)
+    assert tables.publish(tables.checkpoint()).held
+    with pytest.raises(UnsupportedTableError):
+        tables.publish(tables.checkpoint())
+    assert tables.rows() == ([], [1, 2])
+
+
+def test_what_never_heals_is_not_held(tables: Tables) -> None:
+    tables.refuse(HOURLY, NotFoundError("Staged files are gone."), at_commit=False)
+    with pytest.raises(NotFoundError):
+        tables.publish(tables.checkpoint())
+
+
+def test_who_asks_for_a_publication_is_told_what_a_table_refuses(tables: Tables) -> None:
+    """A hold is for the pipeline's own publications."""
+    tables.refuse(HOURLY, UnsupportedTableError("It refuses."), at_commit=False)
+    with pytest.raises(UnsupportedTableError):
+        publish(tables.pipeline.files, tables.checkpoint().checkpoint)
+    assert tables.rows() == ([], [])
+
+
+def test_a_hold_is_counted_from_the_first_checkpoint_that_the_table_lacks(tables: Tables) -> None:
+    store, now = CheckpointStore(tables.pipeline.files), datetime.now(UTC)
+    first = tables.checkpoint(3 * HOUR)
+    publish(tables.pipeline.files, first.checkpoint)
+    second, third = tables.checkpoint(HOUR / 2), tables.checkpoint()
+    assert hold_ends(store, third, HOURLY, now) == second.completed_at + HOUR
+    assert hold_ends(store, third, HOURLY, now + HOUR) is None
+
+
+def test_checkpoints_that_are_not_due_in_the_table_do_not_count(tables: Tables) -> None:
+    """Rows of a round become public with its end: until then nothing is refused."""
+    store, now = CheckpointStore(tables.pipeline.files), datetime.now(UTC)
+    tables.checkpoint(5 * HOUR, publish=Publish.FINAL)
+    final = tables.checkpoint(publish=Publish.FINAL, checkpoint_kind=CheckpointKind.FINAL)
+    assert hold_ends(store, final, HOURLY, now) == final.completed_at + HOUR
+
+
+def test_a_cut_over_all_tables_names_the_one_that_is_held(tables: Tables) -> None:
+    tables.publish(tables.checkpoint())
+    accept = tables.refuse(HOURLY, UnsupportedTableError("It refuses."), at_commit=True)
+    tables.publish(tables.checkpoint())
+    cut = consistent_versions(tables.pipeline.files)
+    assert (cut.checkpoint, cut.behind, {sink: version for sink, (_, version) in cut.items()}) == (
+        2,
+        (HOURLY,),
+        {HOURLY: 1, DAILY: 2},
+    )
+    accept()
+    tables.publish(tables.checkpoint())
+    cut = consistent_versions(tables.pipeline.files)
+    assert (cut.checkpoint, cut.behind, {sink: version for sink, (_, version) in cut.items()}) == (3, (), {HOURLY: 3, DAILY: 3})
+
+
+def test_a_cut_has_no_version_of_a_held_table_that_shows_nothing_yet(tables: Tables) -> None:
+    tables.refuse(HOURLY, UnsupportedTableError("It refuses."), at_commit=True)
+    tables.publish(tables.checkpoint())
+    cut = consistent_versions(tables.pipeline.files)
+    assert (list(cut), cut.behind, cut.checkpoint) == ([DAILY], (HOURLY,), CheckpointId(1))
+
+
+def test_the_manifest_names_a_held_table_once_another_one_is_ahead_of_it(tables: Tables) -> None:
+    first = tables.checkpoint()
+    sinks = {
+        sink: cut.model_copy(update={"known_published": CheckpointId(number)})
+        for (sink, cut), number in zip(first.sinks.items(), (1, 2), strict=True)
+    }
+    assert held_sinks(first, sinks) == (HOURLY,)
+    assert held_sinks(None, sinks) == ()
+    without = {sink: cut.model_copy(update={"hold": None}) for sink, cut in sinks.items()}
+    assert held_sinks(first, without) == ()
+    by_round = {sink: cut.model_copy(update={"publish": Publish.FINAL}) for sink, cut in sinks.items()}
+    assert held_sinks(first, by_round) == (), "nothing was due"
