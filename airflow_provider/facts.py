@@ -7,7 +7,7 @@ from typing import Any
 from airflow_provider.waits.pipeline_states import newest_checkpoint
 from spark_jobs.control.cancelling import Cancelled, outcome_of
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
-from spark_jobs.protocol.documents import Manifest, SinkResult, StartResponse, Status, TidiedInput
+from spark_jobs.protocol.documents import BlockedPublication, Manifest, SinkResult, StartResponse, Status, TidiedInput
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, InputName, RunId, SinkName
 from spark_jobs.protocol.losses import said
 from spark_jobs.publication.publisher import Publication
@@ -28,7 +28,8 @@ def run_facts(
     Returns:
         ``home``, ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained``, ``completed_at``, and per sink under ``sinks`` its
         ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``. Under ``behind`` the sinks whose tables show
-        less than the others in this checkpoint. By stage and expectation under
+        less than the others in this checkpoint. Under ``blocked`` the publication that was blocked at the end, or None: the sinks that
+        are ``waiting``, ``since`` when, and in words what failed and what to do as ``summary``. By stage and expectation under
         ``violations`` how many rows of the round violate it. Under ``losses`` what the round has left out: ``source``, ``stage`` and,
         in words, ``lost``. By source under ``tidied`` the files that were to be archived or deleted and ``left``. Without a manifest
         ``round``, ``drained``, ``completed_at``, ``behind`` and ``violations`` are None.
@@ -39,6 +40,8 @@ def run_facts(
         "run": answer.run,
         "attempt": answer.attempt,
         "sinks": _results(answer.sinks),
+        "behind": _behind(manifest, answer.blocked),
+        "blocked": _blocked(answer.blocked),
         "losses": [{"source": loss.input, "stage": loss.stage, "lost": said(loss)} for loss in losses],
         "tidied": {name: {"tidied_at": each.tidied_at.isoformat(), "left": list(each.left)} for name, each in tidied.items()},
     }
@@ -61,6 +64,8 @@ def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId) -> None:
     for name, sink in facts["sinks"].items():
         version = "staged" if sink["version"] is None else f"version {sink['version']}"
         log.info("Sink %s: %s of %s, %s rows", name, version, sink["table"], f"{sink['rows']:,}")
+    if facts["blocked"]:
+        log.warning("%s The next start tries it again.", facts["blocked"]["summary"])
     if facts["behind"]:
         log.warning("Tables that show less than the others in checkpoint %s: %s", facts["checkpoint"], ", ".join(facts["behind"]))
     for stage, counts in (facts["violations"] or {}).items():
@@ -103,8 +108,9 @@ def savepoint_facts(home: str, answer: CheckpointResponse) -> dict[str, Any]:
     """What a savepoint, or a stop, has come to.
 
     Returns:
-        ``home``, ``request``, ``checkpoint``, ``savepoint`` (a URL), ``drained``, ``behind`` as in :func:`run_facts`, and per sink under
-        ``sinks`` its ``table``, Delta ``version`` (None while the rows are staged only) and the ``rows`` that the checkpoint has added.
+        ``home``, ``request``, ``checkpoint``, ``savepoint`` (a URL), ``drained``, ``behind`` and ``blocked`` as in :func:`run_facts`,
+        and per sink under ``sinks`` its ``table``, Delta ``version`` (None while the rows are staged only) and the ``rows`` that the
+        checkpoint has added.
     """
     sinks = {name: {"table": sink.table, "version": sink.version, "rows": sink.rows} for name, sink in answer.sinks.items()}
     return {
@@ -114,6 +120,7 @@ def savepoint_facts(home: str, answer: CheckpointResponse) -> dict[str, Any]:
         "savepoint": answer.savepoint,
         "drained": answer.drained,
         "behind": list(answer.behind),
+        "blocked": _blocked(answer.blocked),
         "sinks": sinks,
     }
 
@@ -153,6 +160,16 @@ def _unknown(home: str, checkpoint: CheckpointId | None) -> dict[str, Any]:
     """As :func:`_facts`, of a checkpoint that is gone."""
     nothing = dict.fromkeys(("run", "round", "attempt", "checkpoint", "drained", "completed_at", "behind", "violations"))
     return {"home": home} | nothing | {"checkpoint": checkpoint}
+
+
+def _behind(manifest: Manifest | None, blocked: BlockedPublication | None) -> list[SinkName] | None:
+    return None if manifest is None else sorted({*manifest.sinks_behind, *(blocked.held if blocked else ())})
+
+
+def _blocked(blocked: BlockedPublication | None) -> dict[str, Any] | None:
+    if blocked is None:
+        return None
+    return {"waiting": list(blocked.waiting), "since": blocked.since.isoformat(), "summary": blocked.summary}
 
 
 def _results(sinks: Mapping[SinkName, SinkResult]) -> dict[str, Any]:

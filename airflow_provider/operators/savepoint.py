@@ -170,6 +170,8 @@ class TriggerSavepointOperator(BaseOperator):
         facts = savepoint_facts(files.url, answer)
         record_homes(context, self.conn_id, {files.url: answer.checkpoint})
         self.log.info("Checkpoint %s; the savepoint is %s", answer.checkpoint, answer.savepoint)
+        if answer.blocked:
+            self.log.warning("%s", answer.blocked.summary)
         emit_tables(self, context, facts)
         return facts
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink
 from spark_jobs.protocol.documents import (
+    BlockedPublication,
     CheckpointKind,
     ErrorReport,
     OnEnd,
@@ -69,6 +70,8 @@ class RunAnswer(Answer):
     """By stage and expectation the rows of the round that violate it; only stages that dropped or diverted some."""
     losses: tuple[Loss, ...] = ()
     """What the round has left out, because it was gone for good, and accepted as lost."""
+    blocked: BlockedPublication | None = None
+    """The publication that was blocked when the run ended; the next start tries it again."""
 
 
 class TakenAnswer(Answer):
@@ -202,6 +205,8 @@ class CheckpointAnswer(Answer):
     drained: bool
     behind: tuple[SinkName, ...] = ()
     """The sinks whose tables show less than the others in the checkpoint."""
+    blocked: BlockedPublication | None = None
+    """The publication that was blocked then."""
 
 
 class CancelAnswer(Answer):

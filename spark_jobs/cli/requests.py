@@ -81,6 +81,8 @@ def shown(answer: CheckpointAnswer, done: str) -> list[RenderableType]:
         made.append(sinks)
     if answer.behind:
         made.append(Text(words.behind(answer.behind), style="yellow"))
+    if answer.blocked:
+        made.append(words.blocked(answer.blocked))
     return made
 
 
@@ -144,4 +146,5 @@ def _answer(files: Files, pipeline: PipelineDocument, response: CheckpointRespon
         savepoint=response.savepoint,
         drained=response.drained,
         behind=response.behind,
+        blocked=response.blocked,
     )

@@ -267,6 +267,7 @@ class _Order:
             late_rows={name: cut.late_rows for name, cut in manifest.stages.items() if cut.late_rows} if manifest else {},
             violations={name: cut.violations for name, cut in manifest.stages.items() if cut.violations} if manifest else {},
             losses=manifest.losses if manifest else (),
+            blocked=response.blocked,
         )
         self.terminal.answer(answer, *_text(answer, manifest))
 
@@ -397,6 +398,7 @@ def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:
     ]
     late += words.violations(answer.violations)
     late += [Text(lost, style="yellow") for lost in words.losses(answer.losses)]
+    late += [words.blocked(answer.blocked)] if answer.blocked else []
     if not answer.ran and answer.drained:
         late.append(words.facts(("anew", _ANEW)))
     shown = [] if manifest is None else [words.facts(("manifest", answer.manifest or "")), *_next_steps(answer, manifest)]

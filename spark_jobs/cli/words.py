@@ -9,6 +9,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from spark_jobs.protocol.documents import BlockedPublication
 from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.protocol.losses import Loss, said
 from spark_jobs.protocol.pins import DeltaPin, KafkaPin, Pin
@@ -78,6 +79,11 @@ def violations(found: Mapping[StageName, Mapping[str, int]]) -> list[Text]:
 def behind(sinks: Sequence[SinkName]) -> str:
     """Names the tables that show less than the others."""
     return f"The tables of {', '.join(sinks)} show less than the others: see spark-jobs checkpoints."
+
+
+def blocked(publication: BlockedPublication) -> Text:
+    """Which publication is blocked, and who tries it again."""
+    return Text(f"{publication.summary} A pipeline that is at work tries again; else the next start does.", style="yellow")
 
 
 def losses(found: Sequence[Loss]) -> list[str]:

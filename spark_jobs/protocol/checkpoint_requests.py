@@ -6,7 +6,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from spark_jobs.protocol.codec import Document, Part
-from spark_jobs.protocol.documents import ErrorReport
+from spark_jobs.protocol.documents import BlockedPublication, ErrorReport
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, SinkName
 
 
@@ -59,7 +59,9 @@ class CheckpointResponse(Document):
     drained: bool = False
     """Whether everything was flushed first."""
     behind: tuple[SinkName, ...] = ()
-    """The sinks whose tables show less than the others in the checkpoint; see :attr:`Manifest.sinks_behind`."""
+    """The sinks whose tables show less than the others in the checkpoint: see :attr:`Manifest.sinks_behind`; and those that are held."""
+    blocked: BlockedPublication | None = None
+    """The publication that was blocked then; None: everything that is due is public."""
     error: ErrorReport | None = None
     answered_at: datetime
     drain: bool | None = None

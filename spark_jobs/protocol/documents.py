@@ -428,6 +428,14 @@ class Manifest(Document):
         return tuple(sorted(sink for sink in public if self.sinks[sink].stage in self.behind))
 
     @property
+    def may_end_blocked(self) -> bool:
+        """Whether an attempt may end with this checkpoint while its publication is blocked: that of a stop, after which a start goes on.
+
+        A run that has come to its end has published its rows, and nothing follows a drain that would.
+        """
+        return self.checkpoint_kind is CheckpointKind.STOP and not self.drained
+
+    @property
     def ends_attempt(self) -> bool:
         """Whether the attempt ends with this checkpoint."""
         return self.checkpoint_kind in (CheckpointKind.FINAL, CheckpointKind.STOP)
@@ -454,6 +462,43 @@ class SinkResult(Part):
     rows: int
 
 
+class BlockedPublication(Part):
+    """A publication that did not get through, and is tried again; the stages run on, and checkpoints are taken."""
+
+    checkpoint: CheckpointId
+    """The first checkpoint that was not published."""
+    since: datetime
+    tries: int
+    """That have failed since then."""
+    waiting: tuple[SinkName, ...]
+    """The sinks whose tables lack the newest checkpoint."""
+    error: ErrorReport
+    """What the last try has failed with."""
+    rows_kept_until: datetime | None = None
+    """From then on a VACUUM may delete the oldest rows that wait; None: not known, or never."""
+    all_wait_from: datetime | None = None
+    """From then on all tables wait; until then, and while no more than their holds allow is waiting, the others are published without
+    those that wait. None: they wait already."""
+
+    @property
+    def held(self) -> tuple[SinkName, ...]:
+        """The sinks that wait while the others are published."""
+        return () if self.all_wait_from is None else self.waiting
+
+    @property
+    def summary(self) -> str:
+        """One line that is the same from try to try: what failed, since when, which tables wait, what to do."""
+        sink = self.error.evidence.get("sink")
+        refusing = f" by sink {sink}" if sink else ""
+        waiting = f" Waiting: {', '.join(self.waiting)}." if self.waiting else ""
+        if self.all_wait_from is not None:
+            waiting += f" The other tables go on, at most until {self.all_wait_from:%Y-%m-%d %H:%M:%SZ}."
+        return (
+            f"Publication is blocked{refusing} since {self.since:%Y-%m-%d %H:%M:%SZ}, from checkpoint {self.checkpoint} on: "
+            f"{self.error.error}: {self.error.failed}{waiting} {self.error.remedy}"
+        )
+
+
 class StartResponse(Document):
     """``responses/start-<n>.json``: how attempt n ended. Once written it is the answer for ever."""
 
@@ -466,6 +511,8 @@ class StartResponse(Document):
     ends_round: bool = False
     """As :attr:`Manifest.ends_round` of that checkpoint, which may be discarded by now."""
     sinks: dict[SinkName, SinkResult]
+    blocked: BlockedPublication | None = None
+    """The publication that was blocked when the run ended; None: everything that is due is public. The next start tries it again."""
     error: ErrorReport | None = None
     answered_at: datetime
 
@@ -535,38 +582,6 @@ class StopStatus(Part):
     request: RequestId
     state: StopState
     drain: bool
-
-
-class BlockedPublication(Part):
-    """A publication that did not get through, and is tried again; the stages run on, and checkpoints are taken."""
-
-    checkpoint: CheckpointId
-    """The first checkpoint that was not published."""
-    since: datetime
-    tries: int
-    """That have failed since then."""
-    waiting: tuple[SinkName, ...]
-    """The sinks whose tables lack the newest checkpoint."""
-    error: ErrorReport
-    """What the last try has failed with."""
-    rows_kept_until: datetime | None = None
-    """From then on a VACUUM may delete the oldest rows that wait; None: not known, or never."""
-    all_wait_from: datetime | None = None
-    """From then on all tables wait; until then, and while no more than their holds allow is waiting, the others are published without
-    those that wait. None: they wait already."""
-
-    @property
-    def summary(self) -> str:
-        """One line that is the same from try to try: what failed, since when, which tables wait, what to do."""
-        sink = self.error.evidence.get("sink")
-        refusing = f" by sink {sink}" if sink else ""
-        waiting = f" Waiting: {', '.join(self.waiting)}." if self.waiting else ""
-        if self.all_wait_from is not None:
-            waiting += f" The other tables go on, at most until {self.all_wait_from:%Y-%m-%d %H:%M:%SZ}."
-        return (
-            f"Publication is blocked{refusing} since {self.since:%Y-%m-%d %H:%M:%SZ}, from checkpoint {self.checkpoint} on: "
-            f"{self.error.error}: {self.error.failed}{waiting} {self.error.remedy}"
-        )
 
 
 class Status(Document):

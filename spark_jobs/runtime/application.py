@@ -24,6 +24,7 @@ from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_pa
 from spark_jobs.home.places import check_places
 from spark_jobs.protocol.documents import (
     AttemptDocument,
+    BlockedPublication,
     CheckpointKind,
     Manifest,
     OnRewind,
@@ -38,9 +39,9 @@ from spark_jobs.protocol.ids import AttemptNumber, InputName, SinkName, StageNam
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
-from spark_jobs.publication.holds import may_heal
-from spark_jobs.publication.publisher import never_public, publish, publish_due, published
+from spark_jobs.publication.publisher import never_public, publish, published
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
 from spark_jobs.runtime.checkpoints.tidying import Tidying
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.driver_log import bounded_outputs, driver_log
@@ -232,7 +233,8 @@ class Application:
             run.tidy()
             build_work_directory(self.home, attempt, facts, spark)
             run.subsumption.begin()
-            return _success(request, *RunningPipeline(run).go_on(first=facts.newest_attempt is None))
+            manifest, results = RunningPipeline(run).go_on(first=facts.newest_attempt is None)
+            return _success(request, manifest, results, run.blocking.told)
 
     def plan(self, request: StartRequest) -> StartPlan | Manifest:
         """Decides what a start would do, and does none of it: writes nothing. Errors are those of the start.
@@ -328,13 +330,14 @@ class Application:
 
     def _answer_again(self, request: StartRequest, manifest: Manifest, *, abandoned: bool) -> StartResponse:
         """The answer of a run that has its checkpoint, once what is open of its publication is done."""
-        number, publishers = manifest.checkpoint, Publishers(self.start_spark)
-        if not abandoned:
-            return _success(request, manifest, publish_due(self.home, number, publishers).results)
-        results = published(self.home, number)
-        if (lost := never_public(manifest, results)) is not None:
-            raise lost
-        return _success(request, manifest, results)
+        if abandoned:
+            results: Mapping[SinkName, SinkResult] = published(self.home, manifest.checkpoint)
+            if (lost := never_public(manifest, results)) is not None:
+                raise lost
+            return _success(request, manifest, results)
+        blocking, publishers = Blocking(self.home, masking(self.parameters.secrets)), Publishers(self.start_spark)
+        publish = blocking.publish_or_block if manifest.may_end_blocked else blocking.publish
+        return _success(request, manifest, publish(manifest, publishers), blocking.told)
 
     def _open_requests(self) -> OpenRequests:
         return OpenRequests(self.home, masking(self.parameters.secrets), self.start_spark)
@@ -365,15 +368,7 @@ class Application:
         head = run.attempt.restored_from
         if head is None:
             return
-        try:
-            held = publish_due(self.home, head, run.publishers).held
-        except StreamPipelineError as error:
-            if not may_heal(error):
-                raise
-            run.blocking.failed(CheckpointStore(self.home).manifest(head), error)
-        else:
-            if held:
-                run.blocking.is_held(CheckpointStore(self.home).manifest(head), held)
+        run.blocking.publish_or_block(CheckpointStore(self.home).manifest(head), run.publishers)
 
     def _settle(
         self,
@@ -523,7 +518,12 @@ def _told(answer: StartResponse) -> StartResponse:
     return answer
 
 
-def _success(request: StartRequest, manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> StartResponse:
+def _success(
+    request: StartRequest,
+    manifest: Manifest,
+    results: Mapping[SinkName, SinkResult],
+    blocked: BlockedPublication | None = None,
+) -> StartResponse:
     return StartResponse(
         request=request.request,
         attempt=request.attempt,
@@ -531,6 +531,7 @@ def _success(request: StartRequest, manifest: Manifest, results: Mapping[SinkNam
         checkpoint=manifest.checkpoint,
         ends_round=manifest.ends_round,
         sinks=dict(results),
+        blocked=blocked,
         answered_at=datetime.now(UTC),
     )
 

@@ -8,12 +8,12 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, StartRequest, StartResponse
+from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, Manifest, StartRequest, StartResponse
 from spark_jobs.protocol.errors import Retry, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber
 from spark_jobs.protocol.masking import Mask
-from spark_jobs.publication.publisher import publish_due
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.start.decision import BeginIncarnation, Decision
 from spark_jobs.storage.files import Files
@@ -45,7 +45,8 @@ class OpenRequests:
         """
         if head is None or head.checkpoint_kind not in (CheckpointKind.STOP, CheckpointKind.FINAL):
             return None
-        requests = self._requests(head.attempt)
+        blocking = Blocking(self.home, self.mask)
+        requests = self._requests(head.attempt, lambda: blocking.told)
         still_open = requests.unanswered()
         if not still_open:
             return None
@@ -54,10 +55,14 @@ class OpenRequests:
         if not asked and not is_newest:
             return None
         _LOG.info("attempt %d left requests open after checkpoint %d: they are answered now", head.attempt, head.checkpoint)
+        is_left_behind = request.fresh or request.restore is not None
+        publish = blocking.publish_or_block if head.may_end_blocked and not is_left_behind else blocking.publish
         try:
-            publish_due(self.home, head.checkpoint, Publishers(self.start_spark))
+            publish(head, Publishers(self.start_spark))
+            if head.checkpoint_kind is CheckpointKind.STOP and head.drained:
+                blocking.check_none_held()
         except StreamPipelineError as error:
-            if error.retry is not Retry.NEVER or not (request.fresh or request.restore):
+            if error.retry is not Retry.NEVER or not is_left_behind:
                 raise
             return error
         requests.ended_with(asked, head)
@@ -79,5 +84,7 @@ class OpenRequests:
         except StreamPipelineError as error:
             _LOG.warning("requests that came after the last checkpoint are answered by the next attempt: %s", error)
 
-    def _requests(self, attempt: AttemptNumber) -> RequestedCheckpoints:
-        return RequestedCheckpoints(self.home, attempt, self.mask)
+    def _requests(
+        self, attempt: AttemptNumber, blocked: Callable[[], BlockedPublication | None] = lambda: None
+    ) -> RequestedCheckpoints:
+        return RequestedCheckpoints(self.home, attempt, self.mask, blocked=blocked)

@@ -23,9 +23,8 @@ from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import InputName, SinkName, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
-from spark_jobs.publication.publisher import publish_due
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
+from spark_jobs.runtime.checkpoints.blocked_publication import Blocking, staged_results
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.checkpoints.cut import Due
 from spark_jobs.runtime.checkpoints.subsume import Subsumption
@@ -205,24 +204,18 @@ class RoundRun:
         Raises:
             StreamPipelineError: Not every sink is public that should be, and is not held; the checkpoint stands.
         """
-        published = publish_due(self.home, manifest.checkpoint, self.publishers)
+        results = self.blocking.publish(manifest, self.publishers)
         if any(stage.restarts for stage in self.site.heartbeat.status.stages.values()):
             self.subsumption.expect_unnamed()
-        self.subsumption.after(manifest, stages, published.results)
-        if published.held:
-            self.blocking.is_held(manifest, published.held)
-        else:
-            self.blocking.got_through()
-        self.tidy()
-        return published.results
-
-    def keep(self, stages: Sequence[StageRun], manifest: Manifest) -> None:
-        """Deletes what a checkpoint has made needless that cannot be published now: no row that waits."""
-        results = {
-            sink: SinkResult(table=cut.table, checkpoint=manifest.checkpoint, version=None, rows=cut.actions.rows)
-            for sink, cut in manifest.sinks.items()
-        }
         self.subsumption.after(manifest, stages, results)
+        self.tidy()
+        return results
+
+    def keep(self, stages: Sequence[StageRun], manifest: Manifest) -> Mapping[SinkName, SinkResult]:
+        """Deletes what a checkpoint has made needless that cannot be published now: no row that waits. Returns what it has left."""
+        results = staged_results(manifest)
+        self.subsumption.after(manifest, stages, results)
+        return results
 
     def tidy(self) -> None:
         """Takes away the files of sources that are done with. What cannot be done is logged, and left to the next checkpoint or attempt."""

@@ -76,6 +76,7 @@ class RunningPipeline:
             check=run.site.cancellation.check,
             timeout_s=self._timeout_s,
             interval_s=look_interval_s(run.home),
+            blocked=lambda: run.blocking.told,
         )
         self._in_doubt = False
         """Whether a try that has failed may have left a manifest."""
@@ -223,8 +224,7 @@ class RunningPipeline:
             if counts and self._schedule.tolerable_failures is None and error.retry is Retry.NEVER:
                 raise self._lasting(error) from error
         else:
-            if not self._publish_or_block(manifest):
-                self._run.keep([stage.run for stage in self.stages], manifest)
+            self.publish_or_keep(manifest)
             _LOG.info("checkpoint %d took %.2f s, with its publication", manifest.checkpoint, time.monotonic() - triggered_s)
             self._schedule.completed(triggered_s, time.monotonic())
             self._requests.completed(asked, manifest)
@@ -376,6 +376,21 @@ class RunningPipeline:
     def publish(self, manifest: Manifest) -> None:
         """Publishes a checkpoint by policy, and deletes what it has made needless."""
         self._published = self._run.publish([stage.run for stage in self.stages], manifest)
+
+    def publish_drained(self, manifest: Manifest) -> None:
+        """Publishes the checkpoint of a drain, whole: nothing that follows would publish what a table refuses."""
+        self.publish(manifest)
+        self._run.blocking.check_none_held()
+
+    def publish_or_keep(self, manifest: Manifest) -> None:
+        """Publishes a checkpoint that the attempt has just completed; if that is blocked, deletes what the checkpoint has made needless.
+
+        Raises:
+            FencedError: A later attempt is live.
+            StreamPipelineError: It can never become public, or rows that wait may be deleted soon.
+        """
+        if not self._publish_or_block(manifest):
+            self._published = self._run.keep([stage.run for stage in self.stages], manifest)
 
     def run_on(self) -> None:
         """Lets stages go on that are held."""
@@ -532,7 +547,7 @@ class RunningPipeline:
 
     def is_idle(self) -> bool:
         """Whether nothing has happened since the last checkpoint: another one would say the same, and publish no more."""
-        is_settled = self._published is not None or self._run.blocking.is_blocked
+        is_settled = self._published is not None or self._run.blocking.told is not None
         last = self._parent.stages if self._parent and is_settled else {}
         return all(stage.name in last and _says(last[stage.name], stage) for stage in self.stages)
 

@@ -146,6 +146,7 @@ def test_a_run_returns_the_facts_of_its_manifest(homes: Homes) -> None:
         "drained": False,
         "completed_at": "2026-01-01T00:00:00+00:00",
         "behind": [],
+        "blocked": None,
         "violations": {},
         "sinks": {"hourly": {"table": "file:///t/hourly", "version": 3, "rows": 9}},
         "losses": [],
@@ -159,6 +160,7 @@ def test_a_task_tells_in_its_log_what_a_round_has_left_out_and_what_was_taken_aw
         "checkpoint": 4,
         "sinks": {},
         "behind": ["daily"],
+        "blocked": {"waiting": ["hourly"], "since": "2026-01-01T00:00:00+00:00", "summary": "Publication is blocked."},
         "violations": {"copy": {"positive": 1_200}},
         "losses": [{"source": "rows", "stage": "copy", "lost": "1 file with 20 bytes, such as file:/in/4.json"}],
         "tidied": {"rows": {"tidied_at": "2026-01-01T00:00:00+00:00", "left": ["file:/in/5.json"]}},
@@ -166,6 +168,7 @@ def test_a_task_tells_in_its_log_what_a_round_has_left_out_and_what_was_taken_aw
     log = TaskLog()
     log_result(log, facts, RUN)
     assert log.text.splitlines() == [
+        "Publication is blocked. The next start tries it again.",
         "Tables that show less than the others in checkpoint 4: daily",
         "Stage copy: 1,200 rows violate what it expects as positive",
         "Stage copy went on without what is gone of source rows: 1 file with 20 bytes, such as file:/in/4.json",

@@ -20,7 +20,7 @@ from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import BatchId, CheckpointId
 from spark_jobs.publication import delta_rs, holds, pending, publisher
 from spark_jobs.runtime import application, running_pipeline
-from spark_jobs.runtime.checkpoints import checkpoint_try, cut, subsume
+from spark_jobs.runtime.checkpoints import blocked_publication, checkpoint_try, cut, subsume
 from spark_jobs.runtime.checkpoints.blocked_publication import Retries
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
 from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, sweep
@@ -197,12 +197,12 @@ def _head_stays_private(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _every_refusal_ends_it(site: Site, patch: pytest.MonkeyPatch) -> None:
-    for module in (application, running_pipeline):
+    for module in (blocked_publication, running_pipeline):
         patch.setattr(module, "may_heal", lambda error: False)
 
 
 def _every_refusal_ends_a_start(site: Site, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(application, "may_heal", lambda error: False)
+    patch.setattr(blocked_publication, "may_heal", lambda error: False)
 
 
 def _it_is_never_tried_again(site: Site, patch: pytest.MonkeyPatch) -> None:

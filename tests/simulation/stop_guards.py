@@ -28,6 +28,7 @@ from tests.simulation.world import Chaos
 _DRAINS = Plan(rows=ROWS, windows=True, stops=(DRAIN,))
 _LONG_DRAINS = replace(_DRAINS, rows=40)
 _STOPS = Plan(rows=ROWS, windows=True, stops=(STOP, STOP, STOP))
+_REFUSED = replace(_STOPS, refuses=True)
 _SAVING = Plan(rows=ROWS, windows=True, stops=(STOP, Ask(Wanted.SAVEPOINT)))
 _NONE = replace(chaos_of_stops(), kills=0, freezes=0, stalls=0, faults=0, reboots=0, odds=0.4, elsewhere=0.0)
 
@@ -98,6 +99,15 @@ def _answered_before_it_is_public(site: Site, patch: pytest.MonkeyPatch) -> None
     patch.setattr(RunningPipeline, "publish", lambda pipeline, manifest: None)
 
 
+def _nobody_is_told_that_it_is_blocked(site: Site, patch: pytest.MonkeyPatch) -> None:
+    real = RequestedCheckpoints.__init__
+
+    def begin(requests: RequestedCheckpoints, *arguments: Any, **options: Any) -> None:
+        real(requests, *arguments, **options | {"blocked": lambda: None})
+
+    patch.setattr(RequestedCheckpoints, "__init__", begin)
+
+
 def _nothing_is_let_go(site: Site, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StageRun, "release", lambda stage: None)
 
@@ -146,4 +156,5 @@ STOP_GUARDS = [
         hint=5,
     ),
     Guard("a stop is public before it is answered", _answered_before_it_is_public, _STOPS, lambda: replace(_NONE)),
+    Guard("a stop says that its publication is blocked", _nobody_is_told_that_it_is_blocked, _REFUSED, lambda: replace(_NONE)),
 ]

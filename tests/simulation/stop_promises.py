@@ -79,7 +79,10 @@ class StopPromises(Watcher):
             and (kept.kind, kept.request, kept.drained) != ("stop", name, asked["drain"])
         ):
             self._break(f"{name} is answered with a checkpoint that is of {kept.kind} {kept.request}, drained {kept.drained}")
-        if asked["wanted"] == "stop" and kept.by_policy and not self._promises.is_public(kept):
+        if body["blocked"] is not None:
+            self._promises.counts["answered: blocked"] += 1
+        is_told = body["blocked"] is not None and not asked["drain"]
+        if asked["wanted"] == "stop" and kept.by_policy and not (is_told or self._promises.is_public(kept)):
             self._break(f"{name} is answered before checkpoint {kept.number} is public")
         if asked["wanted"] != "checkpoint":
             self._check_savepoint(name, kept, body["savepoint"])

@@ -15,7 +15,9 @@ from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.documents import (
     AttemptDocument,
+    BlockedPublication,
     CheckpointKind,
+    ErrorReport,
     Manifest,
     OnEnd,
     PipelineDocument,
@@ -75,6 +77,19 @@ def hourly(events, airlines): ...
 @pipeline.stage(sink=DeltaSink("{warehouse}/daily"))
 def daily(hourly): ...
 """
+
+
+BLOCKED = BlockedPublication(
+    checkpoint=CheckpointId(4),
+    since=NOW,
+    tries=3,
+    waiting=(DAILY,),
+    error=ErrorReport(
+        error="UnsupportedTableError", retry="never", failed="Sink daily: 7 rows break positive.", remedy="Drop the constraint."
+    ),
+    rows_kept_until=NOW,
+)
+"""A publication that the table of one sink refuses."""
 
 
 class UsedHome:

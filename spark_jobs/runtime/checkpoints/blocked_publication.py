@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import BlockedPublication, Manifest
+from spark_jobs.protocol.documents import BlockedPublication, Manifest, SinkResult
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.protocol.masking import Mask, masked_error
-from spark_jobs.protocol.reports import report_error
+from spark_jobs.protocol.reports import report_error, reported_error
 from spark_jobs.publication.blocked import StagedRows, staged_rows, waiting_sinks
-from spark_jobs.publication.holds import hold_ends
+from spark_jobs.publication.holds import hold_ends, may_heal
+from spark_jobs.publication.publisher import publish_due
+from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
@@ -44,6 +46,14 @@ class Retries:
         return self.tries > 0 and now_s >= self._due_s
 
 
+def staged_results(manifest: Manifest) -> dict[SinkName, SinkResult]:
+    """Returns what a checkpoint has left in its sinks of which nothing is public."""
+    return {
+        sink: SinkResult(table=cut.table, checkpoint=manifest.checkpoint, version=None, rows=cut.actions.rows)
+        for sink, cut in manifest.sinks.items()
+    }
+
+
 class Blocking:
     """Remembers what blocks the publications of an attempt.
 
@@ -53,20 +63,52 @@ class Blocking:
         tell: Called with what is blocked; None once nothing is.
     """
 
-    def __init__(self, home: Files, mask: Mask, tell: Callable[[BlockedPublication | None], None]) -> None:
+    def __init__(self, home: Files, mask: Mask, tell: Callable[[BlockedPublication | None], None] = lambda told: None) -> None:
         self._home, self._mask, self._tell = home, mask, tell
         self._retries = Retries()
-        self._told: BlockedPublication | None = None
+        self.told: BlockedPublication | None = None
+        """What people are told; None if nothing is blocked."""
         self._warned = False
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether the last publication has failed."""
-        return self._told is not None
 
     def is_due(self) -> bool:
         """Returns whether a blocked publication is to be tried now."""
         return self._retries.is_due(time.monotonic())
+
+    def publish(self, manifest: Manifest, publishers: Publishers) -> Mapping[SinkName, SinkResult]:
+        """Publishes a checkpoint by policy, and takes up which tables are held.
+
+        Raises:
+            StreamPipelineError: Not every sink is public that should be, and is not held; or rows that wait may be deleted soon.
+        """
+        published = publish_due(self._home, manifest.checkpoint, publishers)
+        if published.held:
+            self.is_held(manifest, published.held)
+        else:
+            self.got_through()
+        return published.results
+
+    def publish_or_block(self, manifest: Manifest, publishers: Publishers) -> Mapping[SinkName, SinkResult]:
+        """Publishes a checkpoint by policy, or takes up what blocks that: then no sink has a version.
+
+        Raises:
+            StreamPipelineError: It can never become public, or rows that wait may be deleted soon.
+        """
+        try:
+            return self.publish(manifest, publishers)
+        except StreamPipelineError as error:
+            if not may_heal(error):
+                raise
+            self.failed(manifest, error)
+            return staged_results(manifest)
+
+    def check_none_held(self) -> None:
+        """Refuses that tables are held: for a drain, after which nothing would publish their rows.
+
+        Raises:
+            StreamPipelineError: What a table has refused.
+        """
+        if self.told is not None:
+            raise reported_error(self.told.error)
 
     def is_held(self, manifest: Manifest, held: Mapping[SinkName, StreamPipelineError]) -> None:
         """Takes up that tables with a hold have refused a publication, and the others have it.
@@ -91,7 +133,7 @@ class Blocking:
         """
         self._retries.failed(time.monotonic())
         now = datetime.now(UTC)
-        before, waiting = self._told, waiting_sinks(manifest)
+        before, waiting = self.told, waiting_sinks(manifest)
         oldest = min(self._staged(manifest, waiting), key=lambda rows: rows.kept_until, default=None)
         told = BlockedPublication(
             checkpoint=before.checkpoint if before else manifest.checkpoint,
@@ -104,7 +146,7 @@ class Blocking:
         )
         if before is None or before.summary != told.summary:
             _LOG.warning("%s", told.summary)
-        self._told = told
+        self.told = told
         self._tell(told)
         if oldest is not None:
             oldest.check(manifest.checkpoint, now)
@@ -113,9 +155,9 @@ class Blocking:
     def got_through(self) -> None:
         """Takes up that everything that is due is public."""
         self._retries.got_through()
-        if self._told is not None:
+        if self.told is not None:
             _LOG.info("the publication is not blocked any more: everything that is due is public")
-            self._told, self._warned = None, False
+            self.told, self._warned = None, False
             self._tell(None)
 
     def _staged(self, manifest: Manifest, waiting: Sequence[SinkName]) -> Iterator[StagedRows]:

@@ -14,7 +14,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.home.savepoint_place import savepoint_place
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse, Wanted
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, SinkCut
+from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, Manifest, SinkCut
 from spark_jobs.protocol.errors import FencedError, NotFoundError, RejectedError, Retry, RunCancelledError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, SinkName
 from spark_jobs.protocol.masking import Mask, masked_error
@@ -39,6 +39,7 @@ class RequestedCheckpoints:
         timeout_s: How long it may take to make a savepoint of a checkpoint that is complete. A stop's takes as long as it takes.
         interval_s: Between two looks at the home.
         now_s: A clock.
+        blocked: Says which publication is blocked now, for the answers.
     """
 
     def __init__(
@@ -52,12 +53,13 @@ class RequestedCheckpoints:
         timeout_s: float = math.inf,
         interval_s: float = _INTERVAL_S,
         now_s: Callable[[], float] = time.monotonic,
+        blocked: Callable[[], BlockedPublication | None] = lambda: None,
     ) -> None:
         self._home = home
         self._store, self._requests = CheckpointStore(home), CheckpointRequests(home)
         self._attempt, self._mask = attempt, mask
         self._tables, self._exports = tables, Exports(home, check, timeout_s)
-        self._interval_s, self._now_s = interval_s, now_s
+        self._interval_s, self._now_s, self._blocked = interval_s, now_s, blocked
         self._look_at_s = now_s()
 
     def resume(self, head: Manifest | None) -> None:
@@ -268,6 +270,7 @@ class RequestedCheckpoints:
                 if request.wanted is Wanted.STOP and error.retry is not Retry.NEVER:
                     raise  # the stop waits for it
                 return self._failure(request, error)
+        blocked = self._blocked()
         return CheckpointResponse(
             request=request.request,
             attempt=self._attempt,
@@ -276,7 +279,8 @@ class RequestedCheckpoints:
             sinks=dict(sinks),
             savepoint=savepoint,
             drained=manifest.drained,
-            behind=manifest.sinks_behind,
+            behind=tuple(sorted({*manifest.sinks_behind, *(blocked.held if blocked else ())})),
+            blocked=blocked,
             answered_at=datetime.now(UTC),
         )
 

@@ -105,8 +105,10 @@ class Stop:
             raise ValueError(f"{action.value} comes after the checkpoint")
         elif action is Action.SAVE:
             self._savepoint = self._answers.save(self._request, self._manifest)
+        elif action is Action.PUBLISH and self._request.drain:
+            self._pipeline.publish_drained(self._manifest)
         elif action is Action.PUBLISH:
-            self._pipeline.publish(self._manifest)
+            self._pipeline.publish_or_keep(self._manifest)
         else:
             self._answers.ended_with(self._asked, self._manifest)
 

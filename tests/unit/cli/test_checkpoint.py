@@ -11,15 +11,16 @@ import pytest
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.liveness import holding
 from spark_jobs.home.layout import DRIVER_LOCK
+from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.errors import DeadlineExceededError
-from spark_jobs.protocol.ids import AttemptNumber
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.storage.files import Files
-from tests.support.command_line import FLIGHTS, UsedHome, document, spark_jobs
-from tests.support.staged_pipeline import HOURLY
+from tests.support.command_line import BLOCKED, FLIGHTS, UsedHome, document, spark_jobs
+from tests.support.staged_pipeline import DAILY, HOURLY, NOW
 
 LIVE = FLIGHTS.replace('bounded=True, event_time="at"', "bounded=False")
 
@@ -126,3 +127,17 @@ def test_it_is_refused_where_nobody_is_at_work(tmp_path: Path, monkeypatch: pyte
     home.begin()
     shown = ask(home)
     assert (shown.exit_code, "No attempt is at work" in shown.stderr) == (2, True)
+
+
+def test_an_answer_says_which_publication_is_blocked_and_which_tables_show_less(running: UsedHome) -> None:
+    requests, name = CheckpointRequests(running.files), RequestId("checkpoint-mine")
+    requests.ask(name)
+    answer = CheckpointResponse(
+        request=name, attempt=AttemptNumber(1), checkpoint=CheckpointId(4), answered_at=NOW, behind=(DAILY,), blocked=BLOCKED
+    )
+    requests.answer(answer)
+    shown = " ".join(spark_jobs("checkpoint", "--home", running.url, "--request", "mine").stdout.split())
+    assert f"{BLOCKED.summary} A pipeline that is at work tries again; else the next start does." in shown
+    assert "The tables of daily show less than the others" in shown
+    told = document(spark_jobs("checkpoint", "--home", running.url, "--request", "mine", "--output", "json"))
+    assert (told["behind"], told["blocked"]["waiting"]) == (["daily"], ["daily"])

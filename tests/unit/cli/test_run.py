@@ -36,7 +36,7 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.files import local_path
 from spark_jobs.storage.open import open_files
 from tests.support import small_pipeline
-from tests.support.command_line import UsedHome, document, spark_jobs
+from tests.support.command_line import BLOCKED, UsedHome, document, spark_jobs
 from tests.support.secret_shapes import CORE, SHAPES
 
 QUOTING = """
@@ -305,7 +305,10 @@ def test_a_run_that_was_stopped_is_answered_as_it_was_though_others_have_gone_on
         assert (answer["run"], answer["ran"], answer["checkpoint"]) == ("monday", False, 1)
         assert answer["sinks"] == {sink: result.model_dump() for sink, result in sinks.items()}
         assert (answer["manifest"] is None, answer["completed_at"] is None) == (discarded, discarded)
-        assert ("was discarded since" in run(interrupted, *asked).stdout) is discarded
+        assert answer["blocked"]["waiting"] == ["daily"]
+        shown = run(interrupted, *asked).stdout
+        assert ("was discarded since" in shown) is discarded
+        assert BLOCKED.summary in " ".join(shown.split())
 
 
 def success(request: StartRequest, sinks: dict[SinkName, SinkResult]) -> StartResponse:
@@ -315,6 +318,7 @@ def success(request: StartRequest, sinks: dict[SinkName, SinkResult]) -> StartRe
         run=request.run,
         checkpoint=CheckpointId(1),
         sinks=sinks,
+        blocked=BLOCKED,
         answered_at=datetime.now(UTC),
     )
 

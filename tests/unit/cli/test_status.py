@@ -4,7 +4,6 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.documents import (
-    BlockedPublication,
     CheckpointKind,
     ErrorReport,
     InputLag,
@@ -16,10 +15,10 @@ from spark_jobs.protocol.documents import (
     StopStatus,
 )
 from spark_jobs.protocol.errors import RunCancelledError
-from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, IncarnationId, RequestId, RunId, SinkName, StageName
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, IncarnationId, RequestId, RunId, StageName
 from spark_jobs.protocol.states import StopState
 from spark_jobs.storage.files import Files
-from tests.support.command_line import UsedHome, a_try, document, spark_jobs
+from tests.support.command_line import BLOCKED, UsedHome, a_try, document, spark_jobs
 from tests.support.staged_pipeline import NOW
 
 
@@ -237,13 +236,7 @@ def test_a_home_that_is_a_file_is_refused_by_that(unused: UsedHome) -> None:
 
 
 def test_a_blocked_publication_is_shown_with_its_reason_its_remedy_and_how_long_its_rows_are_kept(interrupted: UsedHome) -> None:
-    error = ErrorReport(
-        error="UnsupportedTableError", retry="never", failed="Sink daily: 7 rows break positive.", remedy="Drop the constraint."
-    )
-    blocked = BlockedPublication(
-        checkpoint=CheckpointId(4), since=NOW, tries=3, waiting=(SinkName("daily"),), error=error, rows_kept_until=NOW
-    )
-    status = Status(attempt=AttemptNumber(1), run=RunId("monday"), state=RunState.RUNNING, updated_at=NOW, blocked=blocked)
+    status = Status(attempt=AttemptNumber(1), run=RunId("monday"), state=RunState.RUNNING, updated_at=NOW, blocked=BLOCKED)
     write_status(interrupted.files, status)
     shown = " ".join(spark_jobs("status", "--home", interrupted.url).stdout.split())
     for part in ("7 rows break positive.", "Waiting: daily.", "Drop the constraint.", "rows kept until 2026-01-01 00:00:00 UTC"):

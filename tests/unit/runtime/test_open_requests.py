@@ -11,13 +11,16 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.home.layout import savepoint_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
-from spark_jobs.protocol.documents import CheckpointKind, Publish, StartRequest
+from spark_jobs.protocol.documents import CheckpointKind, HoldLimits, Publish, StartRequest
+from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_request_id
 from spark_jobs.protocol.masking import unmasked
+from spark_jobs.publication import publisher
+from spark_jobs.runtime.checkpoints import blocked_publication
 from spark_jobs.runtime.open_requests import OpenRequests
 from spark_jobs.storage.files import create_document
 from tests.support.savepoint_site import SavepointSite
-from tests.support.staged_pipeline import NOW
+from tests.support.staged_pipeline import HOURLY, NOW
 from tests.unit.control.test_channel import attempt
 
 LIVE = AttemptNumber(2)
@@ -25,6 +28,10 @@ LIVE = AttemptNumber(2)
 
 def no_spark() -> SparkSession:
     raise AssertionError("nothing is to be published")
+
+
+def refusing(*_: Any, **__: Any) -> None:
+    raise UnsupportedTableError("It refuses.")
 
 
 FINAL = {"checkpoint_kind": CheckpointKind.FINAL, "publish": Publish.FINAL}
@@ -78,6 +85,39 @@ def test_a_drain_is_answered_with_a_final_checkpoint_that_is_drained_and_refused
     name = ended.ask(Wanted.STOP, drain=True)
     ended.start()
     assert (ended.answer(name).error is None) is drained
+
+
+def test_a_stop_whose_publication_is_blocked_is_complete_and_its_answer_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = Ended(tmp_path, checkpoint_kind=CheckpointKind.STOP, publish=Publish.EVERY_CHECKPOINT, request="stop-mine")
+    name = ended.ask(Wanted.STOP)
+    monkeypatch.setattr(publisher, "prepare", refusing)
+    monkeypatch.setattr(blocked_publication, "staged_rows", lambda *_: None)  # those of the sample are from 2023
+    ended.start()
+    answer = ended.answer(name)
+    assert (answer.checkpoint, answer.error, answer.sinks[HOURLY].version) == (ended.head.checkpoint, None, None)
+    assert answer.savepoint is not None
+    assert answer.blocked is not None
+    assert (answer.blocked.waiting, answer.blocked.error.failed) == ((HOURLY,), "It refuses.")
+
+
+STOPPED: dict[str, Any] = {"checkpoint_kind": CheckpointKind.STOP, "publish": Publish.EVERY_CHECKPOINT}
+HELD: dict[str, Any] = {"cut": {"hold": HoldLimits(time_ms=10**12, size_bytes=None)}}
+
+
+@pytest.mark.parametrize("changes", [STOPPED | {"drained": True}, STOPPED | {"drained": True} | HELD, {}])
+def test_a_drain_and_a_run_that_has_ended_wait_until_their_rows_are_public(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    """Nothing that follows would publish them, or somebody counts on them."""
+    ended = Ended(tmp_path, request="stop-mine", **changes)
+    name = ended.ask(Wanted.STOP, drain=True)
+    monkeypatch.setattr(publisher, "prepare", refusing)
+    monkeypatch.setattr(blocked_publication, "staged_rows", lambda *_: None)  # those of the sample are from 2023
+    with pytest.raises(UnsupportedTableError):
+        ended.start()
+    assert ended.requests.answer_of(name) is None
 
 
 def test_what_is_asked_for_after_the_final_checkpoint_is_turned_down(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_people_are_told_what_failed_since_when_who_waits_and_what_to_do_without
         "Sink hourly: 7 rows break ***. Waiting: hourly, daily. Drop the constraint."
     )
     assert told.rows_kept_until == STAGED + timedelta(days=7)
-    assert blocked.blocking.is_blocked
+    assert blocked.blocking.told is told
 
 
 def test_a_later_try_keeps_the_time_and_the_checkpoint_of_the_first_and_has_the_newest_error(blocked: Blocked) -> None:
@@ -100,7 +100,7 @@ def test_once_it_gets_through_people_are_told_that_nothing_is_blocked_once(block
     blocked.blocking.got_through()
     blocked.blocking.got_through()
     assert blocked.told[1:] == [None]
-    assert not blocked.blocking.is_blocked
+    assert blocked.blocking.told is None
 
 
 def test_what_says_the_same_is_logged_once_and_old_rows_are_warned_of_once(

@@ -42,6 +42,7 @@ class World:
         self.done: list[str] = []
         self.told: list[StopState] = []
         self.answers: dict[RequestId, str] = {}
+        self.may_be_blocked = False
 
     def run(self, *others: CheckpointRequest) -> Manifest | None:
         return Stop([self.request, *others], cast(RunningPipeline, self), cast(RequestedCheckpoints, self), self.tell).run()
@@ -72,7 +73,11 @@ class World:
         self._do("save")
         return "file:///savepoint"
 
-    def publish(self, manifest: Manifest) -> None:
+    def publish_drained(self, manifest: Manifest) -> None:
+        self._do("publish")
+
+    def publish_or_keep(self, manifest: Manifest) -> None:
+        self.may_be_blocked = True
         self._do("publish")
 
     def ended_with(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
@@ -100,6 +105,13 @@ def test_each_step_is_done_once_in_its_order_and_told(drain: bool) -> None:
     assert world.done == ["check", "quiesce", *flushed, "checkpoint", "save", "publish", "answer"]
     assert world.told[-1] is StopState.STOPPED
     assert (StopState.DRAINED in world.told) is drain
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_blocked_publication_keeps_no_stop_from_its_end_but_a_drain_after_which_nothing_publishes(drain: bool) -> None:
+    world = World(drain=drain)
+    world.run()
+    assert world.may_be_blocked is not drain
 
 
 def test_all_who_had_asked_get_its_checkpoint_but_another_stop_which_is_told_who_was_first() -> None:
