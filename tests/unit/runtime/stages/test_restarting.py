@@ -140,15 +140,15 @@ SAME_BATCH = "Batch 7 of stage 'hourly' was computed twice and came to 3 rows af
 
 @pytest.mark.usefixtures("spark_runs")
 @pytest.mark.parametrize("lasts_s", [1.0, HOURS_S])
-def test_by_default_a_batch_that_fails_at_each_try_ends_the_stage_however_long_it_takes(lasts_s: float) -> None:
+@pytest.mark.parametrize("error", [InterruptedRunError(SAME_BATCH), ConnectionError("its code finds no service")])
+def test_by_default_a_batch_that_fails_at_each_try_ends_the_stage_however_long_it_takes(error: Exception, lasts_s: float) -> None:
     failing = Failing(settings=DEFAULT)
     for _ in range(20):
-        failing.fails(InterruptedRunError(SAME_BATCH))
+        failing.fails(error)
         failing.now_s += lasts_s
-    with pytest.raises(
-        RestartsExhaustedError, match="allows 20 restarts in a row. The last failure was InterruptedRunError: Batch 7"
-    ):
-        failing.fails(InterruptedRunError(SAME_BATCH))
+    last = f"allows 20 restarts in a row. The last failure was {type(error).__name__}: "
+    with pytest.raises(RestartsExhaustedError, match=last):
+        failing.fails(error)
 
 
 @pytest.mark.usefixtures("spark_runs")
