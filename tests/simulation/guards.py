@@ -272,10 +272,10 @@ _UNALIGNED = Plan(unaligned=True)
 GUARDS = [
     Guard("publication walks the parent chain from the table's version [chain]", _only_the_newest, _PUBLISHED_LATE, _quiet),
     Guard("the child of k is k + 1 [dense]", _skip_taken_numbers, hint=4),
-    Guard("an incarnation has one first checkpoint [dense]", _always_a_new_first_number, hint=7),
+    Guard("an incarnation has one first checkpoint [dense]", _always_a_new_first_number, hint=6),
     Guard("an attempt sweeps only after a manifest that it created [sweepafter]", _sweep_before_the_manifest, hint=11),
     Guard("a checkpoint goes without what others name [gcnames]", _forget_who_else_names_it, hint=4),
-    Guard("what a failed try keeps stays until its number is settled [failkeep]", _unsettled_tries_go, _LONG, _AT_STATE, hint=26),
+    Guard("what a failed try keeps stays until its number is settled [failkeep]", _unsettled_tries_go, _LONG, _AT_STATE, hint=53),
     Guard(
         "what is not public is not discarded",
         _what_is_not_public_goes,
@@ -287,7 +287,7 @@ GUARDS = [
         _any_work_directory,
         _RUNS_ON,
         _late_or_killed_before_it_has_a_checkpoint,
-        hint=26,
+        hint=97,
     ),
     Guard("in place only on the host that has not gone down", _any_host, hint=33),
     Guard("nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=0),
@@ -297,7 +297,7 @@ GUARDS = [
     Guard("a table that refuses ends no pipeline", _every_refusal_ends_it, _REFUSES, _quiet),
     Guard("a table that refuses ends no start", _every_refusal_ends_a_start, _REFUSES, _quiet, hint=1),
     Guard("a blocked publication is tried again", _it_is_never_tried_again, replace(_REFUSES, rows=50), _quiet),
-    Guard("the table that is behind is published first", _who_is_behind_does_not_come_first, _REFUSES, _quiet, hint=3),
+    Guard("the table that is behind is published first", _who_is_behind_does_not_come_first, _REFUSES, _quiet, hint=1),
     Guard("a hold lets the other tables go on", _all_wait_for_a_table_with_a_hold, _HELD, _quiet),
     Guard("a hold ends", _a_hold_lasts_for_ever, _HELD, _quiet),
     Guard("a hold ends where too much waits", _a_hold_takes_any_amount, _HELD_SHORT, _quiet),
@@ -322,6 +322,6 @@ GUARDS = [
     Guard("who has rows in flight before it is named", _who_has_rows_in_flight_is_not_named, _UNALIGNED, _quiet),
     Guard("a checkpoint carries what a round has staged before it", _nothing_is_carried, _LONG_ROUNDS, _quiet, hint=0),
     Guard("what a checkpoint carries stays", _carried_files_go, _LONG_ROUNDS, _quiet, hint=0),
-    Guard("what discarded checkpoints have named stays", _what_was_named_before_goes, _LONG_PUBLIC, _quiet, hint=0),
+    Guard("what discarded checkpoints have named stays", _what_was_named_before_goes, _LONG_PUBLIC, _quiet, hint=9),
     Guard("files in flight stay", _in_flight_files_go, replace(_LONG, unaligned=True, between=True), hint=28),
 ]
