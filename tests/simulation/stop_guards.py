@@ -138,7 +138,7 @@ STOP_GUARDS = [
         _stops_are_answered_at_once,
         _DRAINS,
         chaos_of_stops,
-        hint=205,
+        hint=1109,
     ),
     Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=112),
     Guard(
