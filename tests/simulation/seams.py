@@ -130,7 +130,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         ),
         *((module, "begin", partial(SimulatedFuture, world)) for module in (answers, publishing)),
         (checkpoint_try, "beside", lambda work, meanwhile: work()),
-        *((module, "in_time", lambda work, *_: work()) for module in (checkpoint_try, exports, try_history)),
+        *((module, "in_time", lambda work, *_: work()) for module in (checkpoint_try, exports, running_pipeline, try_history)),
         *((module, "uuid4", world.uuid4) for module in (codec, delta_rs, ids, open_storage)),
         (private_log, "Lock", lambda: SimulatedLock(world)),
         *((module, "datetime", datetime_in(world)) for module in (blocked_publication, requested_checkpoints)),
