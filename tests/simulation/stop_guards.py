@@ -106,14 +106,14 @@ _IN_A_DRAIN = "create stages/again/checkpoint/offsets/"
 _GIVING_UP = replace(_NONE, freezes=3, faults=12, at=("create history/", "create answers/stop"), frozen_steps=(500, 4_000))
 _ROUNDS = Plan(bounded=True, rows=ROWS, windows=True, stops=(Ask(Wanted.SAVEPOINT),))
 STOP_GUARDS = [
-    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=299),
-    Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=0),
+    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=112),
+    Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=34),
     Guard(
         "a stop that did not finish is rolled forward",
         _nobody_rolls_forward,
         _DRAINS,
         _killed_at("create answers/stop"),
-        hint=0,
+        hint=28,
     ),
     Guard("of two stops one wins", _all_stops_win, _STOPS, lambda: replace(_NONE), hint=2),
     Guard(
@@ -121,29 +121,29 @@ STOP_GUARDS = [
         _drains_go_on_from_the_checkpoint,
         _DRAINS,
         chaos_of_stops,
-        hint=6,
+        hint=111,
     ),
     Guard(
         "an attempt that takes over stops takes the next number first",
         _stops_are_answered_at_once,
         _DRAINS,
         chaos_of_stops,
-        hint=205,
+        hint=539,
     ),
-    Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=129),
+    Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=40),
     Guard(
         "a stop whose checkpoint is there has not failed",
         _what_fails_is_told,
         _STOPS,
         lambda: replace(_NONE, faults=30),
-        hint=168,
+        hint=1,
     ),
     Guard(
         "whoever makes a savepoint leaves what is right",
         _an_export_begins_anew,
         _SAVING,
         _frozen_at("create savepoint.json"),
-        hint=5,
+        hint=7,
     ),
     Guard("a stop is public before it is answered", _answered_before_it_is_public, _STOPS, lambda: replace(_NONE)),
 ]
