@@ -10,7 +10,7 @@ from spark_jobs.control.losses import LedgerEntry, LossState
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.documents import BlockedPublication, Manifest, SinkResult, StartResponse, Status, TidiedInput
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, InputName, LossId, RunId, SinkName
-from spark_jobs.protocol.losses import rows_at_most, said
+from spark_jobs.protocol.losses import Loss, rows_at_most, said
 from spark_jobs.publication.publisher import Publication
 from spark_jobs.storage.files import Files
 
@@ -49,18 +49,19 @@ def run_facts(
         "sinks": _results(answer.sinks),
         "behind": _behind(manifest, answer.blocked),
         "blocked": _blocked(answer.blocked),
-        "losses": [
-            {
-                "loss": loss.id,
-                "source": loss.input,
-                "stage": loss.stage,
-                "rows_at_most": rows_at_most(loss),
-                "open": loss.id in open_losses,
-                "lost": said(loss),
-            }
-            for loss in losses
-        ],
+        "losses": [loss_facts(loss) | {"open": loss.id in open_losses} for loss in losses],
         "tidied": {name: {"tidied_at": each.tidied_at.isoformat(), "left": list(each.left)} for name, each in tidied.items()},
+    }
+
+
+def loss_facts(loss: Loss) -> dict[str, Any]:
+    """Returns what a loss is: ``loss``, its id in the ledger, ``source``, ``stage``, ``rows_at_most`` and, in words, ``lost``."""
+    return {
+        "loss": loss.id,
+        "source": loss.input,
+        "stage": loss.stage,
+        "rows_at_most": rows_at_most(loss),
+        "lost": said(loss),
     }
 
 

@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from airflow_provider.facts import loss_facts
 from airflow_provider.triggers.home_events import HomeEventTrigger
 from airflow_provider.waits.new_losses import LossSearch
 from spark_jobs.home.layout import position_of_loss
 from spark_jobs.protocol.documents import RecordedLoss
 from spark_jobs.protocol.ids import LossId, PipelineUuid
-from spark_jobs.protocol.losses import rows_at_most, said
 from spark_jobs.storage.files import Files
 
 
@@ -18,7 +18,8 @@ class LossTrigger(HomeEventTrigger[tuple[PipelineUuid, RecordedLoss]]):
     ``rows_at_most`` (None where nothing tells) and, in words, ``lost``. Events coalesce: a DAG that was busy sees several as one run.
 
     What was sent is kept in the asset's state store: a triggerer that is started anew goes on after it. One that dies within seconds
-    of an event may send that event twice, never not at all. Where nothing is kept yet, all open losses are sent.
+    of an event may send that event twice, never not at all. Where nothing is kept yet, all open losses are sent; Airflow below 3.3
+    keeps nothing, so that each start of a triggerer sends them.
 
     Args:
         home: The pipeline's home, inside the connection's home roots; a relative one starts at the first root.
@@ -42,15 +43,7 @@ class LossTrigger(HomeEventTrigger[tuple[PipelineUuid, RecordedLoss]]):
     def payload(self, found: tuple[PipelineUuid, RecordedLoss]) -> dict[str, Any]:
         """See :meth:`HomeEventTrigger.payload`."""
         _, recorded = found
-        loss = recorded.loss
-        return {
-            "loss": loss.id,
-            "source": loss.input,
-            "stage": loss.stage,
-            "run": recorded.run,
-            "rows_at_most": rows_at_most(loss),
-            "lost": said(loss),
-        }
+        return loss_facts(recorded.loss) | {"run": recorded.run}
 
     def position(self, found: tuple[PipelineUuid, RecordedLoss]) -> dict[str, Any]:
         """See :meth:`HomeEventTrigger.position`."""

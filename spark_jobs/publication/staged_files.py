@@ -44,5 +44,6 @@ def missing_files(uri: str, adds: Iterable[Mapping[str, Any]]) -> list[str]:
     files = table_files(uri)
     root: Path | str = files.local() or files.url
     named = [(unquote(add["path"]), int(add["size"])) for add in adds]
-    found = at_once([partial(files.size_bytes, path) for path, _ in named])
+    looks = [partial(files.size_bytes, path) for path, _ in named]
+    found = at_once(looks) if files.local() is None else [look() for look in looks]  # a disk answers sooner than a thread begins
     return [f"{root}/{path}" for (path, size_bytes), here in zip(named, found, strict=True) if here != size_bytes]

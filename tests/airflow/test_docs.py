@@ -115,6 +115,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "sensors_control": CONTROL,
         "sessions": ["run"],
         "shop": ["run", "tell"],
+        "shop_project": ["run"],
         "shop_control": CONTROL,
         "sized": ["run"],
         "stop_sensors": ["stop"],
@@ -123,7 +124,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "visits": ["run", "approve", "open_losses", "accept", "look"],
         "watches_orders": ["read"],
     }
-    assert len(shown) == 21
+    assert len(shown) == 24
 
 
 @pytest.mark.parametrize("kind", [*OPERATORS, PublicationTrigger, LossTrigger, control_dag])

@@ -1,7 +1,5 @@
 """The trigger that watches what a pipeline leaves out of its sources."""
 
-import asyncio
-from contextlib import aclosing
 from typing import Any, cast
 
 import pytest
@@ -18,7 +16,7 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import restarted
-from tests.airflow.test_publication_trigger import QUICK, StateStore, next_event
+from tests.airflow.test_publication_trigger import QUICK, StateStore, events_of
 from tests.support.documents import SAMPLES
 
 (ATTEMPT,) = (sample for sample in SAMPLES if isinstance(sample, AttemptDocument))
@@ -70,21 +68,6 @@ def test_a_search_goes_on_after_what_was_seen_of_the_same_pipeline_only(files: F
         lose(files, 3, round_number)
     assert found_by(LossSearch(files, uuid(files), (RoundNumber(2), 1))) == ["10-1"]
     assert found_by(LossSearch(files, PipelineUuid("another"), (RoundNumber(10), 1))) == ["2-1", "10-1"]
-
-
-def events_of(trigger: LossTrigger, *steps: Any) -> list[dict[str, Any]]:
-    """An event for each step that is taken while the trigger waits for it."""
-
-    async def work() -> list[dict[str, Any]]:
-        found = []
-        async with aclosing(cast(Any, trigger.run())) as events:
-            for step in steps:
-                event = asyncio.create_task(next_event(events))
-                await asyncio.to_thread(step)
-                found.append(await event)
-        return found
-
-    return asyncio.run(work())
 
 
 def a_trigger(store: StateStore) -> LossTrigger:

@@ -11,6 +11,7 @@ from airflow.sdk import Asset
 from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 from airflow.triggers.base import TriggerEvent
 
+from airflow_provider.triggers.home_events import HomeEventTrigger
 from airflow_provider.triggers.publication import PublicationTrigger
 from airflow_provider.waits.looking import Listing, ListingLook
 from airflow_provider.waits.public_checkpoints import PublicationSearch
@@ -134,7 +135,7 @@ async def next_event(events: AsyncIterator[TriggerEvent]) -> dict[str, Any]:
     return payload
 
 
-def events_of(trigger: PublicationTrigger, *steps: Any) -> list[dict[str, Any]]:
+def events_of(trigger: HomeEventTrigger[Any], *steps: Any) -> list[dict[str, Any]]:
     """An event for each step that is taken while the trigger waits for it."""
 
     async def work() -> list[dict[str, Any]]:

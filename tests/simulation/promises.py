@@ -421,9 +421,11 @@ class Promises(Watcher):
         return 0 if data is None else int(json.loads(data.decode().split("\n")[2])["reservoirVersion"])
 
     def _channel(self, channel: dict[str, Any]) -> Iterable[str]:
+        """Returns the files that a restore reads again: those of batches before the first one are named for what comes after them."""
         lines = (self._site.disk.get(f"{HOME}/{channel['path']}") or b"").splitlines()
         staged_in = channel["staged_in"].removeprefix("file://")
-        return (f"{staged_in}/{add['path']}" for line in map(json.loads, lines) for add in line["adds"])
+        batches = [line for line in map(json.loads, lines) if line["batch"] >= channel["first"]]
+        return (f"{staged_in}/{add['path']}" for line in batches for add in line["adds"])
 
     def _files(self, kept: Kept) -> Iterable[str]:
         staged = [*kept.added.values(), *kept.carried.values()]

@@ -304,7 +304,7 @@ def test_a_savepoint_after_a_drain_goes_on_with_a_new_source(site: Site, request
     def drained(options: RunOptions | None = None, *target: object) -> None:
         with Running(site.spark, pipeline, site.home, options=options) as running:
             running.until(lambda: running.status and running.status.stages[StageName("windows")].rows_in >= len(numbers))
-            assert spark_jobs("stop", "--home", site.home, "--drain", *target).exit_code == 0
+            assert (told := spark_jobs("stop", "--home", site.home, "--drain", *target)).exit_code == 0, told.output
             running.stopped()
 
     numbers = [0, 1, 12]

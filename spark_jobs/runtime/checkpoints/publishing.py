@@ -155,15 +155,15 @@ class Publishing:
                 self._reached_before = dict(self._reached)
             self._begin(_CHECK, newest, partial(self._publisher.check, newest), partial(self._pass, newest))
         for sink in sinks:
-            target = self._target(sink, sinks)
-            if target is not None and self._reached.get(sink, _NONE) < target.checkpoint:
+            target = self._target(sink)
+            if target is not None and sink in target.sinks and self._reached.get(sink, _NONE) < target.checkpoint:
                 reached = partial(self._reach, sink, target)
                 self._begin(f"sink {sink}", target, partial(self._publisher.publish_sink, target, sink), reached)
 
-    def _target(self, sink: SinkName, sinks: list[SinkName]) -> Manifest | None:
+    def _target(self, sink: SinkName) -> Manifest | None:
         """Returns the checkpoint that a sink is to go to: the one at which all meet, or the newest if it has that one."""
         meeting, checked = self._meeting, self._checked
-        if meeting is None or all(self._reached.get(each, _NONE) >= meeting.checkpoint for each in sinks):
+        if meeting is None or all(self._reached.get(each, _NONE) >= meeting.checkpoint for each in _following(meeting)):
             meeting = self._meeting = checked
         return meeting if meeting is not None and self._reached.get(sink, _NONE) < meeting.checkpoint else checked
 

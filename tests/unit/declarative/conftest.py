@@ -5,6 +5,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from pyspark import SparkContext
 
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.api.pipeline import Pipeline
@@ -37,6 +38,12 @@ class Project:
             self.load().graph()
         assert caught.value.remedy
         return caught.value
+
+
+@pytest.fixture(autouse=True)
+def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a project be loaded before Spark starts, as a driver does: tests before may have left a context in this process."""
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
 
 
 @pytest.fixture

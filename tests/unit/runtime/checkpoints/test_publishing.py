@@ -65,6 +65,7 @@ class Pipeline:
         begun_at: int = 0,
         shown: int | None = None,
         is_blocked: bool = False,
+        begun_with: Sequence[SinkName] | None = None,
     ) -> None:
         self._sinks = {sink: a_sink_cut(sink) for sink in sinks}
         self.ended: set[tuple[str, int]] = set()
@@ -82,7 +83,8 @@ class Pipeline:
         self.newest = begun_at
         self._shown = shown
         monkeypatch.setattr(publishing, "begin", self._begin)
-        parent = self.manifest(begun_at) if begun_at else None
+        had = sinks if begun_with is None else begun_with
+        parent = a_manifest(begun_at, sinks={sink: self._sinks[sink] for sink in had}) if begun_at else None
         self.publishing = Publishing(self, cast(Blocking, self.blocked), self._check_live, parent)
 
     def manifest(self, number: int) -> Manifest:
@@ -166,6 +168,15 @@ class Pipeline:
 @pytest.fixture
 def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     return Pipeline(monkeypatch)
+
+
+@pytest.mark.parametrize("begun_with", [(), (APPENDED,)])
+def test_a_sink_that_the_checkpoint_before_lacks_begins_with_the_first_one_that_has_it(
+    begun_with: Sequence[SinkName], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(monkeypatch, begun_at=4, shown=4, begun_with=begun_with)
+    pipeline.complete()
+    assert sorted(pipeline.begun) == [(APPENDED, 5), (MERGED, 5)]
 
 
 def test_checkpoints_complete_while_a_sink_is_published_and_the_others_follow_them(pipeline: Pipeline) -> None:
