@@ -216,7 +216,7 @@ ACTIONS = [
         by_spark=("OPTIMIZE {table}",),
     ),
     Action(
-        "VACUUM LITE, whatever the retention",
+        "VACUUM LITE, with any retention",
         append=RIGHT,
         complete=RIGHT,
         upsert=RIGHT,
@@ -339,14 +339,14 @@ ACTIONS = [
         by_spark=("RESTORE TABLE {table} TO VERSION AS OF 0",),
     ),
     Action(
-        "makes a clone of it",
+        "clones it",
         append=RIGHT,
         complete=RIGHT,
         upsert=RIGHT,
         by_spark=("CREATE TABLE {beside} SHALLOW CLONE {table}",),
     ),
     Action(
-        "empties it and makes it a clone of another",
+        "empties it and turns it into a clone of another table",
         append=RIGHT,
         complete=REPLACED,
         upsert=RIGHT,
@@ -378,7 +378,7 @@ ACTIONS = [
         by_spark=(REMOVE,),
     ),
     Action(
-        "drops it and makes it anew",
+        "drops and recreates it",
         append=UNSUPPORTED,
         complete=UNSUPPORTED,
         upsert=UNSUPPORTED,

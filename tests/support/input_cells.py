@@ -22,7 +22,7 @@ class Source(StrEnum):
 class Event(StrEnum):
     """What happens to it."""
 
-    MADE_ANEW = "made anew"
+    MADE_ANEW = "recreated"
     MOVED = "moved"
     SHRUNK = "shrunk"
     EXPIRED = "expired"
@@ -35,7 +35,7 @@ class Event(StrEnum):
     ROWS_UPDATED = "rows updated"
     ROWS_REPLACED = "rows replaced"
     LATE = "late"
-    MOVED_COLUMNS = "columns at other places"
+    MOVED_COLUMNS = "columns in another order"
     EMPTY = "empty"
     MISSING = "missing"
 
@@ -45,9 +45,9 @@ class Outcome(StrEnum):
 
     RIGHT = "right rows"
     """It ends with all rows that were pinned."""
-    REFUSED = "refused before"
+    REFUSED = "refused"
     """The next start is refused before anything is staged; it goes on as :attr:`Cell.remedy` says."""
-    FAILS = "fails and goes on"
+    FAILS = "fails, then continues"
     """The next start fails before anything is public; it goes on as :attr:`Cell.remedy` says."""
 
 
@@ -55,8 +55,8 @@ class Remedy(StrEnum):
     """With what a round goes on."""
 
     NONE = ""
-    BACK = "what was there is put back"
-    WRITTEN = "the file is written anew"
+    BACK = "restore the old input"
+    WRITTEN = "rewrite the file"
     ACCEPT = "`--accept-data-loss`"
     NEW = "`--new-source`"
 
