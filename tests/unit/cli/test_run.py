@@ -154,7 +154,7 @@ def test_what_a_run_left_is_shown_with_its_late_rows(unused: UsedHome, monkeypat
     answered(unused, monkeypatch)
     shown = run(unused, *unused.params)
     assert shown.exit_code == 0
-    assert "5 rows of the checkpoint came late in stage hourly" in shown.stdout
+    assert "5 rows of the checkpoint were late in stage hourly" in shown.stdout
     assert "rows of the round" in shown.stdout
     assert f"{unused.url}/manifests/1.json" in shown.stdout
 
@@ -200,7 +200,7 @@ def test_the_command_lines_settings_go_before_the_pipelines(unused: UsedHome, mo
         (["--request", "start-1", "--max-in-flight-bytes", "2"], "--max-in-flight-bytes"),
         (["--checkpoint-interval", "soon"], "checkpoint interval='soon' is not an interval"),
         (["--retained", "0"], "checkpoint retained=0 is not a whole number above 0"),
-        (["--unaligned", "--aligned-timeout", "1 second"], "aligned_timeout= says when an aligned checkpoint becomes"),
+        (["--unaligned", "--aligned-timeout", "1 second"], "aligned_timeout= is for aligned checkpoints"),
         (["--adopt-offsets", "old"], "no value"),
         (["--adopt-offsets", "flights=old", "--adopt-offsets", "flights=older"], "twice"),
     ],
@@ -463,7 +463,7 @@ def test_spark_submit_is_told_which_options_came_too_late(unused: UsedHome) -> N
     arguments = ["run", unused.entry, "--home", unused.url, *unused.params, "--driver-memory", "1g"]
     refused = CliRunner().invoke(app, arguments, obj=SUBMITTED)
     assert refused.exit_code == 2
-    assert "--driver-memory came too late" in refused.stderr
+    assert "--driver-memory cannot be set any more" in refused.stderr
     assert unused.files.names("") == []
 
 
