@@ -17,7 +17,7 @@ def table() -> str:
     """The page's table."""
     modes = [mode.value for mode in MODES]
     header = ["a table with", *(f"`{mode}`" for mode in modes), "read by"]
-    rows = [_row(feature) for feature in FEATURES] + [[refused.title, *[_REFUSED] * len(modes), "nobody"] for refused in REFUSED]
+    rows = [_row(feature) for feature in FEATURES] + [[refused.title, *[_REFUSED] * len(modes), "none"] for refused in REFUSED]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in [header, ["---"] * len(header), *rows])
 
 
