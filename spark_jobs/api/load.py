@@ -79,7 +79,8 @@ def _load(text: str, mistakes: Mistakes, settings: Mapping[str, str]) -> Pipelin
     location = locate_pipeline(text)
     if location.file is not None and not location.file.is_file():
         neighbours = sorted(path.name for path in location.folder.glob(f"*{location.file.suffix}"))
-        raise refused_entry(text, f"the file {location.file} does not exist.", suggestion(location.file.name, neighbours))
+        remedy = suggestion(location.file.name, neighbours) if neighbours else "Correct the path: its folder has no such file."
+        raise refused_entry(text, f"the file {location.file} does not exist.", remedy)
     _check_shadow(location)
     modules, sessions = set(sys.modules), _running_sessions()
     spark_side = _spark_side() if location.is_project or neighbours_of(location).uses_spark else None

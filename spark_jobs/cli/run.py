@@ -203,7 +203,7 @@ class _Order:
             self.spark.options.check_submitted()
         from spark_jobs.runtime.launch import launch, launch_requested
 
-        if self.request is None and Channel(self.home).pipeline() is None:
+        if Channel(self.home).pipeline() is None:
             self.spark.check()
         progress = Progress(console(stderr=True, file=standing_stderr()), f"{self.pipeline.name}: looking at the home")
 

@@ -18,6 +18,7 @@ from spark_jobs.cli import app
 from spark_jobs.cli.run import SUBMITTED
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding
+from spark_jobs.control.refused_starts import forget_refused_start
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import (
@@ -451,6 +452,19 @@ def test_without_java_a_first_start_leaves_nothing(unused: UsedHome) -> None:
     refused = spark_jobs("run", unused.entry, "--home", unused.url, *unused.params, JAVA_HOME="/nowhere")
     assert refused.exit_code == 2
     assert "JAVA_HOME is /nowhere, but there is no bin/java in it" in refused.stderr
+    assert not (unused.directory / "home").exists()
+
+
+def test_without_java_a_first_start_from_airflow_is_refused_before_the_home_begins(unused: UsedHome) -> None:
+    channel = Channel(unused.files)
+    request = channel.request_start(RunId("monday"), parameters={"warehouse": str(unused.directory / "warehouse")})
+    refused = spark_jobs("run", unused.entry, "--home", unused.url, "--request", request.request, JAVA_HOME="/nowhere")
+    assert refused.exit_code == 2
+    answer = channel.response(request.request)
+    assert answer is not None
+    assert answer.error is not None
+    assert (answer.error.error, channel.pipeline()) == ("MissingRequirementError", None)
+    forget_refused_start(unused.files, request.attempt)
     assert not (unused.directory / "home").exists()
 
 
