@@ -112,6 +112,8 @@ install_packages() {
     local stamp=$venv/.packages found wanted
     wanted=$(packages_key)
     if [ -x "$python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then return; fi
+    [ ! -L "$venv" ] || fail "$venv is a link to $(readlink "$venv"), an environment of somebody else. Nothing was changed." \
+        "Remove the link (rm $venv), then run the same command again."
     check_space
     found=$(find_python)
     : >"$log"
