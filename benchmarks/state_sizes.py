@@ -141,8 +141,10 @@ class Life:
             self.tell(f"a start from the savepoint: {name}")
             self.arrivals.add(_FEW)
             fork = self._pipeline(name)
-            with Live(self.site, fork, self.directory / name, restore=saved, state_partitions=partitions) as live:
+            home = self.directory / f"home-{name}"
+            with Live(self.site, fork, home, restore=saved, state_partitions=partitions) as live:
                 self.found[name] = self._first_batch_s(live)
+            remove(home)
             remove(self.directory / name)
 
     def _plain(self) -> float:

@@ -27,6 +27,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import workspace_of
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.owners import Owners
+from spark_jobs.control.refused_starts import forget_refused_start
 from spark_jobs.control.status import read_status
 from spark_jobs.control.supervision import goes_on
 from spark_jobs.home.layout import publication_output_path
@@ -36,6 +37,7 @@ from spark_jobs.protocol.errors import (
     InterruptedRunError,
     InvalidParameterError,
     MissingRequirementError,
+    RejectedError,
     StorageError,
     StreamPipelineError,
 )
@@ -132,6 +134,10 @@ class StreamPipelineHook(BaseHook):
             owners.cancel(newest.owner, "its driver had not begun in time")
         channel.respond_failure(channel.request(start_request_id(attempt)), error)
 
+    def forget_refused(self, home: str, attempt: AttemptNumber) -> None:
+        """Deletes what a start that was refused has left; see :func:`spark_jobs.control.refused_starts.forget_refused_start`."""
+        forget_refused_start(self.files(home), attempt)
+
     def look(self, home: str, request: RequestId, driver: LocalDriver | None = None) -> Look:
         """What the home shows of an open request."""
         return look_for_answer(self.files(home), request, driver)
@@ -213,11 +219,14 @@ class StreamPipelineHook(BaseHook):
                 submits=submission is not None and not submission.driver_is_here,
             )
         except Exception as error:
-            if submission is not None:  # a next try would wait for a driver that may be in a cluster's queue
-                with suppress(StreamPipelineError):  # what has failed first says more
+            with suppress(StreamPipelineError):  # what has failed first says more
+                if submission is not None:  # a next try would wait for a driver that may be in a cluster's queue
                     self.give_up(
                         home, request.attempt, _given_up(request, f"Nothing was submitted for {request.request}: {error}")
                     )
+                elif isinstance(error, RejectedError):
+                    self.give_up(home, request.attempt, error)
+                    self.forget_refused(home, request.attempt)
             raise
         return request, driver
 

@@ -17,6 +17,7 @@ from spark_jobs.control.supervision import End, Restart, after_end, is_of_the_wa
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     InterruptedRunError,
+    RejectedError,
     RunCancelledError,
     StorageError,
     StreamPipelineError,
@@ -151,9 +152,15 @@ class Charge:
             self.driver = None
 
     def give_up(self, attempt: AttemptNumber, error: StreamPipelineError) -> None:
-        """Sees to it that a driver that has not begun never does; one that goes on is left alone."""
+        """Sees to it that a driver that has not begun never does; one that goes on is left alone.
+
+        Of a first start that was refused nothing stays.
+        """
         if self._hook.submits and not isinstance(error, DeadlineExceededError | StorageError):
             self._hook.give_up(self._home, attempt, error, None if self.held is None else self.held[1])
+        if isinstance(error, RejectedError):
+            with suppress(StorageError):  # it is not what the task has failed with
+                self._hook.forget_refused(self._home, attempt)
 
     def was_ended_before(self, error: StreamPipelineError) -> bool:
         """Whether who had charge of the attempt before has ended it: then this task goes on with the next one."""

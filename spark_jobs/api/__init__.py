@@ -1,1 +1,1 @@
-"""What a user declares: sources, stages, sinks, parameters. Nothing here imports Spark or writes files."""
+"""The declarations of a pipeline: sources, stages, sinks and parameters. This package does not import Spark and writes no files."""

@@ -1,4 +1,4 @@
-"""Where a sink's table is, as its user wrote it: a path or a catalog name, with parameters in braces."""
+"""The address of a sink's table as the user wrote it: a path or a catalog name, with parameters in braces."""
 
 import os
 import re
@@ -16,18 +16,18 @@ _NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,2}")
 
 @dataclass(frozen=True)
 class TableAddress:
-    """A table's address, complete."""
+    """A complete address of a table, without parameters."""
 
     text: str
     named: bool
-    """Whether it is a name in Spark's catalog; otherwise a path or URL."""
+    """True for a name in Spark's catalog, False for a path or URL."""
 
     def __str__(self) -> str:
         return self.text
 
     @property
     def location(self) -> str:
-        """The same text for two spellings of one place: ``file:`` or none, S3's schemes, dots; case, of a name."""
+        """The address in one spelling: scheme, dots and, for a name, case are normalized. Two addresses of one place are equal."""
         if self.named:
             return f"table:{self.text.casefold()}"
         scheme = _SCHEME.match(self.text)
@@ -40,20 +40,20 @@ class TableAddress:
 
 @dataclass(frozen=True)
 class AddressTemplate:
-    """An address with parameters in it."""
+    """An address that may contain parameters in braces."""
 
     text: str
     fields: tuple[str, ...]
-    """The parameters that it names."""
+    """The names of its parameters."""
     named: bool
 
     @property
     def option(self) -> str:
-        """What ``DeltaSink`` calls it."""
+        """The name of the ``DeltaSink`` option that gave the address."""
         return "table" if self.named else "path"
 
     def check_fields(self, place: Place, known: Sequence[str]) -> None:
-        """Refuses a template that names a parameter that is not one of ``known``."""
+        """Refuses a template with a parameter that is not in ``known``."""
         for field in self.fields:
             if field not in known:
                 raise place.refused(
@@ -64,10 +64,10 @@ class AddressTemplate:
                 )
 
     def filled(self, place: Place, values: Mapping[str, Any]) -> TableAddress:
-        """The address with ``values`` in it; a path without superfluous slashes.
+        """Returns the address with ``values`` filled in. A path has no superfluous slashes.
 
         Raises:
-            InvalidPipelineError: A field has no value, or one that is not text or a number; or the result is no address.
+            InvalidPipelineError: A field has no value or a value that is neither text nor a number, or the result is not an address.
         """
         for field in self.fields:
             value = values[field]
@@ -80,7 +80,7 @@ class AddressTemplate:
 
 
 def address_template(place: Place, path: object, table: object) -> AddressTemplate:
-    """The address that a sink declares: exactly one of ``path`` and ``table``."""
+    """Returns the address that a sink declares: exactly one of ``path`` and ``table``."""
     if (path is None) == (table is None):
         problem = "it has both a path and a table." if path is not None else "it has neither a path nor a table."
         raise place.refused(problem, 'Give one: DeltaSink("{warehouse}/table") or DeltaSink(table="schema.name").')
@@ -100,8 +100,8 @@ def address_template(place: Place, path: object, table: object) -> AddressTempla
         if field is None:
             continue
         if not field.isidentifier() or specification or conversion:
-            problem = f"the {kind} {given!r} has {field!r} in braces, which is more or less than a parameter's name."
-            raise place.refused(problem, "Put just a name in braces; write {{ and }} for braces.", field=field)
+            problem = f"the {kind} {given!r} has {field!r} in braces, which is not the name of a parameter."
+            raise place.refused(problem, "Put only a name in braces. Write {{ and }} for braces.", field=field)
         fields.append(field)
     if named and not fields:
         _checked_name(place, given)

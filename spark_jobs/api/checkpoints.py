@@ -1,4 +1,4 @@
-"""What a user says about checkpoints."""
+"""The checkpoint settings of a pipeline."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,26 +10,26 @@ from spark_jobs.protocol.errors import InvalidPipelineError
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSettings:
-    """When a pipeline takes checkpoints while its stages run, and how many it keeps. Intervals are as ``"1 hour 30 minutes"``.
+    """The times of a pipeline's checkpoints, and how many it keeps. Intervals are written as ``"1 hour 30 minutes"``.
 
-    Checked where a pipeline is given it. Where all inputs end, the final checkpoint comes on top: a run that is shorter than ``interval``
-    takes no other.
+    The pipeline checks the settings when it is declared. A pipeline whose inputs end takes its final checkpoint in addition. A run that is
+    shorter than ``interval`` takes only the final one.
 
     Args:
-        interval: From one checkpoint's beginning to the next one's; at least a millisecond.
-        timeout: How long a checkpoint may take, over every step up to its manifest, until it has failed. Its publication does not count.
-            The copy that makes a savepoint may take as long again; that of a stop has no limit, and neither has a final checkpoint.
-        min_pause: From one checkpoint's end to the next one's beginning, at least.
-        tolerable_failures: So many checkpoints in a row may fail; one more ends the attempt. None: any number, as long as another try may
-            succeed.
-        retained: How many complete checkpoints are kept, at least one.
-        unaligned: No stage waits: what one stage has staged and the next has not read yet belongs to the checkpoint. By default
-            a checkpoint begins aligned: each stage with an unbounded input first reads what such stages before it have staged.
-        aligned_timeout: After this long an aligned checkpoint becomes an unaligned one; shorter than ``timeout``. None: half of
-            ``interval``, or half of ``timeout`` if that is shorter. ``"never"``: it waits, and fails once ``timeout`` is over.
-        max_in_flight_bytes: An aligned checkpoint that would have to wait for more than this becomes an unaligned one.
-        second_copy: The home has the bytes of state a second time. By default a file of Spark's gets a second name there where the home and
-            the work directory are on one file system: nothing is written, and what a disk does to one of the names it does to both.
+        interval: Time from the beginning of one checkpoint to the beginning of the next; at least a millisecond.
+        timeout: Time limit of a checkpoint, from its first step to its manifest. The publication does not count. The copy that makes a
+            savepoint may take as long again. The checkpoint of a stop and the final checkpoint have no limit.
+        min_pause: Minimum time from the end of one checkpoint to the beginning of the next.
+        tolerable_failures: Number of checkpoints in a row that may fail; one more failure ends the attempt. None: any number, while
+            another try may succeed.
+        retained: Number of complete checkpoints to keep, at least one.
+        unaligned: True: no stage waits, and rows that one stage has staged and the next has not read belong to the checkpoint. By default
+            a checkpoint begins aligned: each stage with an unbounded input first reads everything that such stages before it have staged.
+        aligned_timeout: Time after which an aligned checkpoint becomes an unaligned one; shorter than ``timeout``. None: half of
+            ``interval``, or half of ``timeout`` if that is shorter. ``"never"``: it waits, and fails after ``timeout``.
+        max_in_flight_bytes: An aligned checkpoint that would have to wait for more bytes becomes an unaligned one.
+        second_copy: True: the home keeps a second copy of the state's bytes. By default the home holds a hard link to Spark's file if home
+            and work directory are on one file system: it costs no space, but a disk fault damages both names.
     """
 
     interval: str = "1 minute"
@@ -44,9 +44,9 @@ class CheckpointSettings:
 
 
 def declare_checkpoints(place: Place, settings: object) -> Checkpointing:
-    """The settings, checked; see :class:`CheckpointSettings`. ``place`` is the pipeline's."""
+    """Returns the checked settings; see :class:`CheckpointSettings`. ``place`` is the pipeline's."""
     if not isinstance(settings, CheckpointSettings):
-        raise place.refused(f"checkpoint={settings!r} is none of its settings.", "Write checkpoint=CheckpointSettings(...).")
+        raise place.refused(f"checkpoint={settings!r} is not a CheckpointSettings.", "Write checkpoint=CheckpointSettings(...).")
     return read_checkpointing(Refusing(place, "checkpoint"), vars(settings))
 
 

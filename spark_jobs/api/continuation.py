@@ -1,6 +1,6 @@
-"""What becomes of each stage where changed code goes on from a checkpoint (Flink: state that is restored, new, or left behind).
+"""The fate of each stage when changed code resumes from a checkpoint: its state is restored, new or dropped, as in Flink.
 
-Pure: it compares two descriptions of a graph, :meth:`spark_jobs.api.graph.Graph.describe`.
+The module compares two descriptions of a graph, :meth:`spark_jobs.api.graph.Graph.describe`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,25 +9,25 @@ from enum import StrEnum
 from typing import Any
 
 _OF_THE_TABLE = ("path", "table", "partition_by")
-"""Where the table of a sink is and how it is laid out: the state of the stage does not depend on that."""
+"""The fields of a sink that say where its table is and how it is laid out. The state of the stage does not depend on them."""
 
 
 class Fate(StrEnum):
-    """What becomes of a stage."""
+    """The fate of a stage when changed code resumes."""
 
     CONTINUES = "continues"
-    """It goes on with its state after the last batch of the checkpoint."""
+    """The stage keeps its state and continues after the last batch of the checkpoint."""
     STARTS_EMPTY = "starts empty"
-    """It is new: it has no state, and reads what other stages stage from now on, and sources from their beginning."""
+    """The stage is new and has no state. It reads sources from their beginning, and from other stages only what they stage from now on."""
     DROPPED = "is dropped"
-    """The pipeline no longer has it: its state is left behind."""
+    """The pipeline no longer has the stage. Its state is left behind."""
     IMPOSSIBLE = "cannot go on"
-    """Its state does not fit what it has become."""
+    """The state of the stage does not fit the changed stage."""
 
 
 @dataclass(frozen=True)
 class StageFate:
-    """What becomes of one stage, and why if it is not plain."""
+    """The fate of one stage, and the reason if it is not obvious."""
 
     stage: str
     fate: Fate
@@ -38,11 +38,11 @@ class StageFate:
 
 
 def fates(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[StageFate, ...]:
-    """Returns what becomes of each stage: those that are there in their order, then those that were.
+    """Returns the fate of each stage: first the stages of the new graph in their order, then the dropped ones.
 
     Args:
-        before: The description of the graph that the checkpoint was taken of.
-        after: That of the graph that is to go on.
+        before: Description of the graph of the checkpoint.
+        after: Description of the graph that resumes.
     """
     old, new = before.get("stages", {}), after.get("stages", {})
     found = [_fate(name, before, after) if name in old else StageFate(name, Fate.STARTS_EMPTY) for name in new]
@@ -50,7 +50,7 @@ def fates(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[StageFat
 
 
 def with_fate(found: Iterable[StageFate], fate: Fate) -> list[StageFate]:
-    """Returns the stages of one fate."""
+    """Returns the stages with one fate."""
     return [each for each in found if each.fate is fate]
 
 
@@ -74,7 +74,7 @@ def _fate(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Sta
 
 
 def _may_change(field: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Returns whether a field may change: the delay of a watermark may, if both have one."""
+    """Returns True if a field may change between two runs: only the delay of a watermark, if both runs have one."""
     return field == "delay_ms" and None not in (old.get(field), new.get(field))
 
 
@@ -89,7 +89,7 @@ def _read(stage: Mapping[str, Any]) -> str:
 
 
 def _input(name: str, graph: Mapping[str, Any]) -> str:
-    """Returns in words what of an input the state of its readers depends on."""
+    """Returns a description of the properties of an input that the state of its readers depends on."""
     if name in graph.get("statics", {}):
         return "a static input"
     source = graph.get("sources", {}).get(name)

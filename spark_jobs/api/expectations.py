@@ -1,4 +1,4 @@
-"""Expectations: conditions that each row of a stage's result must fulfil, and what becomes of a row that does not."""
+"""Expectations: conditions that each row of a stage's result must fulfil, and what happens to a row that violates one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from spark_jobs.api.sink import DeltaSink, Sink, declare_sink
 from spark_jobs.protocol.documents import SinkMode
 
 VIOLATED = "violated_expectations"
-"""The column with the names of the expectations that a row violates; null where it violates none."""
+"""The column with the names of the expectations that a row violates; null if it violates none."""
 VIOLATED_IN_BATCH = "violated_in_batch"
 """The column with the number of the stage's batch."""
 VIOLATED_AT = "violated_at"
 """The column with the time of that batch."""
 VIOLATION_COLUMNS = (VIOLATED, VIOLATED_IN_BATCH, VIOLATED_AT)
-"""The columns that a table of violations has besides those of its stage."""
+"""The columns that a table of violations has in addition to those of its stage."""
 
 
 class OnViolation(StrEnum):
-    """What becomes of a row that violates an expectation."""
+    """The treatment of a row that violates an expectation."""
 
     FAIL = "fail"
     """Its batch fails."""
@@ -36,19 +36,19 @@ class Expectations:
     """The expectations of a stage."""
 
     conditions: Mapping[str, str]
-    """By name a SQL condition on the columns of the stage's result."""
+    """SQL conditions on the columns of the stage's result, by name."""
     on_violation: OnViolation
     violations: Sink | None
-    """Where diverted rows go."""
+    """The sink of diverted rows."""
 
     @property
     def sorts(self) -> bool:
-        """Whether rows are told apart by what they violate; else a violation ends the batch."""
+        """True if violating rows are dropped or diverted. Otherwise a violation fails the batch."""
         return self.on_violation is not OnViolation.FAIL
 
     @property
     def violated(self) -> str:
-        """The SQL expression of :data:`VIOLATED`. A condition that is null is violated, as in a CHECK constraint of Delta's."""
+        """The SQL expression of :data:`VIOLATED`. A condition that is null is violated, as in a CHECK constraint of Delta."""
         fulfilled = " AND ".join(f"({condition}\n)" for condition in self.conditions.values())  # it may end with a comment
         names = ", ".join(f"CASE WHEN ({condition}\n) THEN NULL ELSE '{name}' END" for name, condition in self.conditions.items())
         return f"CASE WHEN {fulfilled} THEN NULL ELSE array_compact(array({names})) END"
@@ -61,11 +61,11 @@ def declare_expectations(
     violations: DeltaSink | None,
     sink: Sink | None,
 ) -> Expectations | None:
-    """A stage's expectations, checked as far as they can be without its columns; see :meth:`spark_jobs.Pipeline.stage`."""
+    """Returns a stage's expectations, checked as far as possible without its columns; see :meth:`spark_jobs.Pipeline.stage`."""
     if expect is None:
         if on_violation is not None or violations is not None:
             option = "violations=" if on_violation is None else "on_violation="
-            raise place.refused(f"it has {option} and expects nothing.", f"Add expect=, or remove {option}.")
+            raise place.refused(f"it has {option} without expect=.", f"Add expect=, or remove {option}.")
         return None
     mistakes = Mistakes()
     with mistakes.noted():
@@ -81,7 +81,7 @@ def declare_expectations(
 
 
 def _check_conditions(place: Place, expect: object) -> None:
-    """Refuses what is no mapping of names to texts: all mistakes at once."""
+    """Refuses anything but a mapping of names to texts, with all mistakes in one error."""
     if not isinstance(expect, Mapping) or not expect:
         raise place.refused(
             f"expect={expect!r} is not a mapping of names to conditions.", 'Write expect={"positive": "amount > 0"}.'
@@ -120,10 +120,10 @@ def _violations(place: Place, on_violation: OnViolation, violations: DeltaSink |
 
 
 def _check_sortable(place: Place, on_violation: OnViolation, sink: Sink) -> None:
-    """Refuses a sink that depends on the batches of its stage: the rows come to it in other batches than the stage's."""
+    """Refuses a sink that depends on the batches of its stage. Sorted rows reach the sink in other batches than the stage's."""
     if sink.mode is SinkMode.COMPLETE:
         raise place.refused(
-            f'on_violation="{on_violation.value}" does not go with a sink with mode="complete".',
+            f'on_violation="{on_violation.value}" cannot be used with a sink with mode="complete".',
             'Use on_violation="fail", or leave the rows out before they are aggregated.',
         )
     if sink.merge is not None and sink.merge.sequence_by is None:

@@ -1,4 +1,4 @@
-"""The user's functions: which arguments they take, and how they are called."""
+"""Inspects and calls the user's functions by their argument names."""
 
 import inspect
 import sys
@@ -14,15 +14,15 @@ SPARK = "spark"
 
 
 def function_name(function: object, name: str | None) -> object:
-    """The name a function is declared under: ``name``, else its own."""
+    """Returns the name that a function is declared under: ``name`` or its own."""
     return name if name is not None else getattr(function, "__name__", "")
 
 
 def arguments(place: Place, function: Function) -> dict[str, bool]:
-    """The function's arguments in order; True where the caller has to give one.
+    """Returns the function's arguments in order. The value is True for a required argument.
 
     Raises:
-        InvalidPipelineError: It cannot be called with arguments by name, or gives no frame when called.
+        InvalidPipelineError: It cannot be called with keyword arguments, or does not return a frame.
     """
     if inspect.isclass(function) or not callable(function):
         raise place.refused(f"{function!r} is not a function.", "Decorate a function that returns a frame.")
@@ -45,17 +45,17 @@ def check_only_takes(place: Place, function: Function, allowed: Iterable[str]) -
     names = list(allowed)
     for argument, required in arguments(place, function).items():
         if required and argument not in names:
-            problem = f"the function takes {argument!r}, but it is given only {' and '.join(names)}."
+            problem = f"the function takes {argument!r}, but it only gets {' and '.join(names)}."
             raise place.refused(problem, f"Remove {argument!r}, or give it a default value.", argument=argument)
 
 
 def call(function: Function, available: Mapping[str, Any]) -> Any:
-    """Calls ``function`` with those of ``available`` that it names. Whatever it raises goes through."""
+    """Calls ``function`` with the arguments in ``available`` that it names. Its exceptions are not caught."""
     return function(**{name: available[name] for name in inspect.signature(function).parameters if name in available})
 
 
 def is_rerun(before: Function, after: Function) -> bool:
-    """Whether a notebook's cell was run again. In a module with a file each declaration runs once: a second is a mistake."""
+    """Returns True if a notebook's cell was run again. A module with a file declares each function once: a second time is a mistake."""
     origins = [(getattr(function, "__module__", None), getattr(function, "__qualname__", None)) for function in (before, after)]
     module = sys.modules.get(str(origins[0][0]))
     return origins[0] == origins[1] and module is not None and not hasattr(module, "__file__")

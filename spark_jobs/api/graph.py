@@ -1,4 +1,4 @@
-"""The static graph of a pipeline: every check that needs more than one part, and what a later start is compared with."""
+"""The static graph of a pipeline: the checks that need more than one part, and the description that later starts compare with."""
 
 import graphlib
 import heapq
@@ -30,7 +30,7 @@ K = TypeVar("K", Source, Static, DeclaredStage)
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A checked pipeline. Mappings are ordered: stages topologically, equals and all else as declared."""
+    """A checked pipeline. Stages are in topological order, then in the order of declaration; all other mappings in that of declaration."""
 
     pipeline: PipelineName
     on_end: OnEnd
@@ -38,17 +38,17 @@ class Graph:
     """Spark settings of the application."""
     checkpointing: Checkpointing
     restart: RestartSettings | None
-    """None: a failure ends the run."""
+    """The restart settings. None: a failure ends the run."""
     on_stage_failure: OnStageFailure
     sources: Mapping[InputName, Source]
     statics: Mapping[InputName, Static]
     stages: Mapping[StageName, Stage]
     mistaken: frozenset[str] = frozenset()
-    """Parts that are here without their options, because their declaration has a mistake: only their functions can be looked at."""
+    """Parts whose declaration has a mistake. They are in the graph without their options: only their functions can be inspected."""
 
     @property
     def unbounded(self) -> bool:
-        """Whether an input has no end: then the pipeline runs until it is stopped."""
+        """True if an input has no end. Such a pipeline runs until it is stopped."""
         return any(not source.bounded for source in self.sources.values())
 
     @property
@@ -57,10 +57,10 @@ class Graph:
         return {stage.sink.name: stage.sink for stage in self.stages.values() if stage.sink}
 
     def tables(self, parameters: BoundParameters) -> dict[SinkName, TableAddress]:
-        """Where each sink's table is, as the user wrote it; paths without superfluous slashes.
+        """Returns the address of each sink's table as the user wrote it. Paths have no superfluous slashes.
 
         Raises:
-            InvalidPipelineError: A value cannot be in a path, or two sinks share a table.
+            InvalidPipelineError: A value cannot be part of a path, or two sinks share a table.
         """
         public = parameters.public()
         tables = {sink: sink.table(public) for sink in self.sinks.values()}
@@ -68,20 +68,20 @@ class Graph:
         return {sink.name: table for sink, table in tables.items()}
 
     def archives(self, parameters: BoundParameters) -> dict[InputName, str]:
-        """Where the files of sources go that are archived.
+        """Returns the archive directory of each source that archives its files.
 
         Raises:
-            InvalidPipelineError: A value cannot be in a path.
+            InvalidPipelineError: A value cannot be part of a path.
         """
         public, declared = parameters.public(), self.sources.items()
         places = {name: Place(self.pipeline, "source", name) for name, _ in declared}
         return {name: str(source.archive.filled(places[name], public)) for name, source in declared if source.archive}
 
     def describe(self) -> dict[str, Any]:
-        """What decides whether state and tables of an earlier run fit: JSON values, the same for the same declaration.
+        """Returns the properties that decide whether state and tables of an earlier run fit, as JSON values.
 
-        Left out is what may change between two runs: ``on_end``, publication, checkpoints, restarts, ``on_stage_failure`` and ``on_gone``,
-        rate limits, Spark settings, functions' bodies.
+        The same declaration gives the same values. They leave out everything that may change between two runs: ``on_end``, publication,
+        checkpoints, restarts, ``on_stage_failure``, ``on_gone``, rate limits, Spark settings and the bodies of functions.
         """
         return {
             "sources": {
@@ -101,11 +101,11 @@ class Graph:
 
     @property
     def skips_what_is_gone(self) -> frozenset[InputName]:
-        """The sources that are read without what is gone of them."""
+        """The sources whose lost rows are skipped."""
         return frozenset(name for name, source in self.sources.items() if source.on_gone is OnGone.SKIP)
 
     def reads(self) -> dict[StageName, tuple[tuple[StageName, ...], tuple[InputName, ...]]]:
-        """Returns by stage the stages and the sources that it reads."""
+        """Returns for each stage the stages and the sources that it reads."""
         return {
             name: (
                 tuple(StageName(node.name) for node in stage.inputs.values() if isinstance(node, Stage)),
@@ -115,7 +115,7 @@ class Graph:
         }
 
     def fingerprint(self) -> str:
-        """SHA-256 of :meth:`describe`, in hexadecimal."""
+        """The SHA-256 of :meth:`describe` in hexadecimal."""
         return sha256(canonical(self.describe()))
 
 
@@ -134,17 +134,17 @@ def build_graph(
     """Checks the declarations against each other; see :meth:`spark_jobs.Pipeline.graph`.
 
     Args:
-        name: The pipeline's.
-        declarations: Its parts.
+        name: Name of the pipeline.
+        declarations: Its declared parts.
         params: The model of its parameters.
         on_end: What happens at the end of the inputs.
         conf: Spark settings of the application.
-        publish: Instead of the sinks' policies.
-        checkpointing: When checkpoints are taken.
-        restart: How often a failed stage is started again.
-        on_stage_failure: What follows when one has failed for good. None: what is usual for its inputs.
-        mistaken: None: the declarations are the whole pipeline. Else mistakes are known, and these parts have some: a part that
-            nothing uses, or the lack of a sink, may be due to them.
+        publish: Overrides the policies of the sinks.
+        checkpointing: The checkpoint settings.
+        restart: The restart settings of failed stages.
+        on_stage_failure: What happens when a stage has failed permanently. None: the default for the pipeline's inputs.
+        mistaken: None: the declarations are the whole pipeline. Otherwise the parts with known mistakes. These may be the reason if
+            a part is unused or there is no sink.
     """
     here = Place(name)
     declared = _of(declarations, DeclaredStage)
@@ -182,8 +182,8 @@ def build_graph(
     endless = not all(source.bounded for source in sources.values())
     if on_stage_failure is OnStageFailure.ISOLATE and not endless and not known:
         raise here.refused(
-            'on_stage_failure="isolate" lets the other stages run on without one that has failed, and all inputs end: '
-            "no round is complete without it.",
+            'on_stage_failure="isolate" lets the other stages run without a failed one, but all inputs of this pipeline end: '
+            "its round cannot complete without every stage.",
             'Remove it, or use on_stage_failure="fail".',
             on_stage_failure=on_stage_failure.value,
         )
@@ -215,7 +215,7 @@ def _of(declarations: Mapping[str, Declaration], kind: type[K]) -> dict[str, K]:
 
 
 def _following(pipeline: str, sources: Mapping[str, Source]) -> dict[str, Source]:
-    """The sources, each that begins after another one with that one."""
+    """Returns the sources. A source that begins after another one refers to it."""
     found = {}
     for name, source in sources.items():
         before = None if source.after is None else sources.get(source.after)
@@ -236,7 +236,7 @@ def _following(pipeline: str, sources: Mapping[str, Source]) -> dict[str, Source
 
 
 def _check_inputs(place: Place, stage: DeclaredStage, declarations: Mapping[str, Declaration]) -> None:
-    """Each input is declared, and at least one is a stream."""
+    """Checks that each input is declared and at least one is a stream."""
     for argument, read in stage.inputs.items():
         if read not in declarations:
             via = "" if argument == read else f" (inputs= of the argument {argument!r})"
@@ -245,7 +245,7 @@ def _check_inputs(place: Place, stage: DeclaredStage, declarations: Mapping[str,
         producer = declarations[read]
         if isinstance(producer, DeclaredStage) and producer.output_mode is OutputMode.COMPLETE:
             raise place.refused(
-                f"it reads {read!r}, each of whose batches is its whole result again.",
+                f"it reads {read!r}, whose every batch is the whole result.",
                 f"Read what {read!r} reads, and aggregate it here.",
                 input=read,
             )
@@ -259,7 +259,7 @@ def _check_inputs(place: Place, stage: DeclaredStage, declarations: Mapping[str,
 
 
 def _topological(here: Place, stages: Mapping[str, DeclaredStage]) -> list[str]:
-    """The stages, each after its inputs; among those that could be next, the one that was declared first."""
+    """Returns the stages, each after its inputs. Of several candidates, the one that was declared first comes first."""
     names = list(stages)
     position = {name: index for index, name in enumerate(names)}
     sorter = graphlib.TopologicalSorter(
@@ -299,7 +299,7 @@ def _check_all_used(
 
 
 def _check_sinks(stages: Iterable[DeclaredStage], params: type[BaseModel] | None, mistakes: Mistakes) -> None:
-    """Sinks have names of their own, also on a file system that ignores case, and paths of known parameters."""
+    """Checks that sinks have distinct names, also on a file system that ignores case, and that their paths use known parameters."""
     seen: dict[str, str] = {}
     for stage, sink in [(each, sink) for each in stages for sink in each.sinks]:
         key = sink.name.casefold()
@@ -340,7 +340,7 @@ def _check_delays(pipeline: str, sources: Iterable[Source], mistakes: Mistakes) 
         with mistakes.noted():
             if source.bounded and source.event_time is not None and source.delay_ms is None:
                 raise Place(pipeline, "source", source.name).refused(
-                    'on_end="suspend" needs a watermark_delay: how far a round\'s watermark stays behind its newest event time.',
+                    'on_end="suspend" needs a watermark_delay: the distance from a round\'s newest event time to its watermark.',
                     "Give it one; with hold_watermark=True rows may still come in any order within a round.",
                 )
 
@@ -354,15 +354,15 @@ def _check_stage_delays(
     *,
     every: bool,
 ) -> None:
-    """A stage that begins an event time of its own says how far behind it is; one that goes on with another's inherits that.
+    """Checks that a stage with its own event time has a watermark delay. Other stages inherit theirs.
 
     Args:
-        pipeline: Its name.
-        stages: All of them.
-        order: Their names, each after its inputs.
-        sources: All of them.
-        mistaken: Parts that would have a delay if their declaration were right.
-        every: Of all stages; else only of those that never end, for whose end the watermark cannot wait.
+        pipeline: Name of the pipeline.
+        stages: All stages of the pipeline.
+        order: Names of the stages, each after its inputs.
+        sources: All sources of the pipeline.
+        mistaken: Parts that may lack a delay because of a mistake in their declaration.
+        every: True checks all stages. False checks only unbounded ones, whose watermark cannot wait for an end.
     """
     delayed = {name for name, source in sources.items() if source.delay_ms is not None} | set(mistaken)
     unbounded = {name for name, source in sources.items() if not source.bounded}
@@ -373,11 +373,11 @@ def _check_stage_delays(
         missing = stage.event_time is not None and stage.delay_ms is None and not inherits and name not in mistaken
         if missing and (every or running):
             why = (
-                "an unbounded input upstream needs a watermark_delay here: no end comes for which the watermark could wait."
+                "an unbounded input upstream needs a watermark_delay here: the watermark cannot wait for the end of the input."
                 if running
-                else 'on_end="suspend" needs a watermark_delay: how far a round\'s watermark stays behind its newest event time.'
+                else 'on_end="suspend" needs a watermark_delay: the distance from a round\'s newest event time to its watermark.'
             )
-            raise Place(pipeline, "stage", name).refused(why, "Give it one, beside its event_time=.")
+            raise Place(pipeline, "stage", name).refused(why, "Add watermark_delay= next to event_time=.")
         if running:
             unbounded.add(name)
         if inherits or stage.delay_ms is not None:
@@ -385,24 +385,27 @@ def _check_stage_delays(
 
 
 def _check_pace(place: Place, stage: Stage, consumers: Sequence[Stage]) -> None:
-    """A stage of bounded inputs only begins when those that it reads have ended, and runs to its end at once."""
+    """Refuses limits that have no effect.
+
+    A stage with only bounded inputs starts after the stages that it reads, and runs without pauses.
+    """
     if stage.limits.trigger_interval_ms is not None and not stage.unbounded:
         raise place.refused(
-            "it has a trigger_interval, and only bounded inputs: it runs to their end without a pause.",
-            "Remove trigger_interval; it is for stages behind an unbounded source.",
+            "it has a trigger_interval, but only bounded inputs: it reads them to the end without a pause.",
+            "Remove trigger_interval; it is for stages with an unbounded source upstream.",
         )
     if stage.limits.max_channel_bytes is None:
         return
     if not consumers:
         raise place.refused(
-            "it has max_channel_bytes, which holds it back for the stages that read it, and none does.",
+            "it has max_channel_bytes, which makes it wait for the stages that read it, but no stage does.",
             "Remove max_channel_bytes.",
         )
     later = [consumer.name for consumer in consumers if not consumer.unbounded]
     if later:
         raise place.refused(
-            f"it has max_channel_bytes, and {later[0]!r}, which has only bounded inputs, begins when it has ended: it would wait for ever.",
-            "Remove max_channel_bytes; it is for stages that are read behind an unbounded source.",
+            f"it has max_channel_bytes and would wait for ever: {later[0]!r} has only bounded inputs, so it begins after this stage.",
+            "Remove max_channel_bytes; it is for stages with an unbounded source upstream.",
             consumers=later,
         )
 

@@ -1,4 +1,4 @@
-"""Loads the pipeline that a user names, as :mod:`spark_jobs.api.location` finds it."""
+"""Loads the pipeline that a user names, from the place that :mod:`spark_jobs.api.location` finds."""
 
 import ast
 import hashlib
@@ -26,27 +26,27 @@ _SESSIONS = (
     ("pyspark.core.context", "SparkContext", "_active_spark_context"),
     ("pyspark.sql.connect.session", "SparkSession", "_default_session"),
 )
-"""Where pyspark keeps what a process has started."""
+"""The module variables in which pyspark keeps the sessions and contexts of a process."""
 
 
 class SessionAtImportError(Exception):
-    """Raised to a module that asks for a Spark session while it is imported."""
+    """Raised if a module asks for a Spark session while it is imported."""
 
 
 def load_pipeline(text: str, settings: Mapping[str, str] = NO_SETTINGS) -> Pipeline:
     """Imports a user's module, or the files of a project, and returns the pipeline.
 
-    Neighbours of a file can be imported by it, and stay importable for the functions in it. A file's module is not in
-    ``sys.modules`` afterwards: what Spark sends to other processes from it is sent whole, as from a notebook.
+    A file can import its neighbours, also later from its functions. A file's module is not in ``sys.modules`` afterwards, so that Spark
+    sends its objects to other processes by value, as from a notebook.
 
     Args:
-        text: What a user names the pipeline by.
-        settings: Spark settings of the command, which flows of a project may ask for.
+        text: The user's name of the pipeline.
+        settings: Spark settings of the command. Flows of a project may read them.
 
     Raises:
-        InvalidPipelineError: There is no such module, it cannot be imported, starts a Spark session, or has not exactly one
-            such pipeline; or something beside it hides this package from Spark's Python processes. Or a declaration has a mistake: the
-            error names those of the graph, too.
+        InvalidPipelineError: The module does not exist, cannot be imported, starts a Spark session or does not have exactly one
+            such pipeline; or a file next to it hides this package from Spark's Python processes; or a declaration has a mistake. The
+            error then lists the mistakes of the graph, too.
     """
     mistakes = Mistakes()
     pipeline = load_sound_parts(text, mistakes, settings)
@@ -57,15 +57,15 @@ def load_pipeline(text: str, settings: Mapping[str, str] = NO_SETTINGS) -> Pipel
 
 
 def load_sound_parts(text: str, mistakes: Mistakes, settings: Mapping[str, str] = NO_SETTINGS) -> Pipeline:
-    """Does what :func:`load_pipeline` does, and leaves mistakes of single declarations to the caller.
+    """Loads a pipeline as :func:`load_pipeline` does, but collects the mistakes of declarations instead of raising them.
 
     Args:
-        text: What a user names the pipeline by.
-        mistakes: Is given the mistakes of declarations. See :meth:`spark_jobs.Pipeline.sound_graph` for what becomes of their parts.
+        text: The user's name of the pipeline.
+        mistakes: Collects the mistakes of declarations. :meth:`spark_jobs.Pipeline.sound_graph` says what happens to their parts.
         settings: As for :func:`load_pipeline`.
 
     Raises:
-        InvalidPipelineError: There is no pipeline to look at. It names the other mistakes, too.
+        InvalidPipelineError: There is no pipeline. The error lists the other mistakes, too.
     """
     try:
         return _load(text, mistakes, settings)
@@ -79,7 +79,8 @@ def _load(text: str, mistakes: Mistakes, settings: Mapping[str, str]) -> Pipelin
     location = locate_pipeline(text)
     if location.file is not None and not location.file.is_file():
         neighbours = sorted(path.name for path in location.folder.glob(f"*{location.file.suffix}"))
-        raise refused_entry(text, f"the file {location.file} does not exist.", suggestion(location.file.name, neighbours))
+        remedy = suggestion(location.file.name, neighbours) if neighbours else "Correct the path: its folder has no such file."
+        raise refused_entry(text, f"the file {location.file} does not exist.", remedy)
     _check_shadow(location)
     modules, sessions = set(sys.modules), _running_sessions()
     spark_side = _spark_side() if location.is_project or neighbours_of(location).uses_spark else None
@@ -98,7 +99,7 @@ def _load(text: str, mistakes: Mistakes, settings: Mapping[str, str]) -> Pipelin
 
 
 def _spark_side() -> Any:
-    """Returns :mod:`spark_jobs.runtime.spark.columns_at_import`; None where there is no Spark."""
+    """Returns :mod:`spark_jobs.runtime.spark.columns_at_import`, or None if Spark is not installed."""
     try:
         return importlib.import_module("spark_jobs.runtime.spark.columns_at_import")
     except ImportError:
@@ -109,7 +110,7 @@ def _declarative() -> Any:
     """Returns :mod:`spark_jobs.declarative.load`.
 
     Raises:
-        MissingRequirementError: A package that Spark's own definitions need is not installed.
+        MissingRequirementError: A package that Spark Declarative Pipelines need is not installed.
     """
     try:
         return importlib.import_module("spark_jobs.declarative.load")
@@ -123,7 +124,7 @@ def _declarative() -> Any:
 
 
 def _check_shadow(location: PipelineLocation) -> None:
-    """Refuses a folder whose ``spark_jobs`` Python would import instead of ours. One without ``__init__.py`` does not hide it."""
+    """Refuses a folder whose ``spark_jobs`` would hide this package. A folder without ``__init__.py`` does not hide it."""
     found = importlib.machinery.PathFinder.find_spec("spark_jobs", [str(location.folder)])
     if found is None or found.origin is None or Path(found.origin).samefile(spark_jobs.__file__):
         return
@@ -137,7 +138,7 @@ def _check_shadow(location: PipelineLocation) -> None:
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """``folder`` comes first on the path, and afterwards last: functions may import their neighbours when they run."""
+    """Puts ``folder`` first on the import path, and last afterwards: functions may import their neighbours when they run."""
     before = list(sys.path)
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
@@ -151,17 +152,17 @@ def run_file(location: PipelineLocation, given: Mapping[str, Any]) -> None:
     """Runs a Python file of a project.
 
     Args:
-        location: The file.
-        given: What it finds under these names.
+        location: Location of the file.
+        given: Variables that the file finds, by name.
 
     Raises:
-        InvalidPipelineError: It fails; the error names the line.
+        InvalidPipelineError: The file fails; the error names the line.
     """
     _imported(location, given)
 
 
 def _imported(location: PipelineLocation, given: Mapping[str, Any] = NO_SETTINGS) -> ModuleType:
-    """The user's module. It may raise anything when it runs; each becomes an error that names the line."""
+    """Returns the user's module. Every exception that it raises becomes an error that names the line."""
     try:
         if location.file is not None:
             return _run_file(location.file, given)
@@ -198,10 +199,8 @@ def _import_failure(location: PipelineLocation, error: BaseException) -> Invalid
     line = _line_of(location, error)
     if isinstance(error, SessionAtImportError):
         file, line = _last_place(location, error)
-        what = f"line {line} of {file}" if line else "what asks for it"
-        remedy = (
-            f"Move {what} into a function; sources are given the session as 'spark', and a frame has it as frame.sparkSession."
-        )
+        what = f"line {line} of {file}" if line else "the code that asks for it"
+        remedy = f"Move {what} into a function; sources get the session as 'spark', and a frame has it as frame.sparkSession."
         return refused_entry(location.text, "it asks for a Spark session when it is imported.", remedy, path=file, line=line)
     at = f" at line {line}" if line else ""
     if isinstance(error, ImportError) and "relative import" in str(error):
@@ -211,12 +210,12 @@ def _import_failure(location: PipelineLocation, error: BaseException) -> Invalid
         return refused_entry(location.text, f"it ends the process{at} when it is imported.", "Remove that call.", line=line)
     problem = f"importing it failed{at}: {type(error).__name__}: {error}."
     return refused_entry(
-        location.text, problem, "Correct it there; importing the module declares the pipeline, and nothing else.", line=line
+        location.text, problem, "Correct that line. Importing the module must only declare the pipeline.", line=line
     )
 
 
 def _line_of(location: PipelineLocation, error: BaseException) -> int | None:
-    """The last line of the user's file that was running."""
+    """Returns the last executed line of the user's file."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if location.file is not None and trace.tb_frame.f_code.co_filename == str(location.file):
@@ -226,7 +225,7 @@ def _line_of(location: PipelineLocation, error: BaseException) -> int | None:
 
 
 def _last_place(location: PipelineLocation, error: BaseException) -> tuple[str | None, int | None]:
-    """The last line that was running of a file in the pipeline's folder, and that file."""
+    """Returns the file in the pipeline's folder, and its line, that ran last."""
     file, line = None, None
     for frame, number in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename
@@ -236,20 +235,20 @@ def _last_place(location: PipelineLocation, error: BaseException) -> tuple[str |
 
 
 def _session_refused(location: PipelineLocation, file: str | None, line: int | None) -> InvalidPipelineError:
-    what = f"line {line} of {file}" if line else "what starts it, such as getOrCreate()"
-    remedy = f"Remove {what}; functions are given the session as 'spark'."
+    what = f"line {line} of {file}" if line else "the code that starts it, such as getOrCreate()"
+    remedy = f"Remove {what}; functions get the session as 'spark'."
     return refused_entry(location.text, "it starts a Spark session when it is imported.", remedy, path=file, line=line)
 
 
 def _running_sessions() -> list[Any]:
-    """The Spark sessions and contexts of this process, without importing pyspark."""
+    """Returns the Spark sessions and contexts of this process, without importing pyspark."""
     kept = [(sys.modules.get(module), holder, attribute) for module, holder, attribute in _SESSIONS]
     found = [getattr(getattr(module, holder, None), attribute, None) for module, holder, attribute in kept]
     return [session for session in found if session is not None]
 
 
 def _check_sessions(location: PipelineLocation, module: ModuleType, modules: set[str], sessions: list[Any]) -> None:
-    """Refuses a module that started a session: it has other settings than the guarantees need."""
+    """Refuses a module that started a session. Such a session does not have the settings that the guarantees need."""
     if all(any(session is known for known in sessions) for session in _running_sessions()):
         return
     imported = [found for name, found in sys.modules.items() if name not in modules]
@@ -263,7 +262,7 @@ def _check_sessions(location: PipelineLocation, module: ModuleType, modules: set
 
 
 def _session_line(file: Path) -> int | None:
-    """The first line of the first statement that starts a session, outside of functions before inside."""
+    """Returns the first line of the first statement that starts a session. Statements outside of functions come first."""
     tree = ast.parse(file.read_bytes())
     nodes = list(ast.walk(tree))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]

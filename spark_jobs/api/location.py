@@ -1,6 +1,7 @@
 """Finds where a pipeline is declared.
 
-That is ``flights.py``, ``flights.py:NAME``, ``package.module``, ``package.module:NAME``, or ``spark-pipeline.yml``: the specification of a
+A user writes ``flights.py``, ``flights.py:NAME``, ``package.module``, ``package.module:NAME`` or ``spark-pipeline.yml``, the specification
+of a
 Spark Declarative Pipelines project.
 """
 
@@ -18,22 +19,22 @@ class PipelineLocation:
     """The place where a pipeline is declared."""
 
     text: str
-    """As the user named it."""
+    """The text that the user wrote."""
     file: Path | None
-    """The file, absolute; None for a module."""
+    """The absolute path of the file; None for a module."""
     module: str | None
     """The module's dotted name; None for a file."""
     name: str | None
-    """The variable; None: the only pipeline there is."""
+    """The variable's name. None: the only pipeline of the module."""
 
     @property
     def is_project(self) -> bool:
-        """Whether the file is the specification of a project."""
+        """True if the file is the specification of a project."""
         return self.file is not None and self.file.suffix in _SPECIFICATIONS
 
     @property
     def folder(self) -> Path:
-        """The folder that its neighbours are imported from: the file's; for a module, the one where the command was started."""
+        """The folder that neighbours are imported from: that of the file, or the current directory for a module."""
         return self.file.parent if self.file else Path.cwd()
 
 
@@ -41,7 +42,7 @@ def locate_pipeline(text: str) -> PipelineLocation:
     """Reads ``FILE.py[:NAME]``, ``package.module[:NAME]`` or ``FILE.yml``. The file need not exist.
 
     Raises:
-        InvalidPipelineError: It is neither.
+        InvalidPipelineError: The text has another form.
     """
     if text.endswith(_SPECIFICATIONS):
         return PipelineLocation(text, Path(text).expanduser().absolute(), None, None)
@@ -58,5 +59,5 @@ def locate_pipeline(text: str) -> PipelineLocation:
 
 
 def refused_entry(text: str, problem: str, remedy: str, **evidence: Any) -> InvalidPipelineError:
-    """Returns the error to raise; ``text`` is what the user named the pipeline by, ``problem`` and ``remedy`` are one sentence each."""
+    """Returns the error to raise. ``text`` is the user's name of the pipeline. ``problem`` and ``remedy`` are one sentence each."""
     return InvalidPipelineError(f"{text}: {problem}", remedy=remedy, location=text, **evidence)

@@ -7,14 +7,14 @@ from spark_jobs.api.refusals import Place
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _RESERVED = frozenset({"params", "spark", "pipeline", "round"})
-"""Special arguments of a function, those that are to become one included."""
+"""Special arguments of a function, and names that are reserved for future ones."""
 
 
 def check_name(place: Place, name: object) -> str:
-    """``name`` if it is safe in every file name.
+    """Returns ``name`` if it is safe as a file name on every file system.
 
     Raises:
-        InvalidPipelineError: It has other characters than letters, digits and ``_``, does not begin with a letter, is longer
+        InvalidPipelineError: It has characters other than letters, digits and ``_``, does not begin with a letter, is longer
             than 64 characters, or is reserved.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -29,13 +29,13 @@ def check_name(place: Place, name: object) -> str:
 
 
 def derived_name(place: Place, why: str, name: str, taken: Iterable[str]) -> str:
-    """``name`` for a stage that a part of a pipeline brings along, if it is free.
+    """Returns ``name`` for a stage that is derived from a part of the pipeline, if it is free.
 
     Args:
-        place: The part that brings it along.
-        why: Why it does, with the name, as the beginning of a sentence.
-        name: The name.
-        taken: The names of the parts that are declared.
+        place: The part that the stage is derived from.
+        why: The reason, with the name, as the beginning of a sentence.
+        name: Name of the derived stage.
+        taken: Names of the declared parts.
 
     Raises:
         InvalidPipelineError: A part has the name already, or it cannot be a name.

@@ -1,4 +1,4 @@
-"""The modules that a pipeline file imports from its own folder: Spark's Python workers need them, too."""
+"""Finds the modules that a pipeline file imports from its own folder. Spark's Python workers need them, too."""
 
 import ast
 import sys
@@ -15,13 +15,13 @@ _SKIPPED = "__pycache__"
 
 
 class Neighbours:
-    """The modules and packages of a pipeline's folder that are imported there, directly or by each other, at any time.
+    """The modules and packages of a pipeline's folder that its files import, directly or through each other, at any time.
 
     Args:
         folder: The pipeline's folder.
-        found: By name the file of a module, or the directory of a package.
-        needing_us: Whether one of them imports this package, which a worker need not have.
-        uses_spark: Whether one of them, or the pipeline's file, imports PySpark.
+        found: The file of each module, or the directory of each package, by name.
+        needing_us: True if one of them imports this package, which a worker need not have.
+        uses_spark: True if one of them, or the pipeline's file, imports PySpark.
     """
 
     def __init__(self, folder: Path, found: Mapping[str, Path], *, needing_us: bool, uses_spark: bool) -> None:
@@ -31,29 +31,29 @@ class Neighbours:
         self.uses_spark = uses_spark
 
     def not_importable(self, making_columns: Set[str]) -> list[ModuleType]:
-        """Returns the neighbours that this process has imported and a Python worker may not be able to import.
+        """Returns imported neighbours that a Python worker may not be able to import.
 
         Args:
-            making_columns: The modules that make columns at module level, which needs a session.
+            making_columns: Modules that create columns at module level, which needs a session.
         """
         if not self._needing_us and {name.partition(".")[0] for name in making_columns}.isdisjoint(self.found):
             return []
         return [sys.modules[name] for name in self.found if name in sys.modules]
 
     def write_archive(self, archive: Path) -> None:
-        """Writes the neighbours into a ZIP file, with all files of the packages: some read data that lie next to their code."""
+        """Writes the neighbours into a ZIP file, with all files of the packages: a package may read data files next to its code."""
         archive.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
             for place in self.found.values():
                 for path in [place] if place.is_file() else _files_below(place):
-                    # not with its time: ZIP knows no year before 1980
+                    # without the file's time: ZIP has no years before 1980
                     file.writestr(path.relative_to(self.folder).as_posix(), path.read_bytes())
 
 
 def neighbours_of(location: PipelineLocation) -> Neighbours:
-    """Returns the neighbours that a pipeline imports, as its files say it. They may be read before the pipeline is loaded.
+    """Returns the neighbours that a pipeline's files import. The pipeline need not be loaded.
 
-    Imports in functions count as well. A module that is imported by a computed name does only if it is imported already.
+    Imports inside functions count as well. A module that is imported by a computed name counts only if it is imported already.
     """
     folder, found, needing_us, uses_spark = location.folder, dict[str, Path](), False, False
     first = [location.file] if location.file else []
@@ -70,7 +70,7 @@ def neighbours_of(location: PipelineLocation) -> Neighbours:
 
 
 def _take(names: set[str], folder: Path, found: dict[str, Path]) -> list[Path]:
-    """Adds those of ``names`` to ``found`` that are new and of the folder; returns the files to look at."""
+    """Adds the new names that belong to the folder to ``found``. Returns the files to inspect."""
     files = []
     for name in sorted(names - found.keys() - {_OWN}):
         place = _place_in(name, folder)
@@ -90,7 +90,7 @@ def _place_in(name: str, folder: Path) -> Path | None:
     spec = PathFinder.find_spec(name, [str(folder)])
     if spec is None:
         return None
-    if spec.origin is None:  # a directory without __init__.py, which any other module of its name goes before
+    if spec.origin is None:  # a directory without __init__.py: any other module with its name takes precedence
         everywhere = PathFinder.find_spec(name)
         return folder / name if everywhere is not None and everywhere.origin is None else None
     origin = Path(spec.origin)
@@ -111,7 +111,7 @@ def _files_below(directory: Path) -> Iterator[Path]:
 
 
 def _imported_names(file: Path) -> Iterator[str]:
-    """Returns the top-level names of all imports of a file, also of those inside functions."""
+    """Returns the top-level names of all imports of a file, including those inside functions."""
     if file.suffix != ".py":
         return
     try:

@@ -1,8 +1,8 @@
-"""Parameters of a pipeline: validated before Spark starts, typed inside functions, secrets kept apart.
+"""Parameters of a pipeline: validated before Spark starts, typed inside functions, secrets kept separate.
 
-A parameter is always called by its field's Python name, whatever aliases the model has. A field whose type holds a secret
-anywhere is a secret: its value comes from the environment variable ``SPARK_JOBS_PARAM_<NAME>``, so that it is in no command
-line, no request and no home.
+A parameter is always called by its field's Python name, even if the model has aliases. A field whose type holds a secret at any depth is
+a secret. Its value comes from the environment variable ``SPARK_JOBS_PARAM_<NAME>``, so that it is never in a command line, a request or
+a home.
 """
 
 import json
@@ -30,39 +30,39 @@ class BoundParameters:
     """Valid values for a pipeline's parameters."""
 
     values: BaseModel | None
-    """What functions are given as ``params``. None where the pipeline declares none."""
+    """The ``params`` argument of functions. None if the pipeline declares no parameters."""
     _public: Mapping[str, Any] = field(repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """The texts that must not be written down."""
+    """Texts that must not be written to disk."""
 
     def public(self) -> dict[str, Any]:
-        """JSON values by field name, without secrets."""
+        """Returns the JSON values by field name, without secrets."""
         return dict(self._public)
 
 
 def environment_mask(environment: Mapping[str, str] = os.environ) -> Mask:
-    """Returns the mask of a process: it hides every secret that came in, whether a pipeline declares it or not."""
+    """Returns the mask of a process. It hides every secret of the environment, even if no pipeline declares it."""
     return masking(_environment_secrets(environment))
 
 
 def secret_fields(model: Model | None) -> tuple[str, ...]:
-    """The fields that come from the environment only."""
+    """Returns the fields whose values come only from the environment."""
     return tuple(name for name, info in _fields(model).items() if _holds_secret(info.annotation, set()))
 
 
 def public_fields(model: Model | None) -> tuple[str, ...]:
-    """The fields that may be given, shown and stored."""
+    """Returns the fields that may be given, shown and stored."""
     secrets = secret_fields(model)
     return tuple(name for name in _fields(model) if name not in secrets)
 
 
 def schema(model: Model | None) -> dict[str, Any]:
-    """The JSON schema of the parameters, without secrets: for a form."""
+    """Returns the JSON schema of the parameters for a form, without secrets."""
     if model is None:
         return {"type": "object", "properties": {}}
     try:
         document = model.model_json_schema(by_alias=False)
-    except Exception as error:  # a model's own code may raise anything
+    except Exception as error:  # the model's own code may raise anything
         raise InvalidPipelineError(
             f"The parameters {model.__name__} have no JSON schema: {type(error).__name__}: {error}.",
             safe="Nothing was written.",
@@ -101,7 +101,7 @@ def bind(
 def _bound(place: Place, model: Model, values: BaseModel, given: Mapping[str, Any], came_in: tuple[str, ...]) -> BoundParameters:
     fields = _fields(model)
     computed = {name for name, info in fields.items() if info.default_factory is not None}
-    hidden = set(secret_fields(model)) & (values.model_fields_set | computed)  # another default stands in the pipeline's code
+    hidden = set(secret_fields(model)) & (values.model_fields_set | computed)  # other defaults are in the pipeline's code
     secrets = tuple(dict.fromkeys([*came_in, *(text for name in hidden for text in _secret_texts(getattr(values, name)))]))
     mask = masking(secrets)
     public = _dumped(model, values)
@@ -111,13 +111,13 @@ def _bound(place: Place, model: Model, values: BaseModel, given: Mapping[str, An
     shown = [name for name, value in public.items() if _holds(mask, value) and not _holds(mask, known[name])]
     if shown:
         raise _refused(
-            place, [f"{name}: it would show a secret, and is no secret itself: make it a SecretStr" for name in shown], model
+            place, [f"{name}: it would show a secret but is not a secret itself: make it a SecretStr" for name in shown], model
         )
     return BoundParameters(values, MappingProxyType(public), secrets)
 
 
 def _dumped(model: Model, values: BaseModel) -> dict[str, Any] | str:
-    """The public values as JSON, or what is wrong with them."""
+    """Returns the public values as JSON, or a description of the problem."""
     try:
         public = values.model_dump(mode="json", by_alias=False, exclude=set(secret_fields(model)), warnings=False)
         canonical(public)
@@ -132,7 +132,7 @@ def _holds(mask: Mask, value: Any) -> bool:
 
 
 def _validated(model: Model, values: dict[str, Any]) -> BaseModel | list[str]:
-    """The model, or what is wrong. Pydantic's error is dropped with its traceback: it shows what was given, secrets too."""
+    """Returns the model or the problems. Pydantic's error is dropped with its traceback because it shows the values, also secrets."""
     found = _attempt(model, values)
     if isinstance(found, list):
         found = _attempt(model, _decoded(values, found))
@@ -151,7 +151,7 @@ def _attempt(model: Model, values: dict[str, Any]) -> BaseModel | list[ErrorDeta
 
 
 def _decoded(values: Mapping[str, Any], errors: list[ErrorDetails]) -> dict[str, Any]:
-    """``values`` with the JSON texts read whose fields did not take them as they are: lists and objects on a command line."""
+    """Returns ``values`` with JSON texts parsed for fields that did not accept the text: lists and objects from a command line."""
     decoded = dict(values)
     for name in {str(error["loc"][0]) for error in errors if error["loc"]}:
         text = decoded.get(name)
@@ -183,7 +183,7 @@ def _unknown(model: Model, given: Mapping[str, Any]) -> list[str]:
 
 
 def _exposed(model: Model, given: Mapping[str, Any]) -> list[str]:
-    """Secrets that were given as plain text."""
+    """Returns the names of secrets that were given as plain text."""
     return [
         f"{name}: a secret, give it in the environment variable {_variable(name)}"
         for name in secret_fields(model)
@@ -209,7 +209,7 @@ def _fields(model: Model | None) -> dict[str, Any]:
 
 
 def _holds_secret(annotation: Any, seen: set[Any]) -> bool:
-    """Whether a value of this type may contain a secret, at any depth."""
+    """Returns True if a value of this type may contain a secret, at any depth."""
     kinds = [kind for kind in (annotation, get_origin(annotation)) if isinstance(kind, type)]
     if any(issubclass(kind, SecretStr | SecretBytes | Secret) for kind in kinds):
         return True
@@ -224,7 +224,7 @@ def _holds_secret(annotation: Any, seen: set[Any]) -> bool:
 
 
 def _secret_texts(value: Any) -> Iterator[str]:
-    """Every secret in a value, at any depth, as text."""
+    """Yields every secret in a value, at any depth, as text."""
     if isinstance(value, SecretStr | SecretBytes | Secret):
         secret = value.get_secret_value()
         yield secret.decode(errors="replace") if isinstance(secret, bytes) else str(secret)

@@ -1,4 +1,4 @@
-"""The pipeline: what a user declares, by decorators that leave the functions as they are."""
+"""The pipeline that a user declares with decorators. The decorators return the functions unchanged."""
 
 import dataclasses
 import importlib
@@ -41,26 +41,26 @@ _CHECKPOINT = CheckpointSettings()
 class Pipeline:
     """A set of stages that are checkpointed together and published together.
 
-    Every method that declares something returns the function unchanged: it can still be called, also on batch frames.
-    Running a notebook's cell again replaces what it declared.
+    Every method that declares something returns the function unchanged, so that it can still be called, also on batch frames.
+    If a notebook's cell runs again, its declarations replace the earlier ones.
 
     Args:
-        name: Whose home it is; a letter, then at most 63 letters, digits or ``_``.
-        params: A pydantic model. Its validated instance is what functions are given as ``params``.
-        on_end: What happens when the inputs have ended: ``"drain"`` flushes everything and the pipeline is finished;
-            ``"suspend"`` flushes nothing, and the next run goes on with what arrived since; not with an unbounded source.
+        name: Name of the pipeline and of its home: a letter, then at most 63 letters, digits or ``_``.
+        params: A pydantic model. Functions get its validated instance as ``params``.
+        on_end: What happens when the inputs have ended. ``"drain"`` flushes everything, and the pipeline is finished. ``"suspend"``
+            flushes nothing, and the next run goes on with the rows that arrived since; not with an unbounded source.
         conf: Spark settings of the application.
         checkpoint: When checkpoints are taken while the stages run, and how many are kept.
-        restart: How often a failed stage, or a failed driver, is started again, and how long it waits. By default
-            ``RestartStrategy.exponential_delay()`` if an input is unbounded. If all inputs end, a failure ends the run by default: whoever
-            has started it, such as an Airflow task with its retries, starts it again.
-        on_stage_failure: What follows when a stage has failed for good: its restarts are exhausted, or no restart can heal its error.
-            ``"isolate"``, the default if an input is unbounded: the stage stays failed until the next start, what it feeds gets nothing
-            more, and the other stages run on and publish. The run ends once no stage can work. ``"fail"``, the default if all inputs
-            end: the run ends with the stage's error. If all inputs end it is the only choice: no round is complete without the stage.
+        restart: How often a failed stage or a failed driver is started again, and how long it waits. The default with an unbounded
+            input is ``RestartStrategy.exponential_delay()``. If all inputs end, a failure ends the run by default. Whoever started the
+            run, such as an Airflow task with retries, starts it again.
+        on_stage_failure: What happens when a stage has failed permanently: its restarts are exhausted, or no restart can heal its error.
+            ``"isolate"`` is the default with an unbounded input. The stage stays failed until the next start, its consumers get no more
+            rows, and the other stages run on and publish. The run ends when no stage can work. ``"fail"`` is the default if all inputs
+            end, and then the only choice, because a round is complete only with all stages. The run ends with the stage's error.
 
     Raises:
-        InvalidPipelineError: An argument is not allowed; from every method too. Nothing was declared.
+        InvalidPipelineError: An argument is not allowed. Every method raises it, too. Nothing was declared.
     """
 
     def __init__(
@@ -111,29 +111,29 @@ class Pipeline:
         on_gone: OnGone | Literal["fail", "skip"] = "fail",
         name: str | None = None,
     ) -> Callable[[F], F]:
-        """Declares a stream. The function may take ``spark`` and ``params`` and returns what ``spark.readStream`` gives.
+        """Declares a stream. The function may take ``spark`` and ``params``, and returns the frame of ``spark.readStream``.
 
         Args:
-            bounded: True: it has an end, which is pinned when a round begins. False: it has none, and the pipeline runs until it
-                is stopped, drained or cancelled.
+            bounded: True: the stream has an end, which is pinned when a round begins. False: it has none, and the pipeline runs until it is
+                stopped, drained or cancelled.
             event_time: The column with the event time. The runtime sets the watermark; the function must not.
-            watermark_delay: How far the watermark stays behind the newest event time, such as ``"30 minutes"``; later rows are
-                late. Without it no row of a bounded source is late: the watermark stays back until its end. An unbounded one with
-                ``event_time`` has to give it.
+            watermark_delay: Distance from the newest event time to the watermark, such as ``"30 minutes"``. Rows behind the watermark are
+                late. Without a delay no row of a bounded source is late: the watermark waits for its end. An unbounded source with
+                ``event_time`` needs a delay.
             hold_watermark: With a delay, for a bounded source: the watermark stays back within a round, and moves at its end.
-            shared: Of an unbounded source: one stage more reads it, ``<name>_shared``, and stages its rows for all that name it.
-                At an aligned checkpoint they have all read the same rows; without it each reads the source on its own.
-            after: Of an unbounded source over a Delta table: the bounded source over the same table that it goes on from. It begins
-                with the version after that one's pinned end, so that the two together have each row once.
-            event_time_zone: The time zone of an event time that has none of its own (``TIMESTAMP_NTZ``), such as ``"Europe/Berlin"``.
-                Stages are given the column as the moments that it means there.
-            after_publication: Of a bounded source of files: what becomes of the files of a round, once all tables have its rows:
-                ``"archive"`` or ``"delete"``. Unless given they stay.
-            archive: With ``"archive"``: the directory that they go to, with their paths below the source's. It may have parameters.
-            on_gone: What follows when rows are gone for good that a stage has not read (deleted files, vacuumed tables, expired
-                records, a Delta version that changes rows). ``"fail"``: the run fails, or is not started. ``"skip"``: the stages go on
-                without them, and they are in the loss ledger: ``spark-jobs losses``.
-            name: The function's, unless given.
+            shared: For an unbounded source: an additional stage, ``<name>_shared``, reads it and stages its rows for all stages that name
+                it. At an aligned checkpoint these stages have all read the same rows. Otherwise each stage reads the source on its own.
+            after: For an unbounded source of a Delta table: the bounded source of the same table that it continues. It begins with the
+                version after the pinned end of that source, so that the two together have each row once.
+            event_time_zone: The time zone of an event time without one (``TIMESTAMP_NTZ``), such as ``"Europe/Berlin"``. Stages get the
+                column as timestamps in that zone.
+            after_publication: For a bounded source of files: what happens to the files of a round when all tables have its rows,
+                ``"archive"`` or ``"delete"``. By default they stay.
+            archive: With ``"archive"``: the directory for the files, with their paths below the source's. It may have parameters.
+            on_gone: What happens when rows that a stage has not read are lost (deleted files, vacuumed tables, expired records, a Delta
+                version that changes rows). ``"fail"``: the run fails, or is not started. ``"skip"``: the stages go on without them, and
+                the loss ledger records them: ``spark-jobs losses``.
+            name: Name of the source; by default that of the function.
         """
 
         def without_options(place: Place, function: Function) -> Declaration:
@@ -175,10 +175,10 @@ class Pipeline:
         """Declares a table that stages join with. The function may take ``spark`` and ``params`` and returns a batch frame.
 
         Args:
-            function: Given where the decorator stands without parentheses.
-            refresh: ``"round"``: one Delta version for a whole round, pinned by its first attempt; beside an unbounded source each
-                attempt pins the newest version. ``"unpinned"``: each batch reads what it finds.
-            name: The function's, unless given.
+            function: Set if the decorator is written without parentheses.
+            refresh: ``"round"``: one Delta version for a whole round, pinned by its first attempt. In a pipeline with an unbounded source
+                each attempt pins the newest version. ``"unpinned"``: each batch reads the version that it finds.
+            name: Name of the input; by default that of the function.
         """
 
         def declare(function: F) -> F:
@@ -238,30 +238,30 @@ class Pipeline:
     ) -> F | Callable[[F], F]:
         """Declares a streaming query. The function's arguments are its inputs, by name: sources, static inputs and stages.
 
-        It may take ``params`` too. An argument with a default value is an input only where ``inputs`` names it.
+        It may take ``params``, too. An argument with a default value is an input only if ``inputs`` names it.
 
         Args:
-            function: Given where the decorator stands without parentheses.
+            function: Set if the decorator is written without parentheses.
             sink: The table of its rows. None: only other stages read them.
-            inputs: Which input an argument is, where the names differ: ``{"events": "eu_events"}``.
-            event_time: The event time column of the result, where it cannot be inherited.
-            watermark_delay: How far the watermark of its consumers stays behind.
-            output_mode: What a batch gives, as in Spark: ``"append"``; ``"update"`` into a sink with ``mode="upsert"``;
-                ``"complete"``, the default where the sink has ``mode="complete"``.
-            max_files_per_trigger: How many files a batch reads from each stage before it, at most.
-            max_bytes_per_trigger: How many bytes a batch reads from each stage before it, about.
-            trigger_interval: Between the beginnings of two batches, such as ``"10 seconds"``; only behind an unbounded source.
-            max_channel_bytes: How far it may be ahead of the slowest stage that reads it; only where those never end.
+            inputs: Names of the inputs by argument, if they differ: ``{"events": "eu_events"}``.
+            event_time: The event time column of the result, if it cannot be inherited.
+            watermark_delay: Distance from the newest event time to the watermark of its consumers.
+            output_mode: What a batch gives, as in Spark: ``"append"``; ``"update"`` into a sink with ``mode="upsert"``; ``"complete"``, the
+                default if the sink has ``mode="complete"``.
+            max_files_per_trigger: Maximum number of files that a batch reads from each stage upstream.
+            max_bytes_per_trigger: Approximate maximum of bytes that a batch reads from each stage upstream.
+            trigger_interval: Time between the beginnings of two batches, such as ``"10 seconds"``; only with an unbounded source upstream.
+            max_channel_bytes: Maximum of bytes that it may be ahead of the slowest stage that reads it; only if its readers never end.
             conf: Spark settings of this query alone.
-            begin: Where the stage begins to read its sources if it is new in a pipeline that goes on: at their beginning, or after
-                what the pipeline has read of them before.
-            expect: By name a SQL condition on the result's columns that each row must fulfil, such as ``{"positive": "amount > 0"}``.
-                Null does not fulfil it.
-            on_violation: What becomes of a row that does not: ``"fail"``, its batch fails; ``"drop"``, it is counted and left out;
-                ``"divert"``, the default with ``violations``, it goes into that table.
+            begin: Where a stage that is new in a running pipeline begins to read its sources: at their beginning, or after the rows that
+                the pipeline has read before.
+            expect: SQL conditions on the result's columns, by name, that each row must fulfil, such as ``{"positive": "amount > 0"}``. Null
+                does not fulfil a condition.
+            on_violation: What happens to a row that violates one: ``"fail"`` fails its batch; ``"drop"`` counts it and leaves it out;
+                ``"divert"``, the default with ``violations``, writes it to that table.
             violations: The table of diverted rows. It has the stage's columns, ``violated_expectations``, ``violated_in_batch`` and
                 ``violated_at``.
-            name: The function's, unless given.
+            name: Name of the stage; by default that of the function.
         """
 
         def without_options(place: Place, function: Function) -> Declaration:
@@ -303,15 +303,15 @@ class Pipeline:
         publish: Publish | Literal["final", "every_checkpoint", "external"] | None = None,
         checkpoint: CheckpointOverrides | None = None,
     ) -> Graph:
-        """The checked graph of what is declared so far.
+        """Returns the checked graph of the declarations.
 
         Args:
-            on_end: Instead of the pipeline's own, for one run.
-            publish: Instead of every sink's policy, for one run.
-            checkpoint: Instead of some of the pipeline's checkpoint settings, for one run.
+            on_end: Overrides the pipeline's own setting for one run.
+            publish: Overrides the policies of all sinks for one run.
+            checkpoint: Overrides some of the pipeline's checkpoint settings for one run.
 
         Raises:
-            InvalidPipelineError: An unknown input, a cycle, a part that nothing uses, an unknown parameter in a path, ...
+            InvalidPipelineError: The graph has an unknown input, a cycle, a part that nothing uses, an unknown parameter in a path, ...
         """
         mistakes = Mistakes()
         graph = self.sound_graph(mistakes, on_end=on_end, publish=publish, checkpoint=checkpoint)
@@ -327,7 +327,7 @@ class Pipeline:
         publish: Publish | Literal["final", "every_checkpoint", "external"] | None = None,
         checkpoint: CheckpointOverrides | None = None,
     ) -> Graph | None:
-        """The graph of what is right: see :func:`spark_jobs.api.sound_parts.sound_graph`. ``mistakes`` is given what is wrong.
+        """Returns the graph of the correct parts and adds the errors to ``mistakes``; see :func:`spark_jobs.api.sound_parts.sound_graph`.
 
         Raises:
             InvalidPipelineError: An argument is not allowed.
@@ -346,16 +346,16 @@ class Pipeline:
         """Validates parameters.
 
         Args:
-            params: Values by field name, as texts (lists and objects as JSON) or typed; or the model's instance.
-            environment: Where secrets are looked up, as ``SPARK_JOBS_PARAM_<NAME>``.
+            params: Values by field name, as texts (lists and objects as JSON) or typed; or an instance of the model.
+            environment: Environment variables with the secrets, as ``SPARK_JOBS_PARAM_<NAME>``.
 
         Raises:
-            InvalidParameterError: Names every bad field with its reason, and the fields that there are.
+            InvalidParameterError: A field has a bad value. The error names every bad field with its reason, and all existing fields.
         """
         return bind(Place(self.name), self.params, params, environment)
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the parameters, without secrets."""
+        """Returns the JSON schema of the parameters, without secrets."""
         return schema(self.params)
 
     def run(
@@ -381,34 +381,36 @@ class Pipeline:
     ) -> StartResponse:
         """Runs the pipeline in this process, as ``spark-jobs run`` does: for notebooks.
 
-        Returns when the final checkpoint, or the checkpoint of a stop that somebody else has asked for, is complete and the tables are
-        published by policy; both are durable. The session stays as it is. An interrupted run goes on when this is called again.
+        Returns when the final checkpoint is complete and the tables are published by policy. If somebody stops the pipeline, the checkpoint
+        of
+        the stop is the final one. Both are durable then. The session stays as it is. If a run was interrupted, a second call goes on with
+        it.
 
         Args:
             spark: A classic (not a Spark Connect) session with Delta.
-            home: Where the pipeline's documents are; made if missing.
+            home: Directory of the pipeline's documents; created if missing.
             params: As for :meth:`bind`.
-            run_id: Who asks; the same one gets the same answer, while it is among the newest 1,000. A new one unless given.
-            on_end: Instead of the pipeline's own, for the round that this run begins.
-            publish: Instead of every sink's policy, for that round.
+            run_id: Id of the run. The same id gets the same answer while it is among the newest 1,000. By default a new one.
+            on_end: Overrides the pipeline's own setting for the round that this run begins.
+            publish: Overrides every sink's policy for that round.
             fresh: Begin anew instead of going on.
-            on_rewind: What becomes of rows that are public when a run begins anew.
-            adopt_offsets: By source the checkpoint directory of a plain Spark query, after whose last batch it goes on; only
-                where the home is empty, or with ``fresh``.
-            restore: The directory of the savepoint to begin with, instead of going on.
-            allow_drained: Whether that may be one that was taken after a drain.
-            allow_dropped: Whether the state of stages that the pipeline no longer has may be left behind.
-            take_pending: Whether rows that it holds staged, for sinks that keep their table, are published first.
-            state_partitions: In how many partitions the state is kept from then on; None: in as many as it is.
-            new_sources: Sources that the run reads from their beginning once, however often it is started. The state of the stages
-                stays. Such a source may be another one than before, for example a table that was dropped and created again.
-            accept_data_loss: Sources of which something may be gone for good, such as expired records or deleted files: the run leaves
-                out what is gone, and records it. What is there is read.
+            on_rewind: What happens to rows that are public when a run begins anew.
+            adopt_offsets: The checkpoint directory of a plain Spark query by source. The source goes on after that query's last batch. Only
+                for an empty home, or with ``fresh``.
+            restore: Directory of the savepoint to begin with, instead of going on.
+            allow_drained: True allows a savepoint that was taken after a drain.
+            allow_dropped: True allows leaving behind the state of stages that the pipeline no longer has.
+            take_pending: True first publishes rows that the savepoint holds staged, for sinks that keep their table.
+            state_partitions: Number of partitions of the state from now on; None keeps the present number.
+            new_sources: Sources that the run reads from their beginning once, even if it is started several times. The state of the stages
+                stays. Such a source may be a different one than before, for example a table that was dropped and created again.
+            accept_data_loss: Sources that may have lost rows, such as expired records or deleted files. The run leaves out the lost rows
+                and records them. It reads all others.
             workspace: For the first start on a cluster with a home in a store: a directory that driver and executors share.
 
         Raises:
             RejectedError: The pipeline, a parameter, the session or the home does not allow it. Nothing was written.
-            StreamPipelineError: It did not get to its end; the error says whether it can go on.
+            StreamPipelineError: The run did not reach its end. The error says whether it can go on.
         """
         launch = importlib.import_module("spark_jobs.runtime.launch")  # the driver imports the API, never the reverse
         options = launch.RunOptions(
@@ -429,13 +431,13 @@ class Pipeline:
         return response
 
     def rewired(self, inputs: Mapping[str, Function], tables: str) -> "Pipeline":
-        """A copy for tests: other functions read the inputs, and the tables are somewhere else.
+        """Returns a copy for tests: other functions read the inputs, and the tables are in another place.
 
-        A source that is read by another function is bounded: a test's rows end. Stages go as fast as they can.
+        A source that another function reads is bounded, because the rows of a test end. Stages run without rate limits.
 
         Args:
-            inputs: By source or static input the function to read it with. Those that are not named stay as they are.
-            tables: A directory; each sink's table is in it, under the sink's name.
+            inputs: Functions to read inputs with, by source or static input. All other inputs stay as they are.
+            tables: A directory. Each sink's table is in it, under the sink's name.
 
         Raises:
             InvalidPipelineError: A name is not an input of the pipeline.
@@ -477,14 +479,14 @@ class Pipeline:
     def _keep(
         self, kind: str, function: Function, name: str | None, without_options: Callable[[Place, Function], Declaration]
     ) -> None:
-        """Keeps a part whose declaration has a mistake without its options, if that is right; see :meth:`sound_graph`."""
+        """Keeps a part with a mistaken declaration without its options, if the rest is correct; see :meth:`sound_graph`."""
         self._mistaken.add(str(function_name(function, name)))
         with suppress(InvalidPipelineError):
             place = self._place(kind, function, name)
             self._declarations.setdefault(place.name, without_options(place, function))
 
     def _add(self, place: Place, part: Declaration) -> None:
-        """Takes a declaration in; the same function's again in its place."""
+        """Adds a declaration. A second declaration of the same function replaces the first."""
         same = {known.casefold(): known for known in self._declarations}.get(place.name.casefold())
         if same is not None and not (same == place.name and is_rerun(self._declarations[same].function, part.function)):
             raise place.refused(f"{same!r} is declared already.", 'Give one of them another name with name="...".', declared=same)
@@ -492,7 +494,7 @@ class Pipeline:
 
 
 def _for_test(part: Declaration) -> Declaration:
-    """Without the limits that say how a stage runs beside others."""
+    """Returns the part without limits on the pace of a stage."""
     if not isinstance(part, DeclaredStage):
         return part
     limits = dataclasses.replace(part.limits, trigger_interval_ms=None, max_channel_bytes=None)

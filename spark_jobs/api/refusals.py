@@ -1,4 +1,4 @@
-"""How a declaration is refused: every refusal names the pipeline, the part and the remedy."""
+"""Refuses declarations. Every refusal names the pipeline, the part and the remedy."""
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ class Place:
 
     pipeline: str
     kind: str = ""
-    """``source``, ``static``, ``stage``, ``sink``; empty for the pipeline itself."""
+    """``source``, ``static``, ``stage`` or ``sink``; empty for the pipeline itself."""
     name: str = ""
 
     def __str__(self) -> str:
@@ -27,31 +27,31 @@ class Place:
         return f"Pipeline {self.pipeline!r}{part}"
 
     def refused(self, problem: str, remedy: str, **evidence: Any) -> InvalidPipelineError:
-        """The error to raise; ``problem`` and ``remedy`` are one sentence each."""
+        """Returns the error to raise. ``problem`` and ``remedy`` are one sentence each."""
         return InvalidPipelineError(
             f"{self}: {problem}", remedy=remedy, pipeline=self.pipeline, part=f"{self.kind} {self.name}".strip(), **evidence
         )
 
 
 class Mistakes:
-    """Collects what is refused, so that a person is told of everything at once."""
+    """Collects refusals, so that one error reports all of them."""
 
     def __init__(self) -> None:
         self.found: list[RejectedError] = []
 
     def noted(self) -> "_Noting":
-        """Keeps a refusal instead of letting it through; one of several mistakes counts as those."""
+        """Returns a context that keeps a refusal instead of raising it. An error that lists several mistakes is kept as these."""
         return _Noting(self)
 
     def add(self, error: RejectedError) -> None:
-        """Adds a refusal that is not known yet."""
+        """Adds a refusal that is not in the list yet."""
         several = error.__cause__
         parts = several.exceptions if isinstance(several, ExceptionGroup) else [error]
         known = {str(each) for each in self.found}
         self.found += [part for part in parts if isinstance(part, RejectedError) and str(part) not in known]
 
     def check(self) -> None:
-        """Raises what was found.
+        """Raises the collected refusals.
 
         Raises:
             RejectedError: The only mistake, or one error that lists all with their remedies.
@@ -69,7 +69,7 @@ class Mistakes:
 
 
 class _Noting:
-    """A context that does not let refusals through."""
+    """A context that keeps refusals."""
 
     def __init__(self, mistakes: Mistakes) -> None:
         self._mistakes = mistakes
@@ -89,7 +89,7 @@ _LOADING: ContextVar[Mistakes | None] = ContextVar("loading", default=None)
 
 @contextmanager
 def declaring_all(mistakes: Mistakes) -> Iterator[None]:
-    """Keeps the mistakes of declarations while a file is loaded, so that those after the first one are found as well."""
+    """Keeps the mistakes of declarations while a file is loaded, so that later mistakes are found as well."""
     token = _LOADING.set(mistakes)
     try:
         yield
@@ -99,10 +99,10 @@ def declaring_all(mistakes: Mistakes) -> Iterator[None]:
 
 @contextmanager
 def declaration(keep: Callable[[], None]) -> Iterator[None]:
-    """Surrounds one declaration; see :func:`declaring_all`. Elsewhere, as in a notebook, its mistake is raised.
+    """Wraps one declaration. Outside of :func:`declaring_all`, as in a notebook, it raises the mistake.
 
     Args:
-        keep: Called if the mistake is not raised: keeps what is right of the declaration.
+        keep: Called if the mistake is not raised. It keeps the correct parts of the declaration.
     """
     try:
         yield
@@ -115,10 +115,10 @@ def declaration(keep: Callable[[], None]) -> Iterator[None]:
 
 
 def choice(place: Place, option: str, choices: type[E], value: object) -> E:
-    """One of the values that an option may have, written as a member or as its text.
+    """Returns the member of ``choices`` for a member or its text.
 
     Raises:
-        InvalidPipelineError: It is another one.
+        InvalidPipelineError: The value is not one of them.
     """
     allowed = [choice.value for choice in choices]
     if value not in allowed:
@@ -128,7 +128,7 @@ def choice(place: Place, option: str, choices: type[E], value: object) -> E:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Which of ``known`` was probably meant, as a sentence, or all of them."""
+    """Returns a sentence with the name in ``known`` that was probably meant, or with all of them."""
     names = list(known)
     if not names:
         return "There are none."

@@ -1,4 +1,4 @@
-"""What a user says about restarts."""
+"""The restart settings of a pipeline."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,21 +12,21 @@ from spark_jobs.protocol.restart_settings import RestartSettings, read_restart
 
 
 class OnStageFailure(StrEnum):
-    """What follows when a stage has failed for good: its restarts are exhausted, or no restart can heal its error."""
+    """The reaction to a stage that has failed permanently: its restarts are exhausted, or no restart can heal its error."""
 
     FAIL = "fail"
-    """The attempt ends with the stage's error, as a job of Flink's does."""
+    """The attempt ends with the stage's error, as a Flink job does."""
     ISOLATE = "isolate"
-    """The stage stays failed until the next start, and what it feeds gets nothing more. The other stages run on and publish."""
+    """The stage stays failed until the next start, and its consumers get no more rows. The other stages run on and publish."""
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class RestartStrategy:
-    """How often a pipeline is started again after a failure, and how long it waits: Flink's strategies.
+    """The number and the delays of restarts after failures, by Flink's strategies.
 
-    Made by one of its methods; checked where a pipeline is given it. Intervals are as ``"1 hour 30 minutes"``. The failures of each
-    stage are counted by themselves, and so are those of the driver. An error that no restart can heal is the last one at once, and
-    failures that come while a restart is pending count as one. What follows the last failure of a stage is :class:`OnStageFailure`.
+    Use one of its methods to create one; the pipeline checks it. Intervals are written as ``"1 hour 30 minutes"``. The failures of each
+    stage and those of the driver are counted separately. An error that no restart can heal ends the restarts at once. Failures during a
+    pending restart count as one. :class:`OnStageFailure` says what follows the last failure of a stage.
     """
 
     kind: str
@@ -42,16 +42,16 @@ class RestartStrategy:
 
     @staticmethod
     def none() -> "RestartStrategy":
-        """The first failure is the last."""
+        """Allows no restart."""
         return RestartStrategy("none")
 
     @staticmethod
     def fixed_delay(*, attempts: int = 1, delay: str = "1 second") -> "RestartStrategy":
-        """So many restarts in all.
+        """Allows a fixed number of restarts in all.
 
         Args:
-            attempts: How many of each stage, and of the driver; one failure more is the last.
-            delay: From a failure to the restart.
+            attempts: Number of restarts of each stage, and of the driver. One more failure is the last.
+            delay: Time from a failure to the restart.
         """
         return RestartStrategy("fixed-delay", attempts=attempts, delay=delay)
 
@@ -59,12 +59,12 @@ class RestartStrategy:
     def failure_rate(
         *, max_failures_per_interval: int = 1, failure_rate_interval: str = "1 minute", delay: str = "1 second"
     ) -> "RestartStrategy":
-        """As many restarts as are needed while failures are rare.
+        """Allows any number of restarts while failures are rare.
 
         Args:
-            max_failures_per_interval: So many failures may come in one interval; one more is the last.
-            failure_rate_interval: How long the interval is that ends with a failure.
-            delay: From a failure to the restart.
+            max_failures_per_interval: Number of failures allowed in one interval. One more is the last.
+            failure_rate_interval: Length of the interval, which ends with a failure.
+            delay: Time from a failure to the restart.
         """
         return RestartStrategy(
             "failure-rate",
@@ -83,16 +83,16 @@ class RestartStrategy:
         jitter_factor: float = 0.1,
         attempts_before_reset_backoff: int | None = 20,
     ) -> "RestartStrategy":
-        """Each restart after a longer time than the one before.
+        """Waits longer before each restart.
 
         Args:
-            initial_backoff: From the first failure to the restart.
-            max_backoff: No restart waits longer.
-            backoff_multiplier: So many times longer than the one before; above 1.
-            reset_backoff_threshold: Without a failure for this long after a restart, the next one is the first again. A stage must also
-                have done a batch since its last failure.
-            jitter_factor: From 0 to 1: by so much of itself a delay is longer or shorter, at random.
-            attempts_before_reset_backoff: So many restarts in a row; one failure more is the last. None: any number, as in Flink.
+            initial_backoff: Time from the first failure to the restart.
+            max_backoff: Maximum time before a restart.
+            backoff_multiplier: Factor from one delay to the next; above 1.
+            reset_backoff_threshold: Time without a failure after which the next failure counts as the first. A stage must also have
+                completed a batch since its last failure.
+            jitter_factor: Random part of a delay, from 0 to 1: a delay is longer or shorter by up to this factor.
+            attempts_before_reset_backoff: Number of restarts in a row; one more failure is the last. None: any number, as in Flink.
         """
         return RestartStrategy(
             "exponential-delay",
@@ -106,11 +106,11 @@ class RestartStrategy:
 
 
 def declare_restart(place: Place, strategy: object) -> RestartSettings:
-    """The strategy, checked; see :class:`RestartStrategy`. ``place`` is the pipeline's."""
+    """Returns the checked strategy; see :class:`RestartStrategy`. ``place`` is the pipeline's."""
     if not isinstance(strategy, RestartStrategy):
-        raise place.refused(f"restart={strategy!r} is no restart strategy.", "Write restart=RestartStrategy.fixed_delay(...).")
+        raise place.refused(f"restart={strategy!r} is not a restart strategy.", "Write restart=RestartStrategy.fixed_delay(...).")
     return read_restart(Refusing(place, "restart"), strategy.kind, strategy.options)
 
 
 RESTART_OF_UNBOUNDED = declare_restart(Place(""), RestartStrategy.exponential_delay())
-"""The strategy of a pipeline with an unbounded input that declares none: Flink's default, with an end."""
+"""The default strategy of a pipeline with an unbounded input: Flink's default with a limit."""

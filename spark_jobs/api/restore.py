@@ -1,4 +1,4 @@
-"""What a run begins with, as people name it: a savepoint, and the state in so many partitions."""
+"""The starting point of a run: a savepoint, and the number of state partitions."""
 
 import os
 
@@ -8,17 +8,17 @@ from spark_jobs.storage.open import open_place
 
 
 def restore_from(directory: str | os.PathLike[str] | None, allow_drained: bool, take_pending: bool = False) -> RestoreFrom | None:
-    """The savepoint in a directory, wherever it is read from; None where none is named.
+    """Returns the savepoint in a directory, or None without a directory.
 
     Raises:
-        InvalidParameterError: It is no directory that can be opened, or something is said of it where none is named.
+        InvalidParameterError: The text is not a directory that can be opened, or an option for a savepoint is given without one.
     """
     said = {"allow_drained": allow_drained, "take_pending": take_pending}
     if directory is None and any(said.values()):
         raise InvalidParameterError(
-            f"{next(name for name, given in said.items() if given)} says something about a savepoint, and none is given.",
+            f"{next(name for name, given in said.items() if given)} is an option for a savepoint, but no savepoint is given.",
             safe="Nothing was started.",
-            remedy="Name the savepoint (restore), or leave it out.",
+            remedy="Give the savepoint (restore), or leave out this option.",
         )
     if directory is None:
         return None
@@ -27,16 +27,16 @@ def restore_from(directory: str | os.PathLike[str] | None, allow_drained: bool, 
 
 
 def checked_partitions(number: int | None) -> int | None:
-    """In how many partitions the state is to be; None where nobody says.
+    """Returns the number of state partitions, or None if none is given.
 
     Raises:
-        InvalidParameterError: It is no number of partitions.
+        InvalidParameterError: The number is below 1.
     """
     if number is not None and number < 1:
         raise InvalidParameterError(
-            f"state_partitions={number}: state is in one partition at least.",
+            f"state_partitions={number}: state needs at least one partition.",
             safe="Nothing was started.",
-            remedy="Write how many there are to be, or leave it out.",
+            remedy="Give a positive number, or leave it out.",
             state_partitions=number,
         )
     return number

@@ -1,4 +1,4 @@
-"""Spark settings that a user may give, and those that a guarantee needs as they are."""
+"""Spark settings that a user may give, and settings that a guarantee fixes."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -7,12 +7,12 @@ from spark_jobs.api.refusals import Place
 
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
-_STATE = "a restart needs the state's format as it was"
-_RULES = "Spark must refuse what would give wrong results"
+_STATE = "a restart needs the state's format unchanged"
+_RULES = "Spark must refuse queries that would give wrong results"
 _FIXED: Mapping[str, str] = {
     "spark.databricks.delta.stats.collect": "rows are counted from the statistics of staged files",
     "spark.sql.files.ignoreCorruptFiles": "rows of files that cannot be read would be missing silently",
-    "spark.sql.files.ignoreMissingFiles": "rows of files that have gone would be missing silently",
+    "spark.sql.files.ignoreMissingFiles": "rows of missing files would be missing silently",
     "spark.sql.streaming.fileSource.log.compactInterval": "a batch that reads past its end is cut back in that log",
     "spark.sql.streaming.minBatchesToRetain": "a restart reads the plans of the last batches",
     "spark.sql.streaming.checkpointLocation": "the checkpoint directories belong to the home's work directory",
@@ -22,7 +22,7 @@ _FIXED: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": _STATE,
     "spark.sql.streaming.stateStore.providerClass": _STATE,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": _STATE,
-    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "a drain looks whether the state still holds a row",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "a drain checks whether the state still holds a row",
     "spark.sql.streaming.statefulOperator.checkCorrectness.enabled": _RULES,
     "spark.sql.streaming.stopActiveRunOnRestart": "a stage may never run twice at once",
     "spark.sql.streaming.unsupportedOperationCheck": _RULES,
@@ -33,10 +33,10 @@ _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def check_settings(place: Place, conf: Mapping[str, str]) -> Mapping[str, str]:
-    """The settings of an application, unchanged.
+    """Returns the settings of an application unchanged.
 
     Raises:
-        InvalidPipelineError: One is not a string, is not Spark's, or is fixed by a guarantee.
+        InvalidPipelineError: A setting is not a string, is not Spark's, or is fixed by a guarantee.
     """
     for key, value in conf.items():
         if not _is_text(key, value):
@@ -51,15 +51,15 @@ def check_settings(place: Place, conf: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def check_stage_settings(place: Place, conf: Mapping[str, str]) -> Mapping[str, str]:
-    """The settings of a single stage: :func:`check_settings`, and they can differ between two queries of one application.
+    """Returns the settings of a single stage. Each passes :func:`check_settings` and can differ between queries of one application.
 
     Raises:
-        InvalidPipelineError: One belongs to the whole application.
+        InvalidPipelineError: A setting belongs to the whole application.
     """
     for key in check_settings(place, conf):
         static = not key.startswith(_RUNTIME_PREFIXES) or key.startswith(_STATIC_PREFIXES)
         if static or key == _SHUFFLE_PARTITIONS:
-            raise place.refused(f"{key} is one for all stages.", "Move it to Pipeline(conf=...).", setting=key)
+            raise place.refused(f"{key} is a setting of the whole application.", "Move it to Pipeline(conf=...).", setting=key)
     return MappingProxyType(dict(conf))
 
 

@@ -1,4 +1,4 @@
-"""Shared sources: each is staged once, by a stage of its own, so that at a checkpoint every stage has read the same prefix of it."""
+"""Shared sources. An additional stage stages each of them once, so that all stages have read the same rows at a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,12 +16,12 @@ Declaration = Source | Static | DeclaredStage
 
 
 def sharing_stage(source: InputName) -> StageName:
-    """The name of the stage that reads a shared source for all others."""
+    """Returns the name of the stage that reads a shared source for all others."""
     return StageName(f"{source}_shared")
 
 
 def with_sharing_stages(pipeline: str, declarations: Mapping[str, Declaration]) -> dict[str, Declaration]:
-    """The declarations, with a stage between each shared source and the stages that read it; their arguments keep their names.
+    """Returns the declarations with a stage between each shared source and its readers, whose arguments keep their names.
 
     Raises:
         InvalidPipelineError: The stage's name is taken, or is too long for a file's.
@@ -40,7 +40,7 @@ def with_sharing_stages(pipeline: str, declarations: Mapping[str, Declaration]) 
 
 
 def _stage(name: StageName, source: Source) -> DeclaredStage:
-    """Its rows as they are. Who reads them goes by their event time; the stage itself has no use for a watermark."""
+    """Returns the stage that stages a source's rows unchanged. Its readers use the event time; the stage itself needs no watermark."""
     return DeclaredStage(
         name=name,
         function=_as_they_are,
@@ -55,7 +55,7 @@ def _stage(name: StageName, source: Source) -> DeclaredStage:
 
 
 def reading(stage: DeclaredStage, stage_of: Mapping[str, StageName]) -> DeclaredStage:
-    """The stage, with other stages instead of some of its inputs."""
+    """Returns the stage with some of its inputs replaced by other stages."""
     inputs = {argument: str(stage_of.get(read, read)) for argument, read in stage.inputs.items()}
     return replace(stage, inputs=MappingProxyType(inputs))
 

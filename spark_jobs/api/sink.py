@@ -1,4 +1,4 @@
-"""Sinks: Delta tables that a stage's rows are published into."""
+"""Sinks: the Delta tables that a stage's rows are published into."""
 
 import dataclasses
 import os
@@ -21,39 +21,39 @@ _SIZE = re.compile(r"(\d+) ?([kmg]?)i?b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _APPEND_ONLY = "delta.appendOnly"
 VERSION_COLUMNS = ("valid_from", "valid_to", "is_current")
-"""The columns that ``mode="history"`` adds: from when a version is valid, to when (null: to now), and whether it is the current one."""
+"""The columns that ``mode="history"`` adds: beginning and end of a version's validity (null: still valid), and True for the current one."""
 SPARK_MERGE_ABOVE_BYTES = 256 * 2**20
-"""Where delta-rs stops to merge, unless the sink says it: it holds what it reads in memory (docs/adr/0030-who-merges.md)."""
+"""The default limit of delta-rs merges. delta-rs holds what it reads in memory (docs/adr/0030-who-merges.md)."""
 _MERGE_OPTIONS = {
     SinkMode.UPSERT: ("keys", "sequence_by", "apply_as_deletes", "spark_merge_above"),
     SinkMode.INSERT: ("keys", "sequence_by", "spark_merge_above"),
     SinkMode.HISTORY: ("keys", "sequence_by", "apply_as_deletes"),
 }
-"""What the modes that merge by keys are declared with."""
+"""The options of the modes that merge by keys."""
 _REFUSED_PROPERTIES = {
-    "delta.setTransactionRetentionDuration": "the table would forget what was published into it",
-    "delta.feature.catalogManaged": "such a table is committed by its catalog alone",
-    "delta.feature.catalogOwned-preview": "such a table is committed by its catalog alone",
-    "delta.coordinatedCommits.commitCoordinator-preview": "such a table is committed by its coordinator alone",
+    "delta.setTransactionRetentionDuration": "the table would forget which checkpoints were published",
+    "delta.feature.catalogManaged": "only its catalog may commit to such a table",
+    "delta.feature.catalogOwned-preview": "only its catalog may commit to such a table",
+    "delta.coordinatedCommits.commitCoordinator-preview": "only its coordinator may commit to such a table",
 }
 
 
 class SchemaEvolution(StrEnum):
-    """What happens to a column that the stage returns and the table does not have."""
+    """The treatment of a column that the stage returns and the table lacks."""
 
     NONE = "none"
     """The start is refused."""
     ADD_COLUMNS = "add_columns"
-    """It is added to the table, at an attempt's start and before anything is staged; so are fields of structs and wider types."""
+    """The column is added at an attempt's start, before anything is staged. Fields of structs and wider types are added likewise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """How long the other tables are published without one that refuses its rows. Beyond a limit all tables wait.
+    """The limits within which other tables are published without one that refuses its rows. Beyond a limit all tables wait.
 
     Args:
-        time: Since the first checkpoint that is due in the table and not public there, such as ``"1 hour"``.
-        size: So much may wait for the table, such as ``"1gb"`` or bytes. None: any amount.
+        time: Time since the first checkpoint that the table should have but does not have yet, such as ``"1 hour"``.
+        size: Amount of rows that may wait for the table, such as ``"1gb"`` or a number of bytes. None: any amount.
     """
 
     time: str
@@ -62,35 +62,34 @@ class Hold:
 
 @dataclass(frozen=True)
 class DeltaSink:
-    """A Delta table as a stage's output. It is made if missing.
+    """A Delta table as a stage's output. The table is created if missing.
 
     Args:
-        path: Where the table is. ``{field}`` stands for that parameter's value; ``{{`` and ``}}`` are braces.
+        path: Path of the table. ``{field}`` stands for that parameter's value; ``{{`` and ``}}`` are braces.
         table: Its name in Spark's catalog instead, such as ``"catalog.schema.name"``; parameters as in ``path``.
-        name: The stage's, unless given.
+        name: Name of the sink; by default that of the stage.
         mode: ``"append"``: each row of the stage's result becomes one row of the table, exactly once. ``"complete"``: each
             checkpoint replaces the table's rows by the whole result (an aggregation's). ``"upsert"``: each row replaces the row
             with the same keys. ``"insert"``: a row is added if the table has no row with the same keys. ``"history"``: each row
             is a version of its key, and the table also has ``valid_from``, ``valid_to`` and ``is_current``.
         keys: The columns that identify a row, for ``"upsert"``, ``"insert"`` and ``"history"``. Null is a key like any other.
-        sequence_by: The column that orders the rows of one key. ``"upsert"``: the highest one wins, whichever came first; by
-            default later batches win, and one batch may have each key once. ``"insert"``: of several rows of a new key the lowest
-            one wins; by default that of the earliest batch. ``"history"``: from when a version is valid.
-        apply_as_deletes: A SQL condition on the columns, for ``"upsert"`` and ``"history"``: a row for which it holds deletes its
-            key.
-        spark_merge_above: For ``"upsert"`` and ``"insert"``: a publication that has to read more than about this size of the table's
-            files, such as ``"1gb"`` or bytes, is merged by Spark; every other one by delta-rs, in a fraction of a second and without
-            a JVM. ``0``: by Spark always. By default 256 MiB.
+        sequence_by: The column that orders the rows of one key. ``"upsert"``: the highest one wins, in whatever order they come; by
+            default later batches win, and one batch may have each key once. ``"insert"``: the lowest of several rows of a new key
+            wins; by default the row of the earliest batch. ``"history"``: the beginning of a version's validity.
+        apply_as_deletes: A SQL condition on the columns, for ``"upsert"`` and ``"history"``: a row that fulfils it deletes its key.
+        spark_merge_above: For ``"upsert"`` and ``"insert"``: Spark merges a publication that has to read more than about this size of
+            the table's files, such as ``"1gb"`` or a number of bytes. delta-rs merges every other one, in a fraction of a second and
+            without a JVM. ``0``: Spark merges always. The default is 256 MiB.
         partition_by: Columns that the table is partitioned by.
-        cluster_by: Columns that the table is clustered by, where it is made.
+        cluster_by: Columns that a new table is clustered by.
         schema_evolution: ``"none"``: a column, or a field of a struct, that the table lacks is refused; ``"add_columns"``: it is
-            added. Where the table has ``delta.enableTypeWidening``, a type becomes the wider one that the stage returns.
-        table_properties: Delta's and your own, where the table is made; a table that exists must have them.
-        comment: The table's description, where it is made.
-        publish: When rows become public. ``"final"``, the default where every input of the pipeline is bounded: with the final
-            checkpoint, or that of a drain. ``"every_checkpoint"``, the default elsewhere: with each checkpoint, also inside a round.
+            added. If the table has ``delta.enableTypeWidening``, a type becomes the wider one that the stage returns.
+        table_properties: Properties of a new table, Delta's and your own. An existing table must have them.
+        comment: The description of a new table.
+        publish: When rows become public. ``"final"``, the default if every input of the pipeline is bounded: with the final
+            checkpoint, or that of a drain. ``"every_checkpoint"``, the default otherwise: with each checkpoint, also inside a round.
             ``"external"``: when somebody calls ``spark-jobs publish``.
-        target_file_size: Pack the files that a checkpoint adds up to about this size, such as ``"128mb"`` or bytes; for
+        target_file_size: Pack the files of a checkpoint up to about this size, such as ``"128mb"`` or a number of bytes; for
             ``"append"``. By default they are published as the batches wrote them.
         hold: If the table refuses its rows, the other tables are published without it, up to these limits. By default they wait.
     """
@@ -116,7 +115,7 @@ class DeltaSink:
 
 @dataclass(frozen=True)
 class TableDesign:
-    """How a sink's table is made, and what one that exists must be."""
+    """The properties of a new table, which an existing table must fulfil."""
 
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -124,12 +123,12 @@ class TableDesign:
     comment: str | None = None
     evolution: SchemaEvolution = SchemaEvolution.NONE
     widens: bool = False
-    """Whether the table is given what it takes to widen types; else only one that has it is widened."""
+    """True if the table gets the feature that widens types. Otherwise types are widened only if the table already has it."""
 
 
 @dataclass(frozen=True)
 class MergeRule:
-    """How rows are merged with those of the table by their keys."""
+    """The rule for merging rows with those of the table by their keys."""
 
     keys: tuple[str, ...]
     sequence_by: str | None
@@ -137,7 +136,7 @@ class MergeRule:
     version_columns: tuple[str, ...] = ()
     """:data:`VERSION_COLUMNS` with ``mode="history"``."""
     spark_above_bytes: int = SPARK_MERGE_ABOVE_BYTES
-    """How many bytes of the table's files may have to be read before the merge is Spark's."""
+    """The number of bytes of the table's files to read above which Spark merges."""
 
 
 @dataclass(frozen=True)
@@ -149,20 +148,20 @@ class Sink:
     address: AddressTemplate
     mode: SinkMode
     merge: MergeRule | None
-    """For the modes with ``keys``."""
+    """The merge rule of the modes with ``keys``; None for the others."""
     design: TableDesign
     publish: Publish
     publish_chosen: bool
-    """Whether ``publish`` was said; else the graph decides, by whether all inputs end."""
+    """True if the user gave ``publish``. Otherwise the graph decides, depending on whether all inputs end."""
     target_file_size_bytes: int | None
     hold: HoldLimits | None
 
     def published(self, publish: Publish | None, *, unbounded: bool) -> "Sink":
-        """The sink as it is in a graph.
+        """Returns the sink with its publication policy in a graph.
 
         Args:
-            publish: Instead of the sink's own policy, for one run.
-            unbounded: Whether an input of the pipeline has no end.
+            publish: Overrides the sink's own policy for one run.
+            unbounded: True if an input of the pipeline has no end.
 
         Raises:
             InvalidPipelineError: Its rows would wait for an end that never comes.
@@ -170,7 +169,7 @@ class Sink:
         chosen = publish or (self.publish if self.publish_chosen else None)
         if chosen is Publish.FINAL and unbounded:
             raise self.place.refused(
-                'publish="final" waits for the end of all inputs, and an input of the pipeline is unbounded.',
+                'publish="final" waits for the end of all inputs, but an input of the pipeline is unbounded.',
                 'Use publish="every_checkpoint" or publish="external".',
                 publish=Publish.FINAL.value,
             )
@@ -178,19 +177,19 @@ class Sink:
         return dataclasses.replace(self, publish=chosen or default)
 
     def check_fields(self, known: Sequence[str]) -> None:
-        """Refuses an address that names a parameter that is not one of ``known``."""
+        """Refuses an address with a parameter that is not in ``known``."""
         self.address.check_fields(self.place, known)
 
     def table(self, values: Mapping[str, Any]) -> TableAddress:
-        """Where the table is.
+        """Returns the address of the table.
 
         Raises:
-            InvalidPipelineError: A field has no value, or one that is not text or a number.
+            InvalidPipelineError: A field has no value or a value that is neither text nor a number.
         """
         return self.address.filled(self.place, values)
 
     def describe(self) -> dict[str, Any]:
-        """What decides whether the table of an earlier run fits: JSON values."""
+        """Returns the properties that decide whether the table of an earlier run fits, as JSON values."""
         described: dict[str, Any] = {
             "name": self.name,
             self.address.option: self.address.text,
@@ -207,13 +206,13 @@ class Sink:
 
 
 def declare_sink(place: Place, sink: object, option: str = "sink", default_name: str | None = None) -> Sink:
-    """A sink of a stage, checked; see :class:`DeltaSink`.
+    """Returns the checked sink of a stage; see :class:`DeltaSink`.
 
     Args:
-        place: The stage's.
-        sink: What was given.
-        option: As what.
-        default_name: The sink's name, unless it has one. None: the stage's.
+        place: Place of the stage.
+        sink: Value of the option.
+        option: Name of the option.
+        default_name: Default for the sink's name. None: the stage's.
     """
     if not isinstance(sink, DeltaSink):
         raise place.refused(f"{option}={sink!r} is not a sink.", f'Write {option}=DeltaSink("{{warehouse}}/table").')
@@ -243,17 +242,21 @@ def declare_sink(place: Place, sink: object, option: str = "sink", default_name:
 
 
 def check_distinct(tables: Mapping[Sink, TableAddress]) -> None:
-    """Refuses two sinks with one table, or with one table inside the other's directory, where its VACUUM would delete files."""
+    """Refuses two sinks with one table, or a table inside the directory of another, whose VACUUM would delete its files."""
     seen: dict[str, Sink] = {}
     for sink, table in tables.items():
         location = table.location
         for other_location, other in seen.items():
             if location == other_location:
                 problem = f"its table '{table}' is also the table of sink {other.name!r}."
-                remedy = "Give each its own; rows of two stages for one table are united in a stage of their own."
+                remedy = (
+                    "Give each sink its own table. To write rows of two stages into one table, unite them in a further stage."
+                )
                 raise sink.place.refused(problem, remedy, table=str(table), sinks=[other.name, sink.name])
             if location.startswith(f"{other_location}/") or other_location.startswith(f"{location}/"):
-                problem = f"of its table '{table}' and sink {other.name!r}'s table '{tables[other]}' one is inside the other."
+                problem = (
+                    f"one of its table '{table}' and the table '{tables[other]}' of sink {other.name!r} is inside the other."
+                )
                 raise sink.place.refused(problem, "Put them side by side.", table=str(table), sinks=[other.name, sink.name])
         seen[location] = sink
 
@@ -280,7 +283,7 @@ def _merge_rule(place: Place, sink: DeltaSink, mode: SinkMode) -> MergeRule | No
     if mode is SinkMode.HISTORY and sink.sequence_by is None:
         raise place.refused(
             'mode="history" needs sequence_by.',
-            'Name the column that says from when a row is valid: sequence_by="changed_at".',
+            'Name the column with the time from which a row is valid: sequence_by="changed_at".',
         )
     versions = VERSION_COLUMNS if mode is SinkMode.HISTORY else ()
     above = SPARK_MERGE_ABOVE_BYTES if size is None else size
@@ -290,28 +293,28 @@ def _merge_rule(place: Place, sink: DeltaSink, mode: SinkMode) -> MergeRule | No
 def _design(place: Place, sink: DeltaSink, mode: SinkMode) -> TableDesign:
     partition_by, cluster_by = _columns(place, "partition_by", sink.partition_by), _columns(place, "cluster_by", sink.cluster_by)
     if partition_by and cluster_by:
-        raise place.refused("it has both partition_by and cluster_by.", "A Delta table has one of them: choose.")
+        raise place.refused("it has both partition_by and cluster_by.", "Remove one of them: a Delta table cannot have both.")
     properties = _properties(place, sink.table_properties)
     refused = {name.casefold(): reason for name, reason in _REFUSED_PROPERTIES.items()}
     for name, value in properties.items():
         if reason := refused.get(name.casefold()):
-            raise place.refused(f"the table property {name} cannot be had: {reason}.", "Remove it.", property=name)
+            raise place.refused(f"the table property {name} is not allowed: {reason}.", "Remove it.", property=name)
         if name.casefold() == _APPEND_ONLY.casefold() and value.lower() == "true" and mode.removes_rows:
-            raise place.refused(f'{name} does not go with mode="{mode.value}", which removes rows.', "Remove one of them.")
+            raise place.refused(f'{name} cannot be used with mode="{mode.value}", which removes rows.', "Remove one of them.")
     evolution = choice(place, "schema_evolution", SchemaEvolution, sink.schema_evolution)
     return TableDesign(partition_by, cluster_by, MappingProxyType(properties), sink.comment, evolution)
 
 
 def _check_text(place: Place, option: str, text: object) -> None:
     if text is not None and not (isinstance(text, str) and text.strip()):
-        raise place.refused(f"{option}={text!r} is not a text.", f"Give {option} a text, or remove it.")
+        raise place.refused(f"{option}={text!r} is not a string.", f"Give {option} a string, or remove it.")
 
 
 def _properties(place: Place, properties: object) -> dict[str, str]:
     if isinstance(properties, Mapping) and all(isinstance(text, str) for pair in properties.items() for text in pair):
         return dict(properties)
     raise place.refused(
-        f"table_properties={properties!r} is not a mapping of texts.", 'Write {"delta.enableChangeDataFeed": "true"}.'
+        f"table_properties={properties!r} is not a mapping of strings.", 'Write {"delta.enableChangeDataFeed": "true"}.'
     )
 
 
@@ -319,10 +322,10 @@ def _hold(place: Place, sink: DeltaSink) -> HoldLimits | None:
     if sink.hold is None:
         return None
     if not isinstance(sink.hold, Hold):
-        raise place.refused(f"hold={sink.hold!r} is not a hold.", 'Write hold=Hold(time="1 hour").')
+        raise place.refused(f"hold={sink.hold!r} is not a Hold.", 'Write hold=Hold(time="1 hour").')
     if sink.publish == Publish.EXTERNAL:
         raise place.refused(
-            'hold= says what is published without the table, and with publish="external" somebody else publishes.',
+            'hold= is for publications by the driver, but with publish="external" somebody else publishes.',
             "Remove hold=, or choose another policy.",
         )
     time_ms = interval_ms(Refusing(place, "hold"), "time", sink.hold.time, least_ms=1)
@@ -331,7 +334,7 @@ def _hold(place: Place, sink: DeltaSink) -> HoldLimits | None:
 
 
 def _size_bytes(place: Place, option: str, size: object, *, least: int) -> int:
-    """A size as Spark writes it: ``128mb`` is 128 · 2²⁰ bytes."""
+    """Returns a size in bytes. As in Spark, ``128mb`` is 128 · 2²⁰ bytes."""
     found = _SIZE.fullmatch(str(size).strip()) if isinstance(size, str | int) and not isinstance(size, bool) else None
     if found is None or int(found.group(1)) < least:
         raise place.refused(f"{option}={size!r} is not a size.", 'Write "128mb", or a number of bytes.')
@@ -339,7 +342,7 @@ def _size_bytes(place: Place, option: str, size: object, *, least: int) -> int:
 
 
 def _columns(place: Place, option: str, columns: object) -> tuple[str, ...]:
-    """A list of distinct column names."""
+    """Returns a list of distinct column names."""
     if isinstance(columns, str):
         raise place.refused(f"{option} is a single string.", f'Write {option}=["{columns}"].')
     found = tuple(columns) if isinstance(columns, Sequence) else (columns,)

@@ -1,4 +1,4 @@
-"""Stages that drop or divert rows: each is placed in the graph as stages that sort its rows by what they violate.
+"""Stages that drop or divert rows. The graph gets additional stages that sort their rows by violated expectations.
 
 The stage itself keeps its name and its state. It stages every row once, with the names of the expectations that the row violates.
 """
@@ -18,17 +18,17 @@ from spark_jobs.protocol.ids import StageName
 
 
 def accepting_stage(stage: StageName) -> StageName:
-    """The name of the stage that hands on the rows which violate nothing."""
+    """Returns the name of the stage that passes on the rows without violations."""
     return StageName(f"{stage}_accepted")
 
 
 def diverting_stage(stage: StageName) -> StageName:
-    """The name of the stage that hands on the rows which violate an expectation."""
+    """Returns the name of the stage that passes on the rows with violations."""
     return StageName(f"{stage}_violations")
 
 
 def with_sorting_stages(pipeline: str, declarations: Mapping[str, Declaration]) -> dict[str, Declaration]:
-    """The declarations, with the stages that sort the rows of others; who reads those reads the rows that violate nothing.
+    """Returns the declarations with sorting stages. Readers of a sorted stage read its rows without violations.
 
     Raises:
         InvalidPipelineError: The name of such a stage is taken, or is too long for a file's.
@@ -52,7 +52,7 @@ def with_sorting_stages(pipeline: str, declarations: Mapping[str, Declaration]) 
             _handing_on(accepted[name], stage, _accepted, stage.sink, limits),
             *_diverting(stage),
         ):
-            derived_name(place, f"the stage {added.name!r} hands on some of its rows", added.name, declarations)
+            derived_name(place, f"the stage {added.name!r} passes on some of its rows", added.name, declarations)
             expanded[added.name] = added
     return expanded
 

@@ -1,4 +1,4 @@
-"""Finds the graph of what is right in a pipeline with mistakes, so that one look finds the mistakes of its functions, too."""
+"""Finds the graph of the correct parts of a pipeline with mistakes, so that one check also finds the mistakes of its functions."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Set
@@ -14,19 +14,19 @@ Build = Callable[[Mapping[str, Declaration], Collection[str] | None], Graph]
 
 
 def sound_graph(build: Build, declarations: Mapping[str, Declaration], mistaken: Set[str], mistakes: Mistakes) -> Graph | None:
-    """Returns the graph of a pipeline as far as it is right.
+    """Returns the graph of the correct parts of a pipeline.
 
-    A part with a mistake stays in the graph without the options that may be wrong. If it is still wrong, it is left out together with
-    the stages that read it, because their mistakes could not be told from its own.
+    A part with a mistake stays in the graph without the options that may be wrong. If it is still wrong, it is left out together with the
+    stages that read it, because their mistakes cannot be distinguished from its own.
 
     Args:
         build: Checks declarations against each other. Its second argument names parts whose mistakes are known, None if there are none.
         declarations: The pipeline's parts.
         mistaken: Names of parts that could not be declared as they are.
-        mistakes: Is given what is wrong.
+        mistakes: Collects the mistakes.
 
     Returns:
-        None if nothing is left to look at, or if a mistake is one of the whole pipeline, such as a cycle.
+        None if no part is left, or if a mistake concerns the whole pipeline, such as a cycle.
     """
     known, bare, gone = bool(mistaken), set(mistaken), set(mistaken) - declarations.keys()
     while True:

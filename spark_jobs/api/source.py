@@ -12,64 +12,66 @@ from spark_jobs.protocol.options import interval_ms
 
 
 class Refresh(StrEnum):
-    """Which rows of a static input are read."""
+    """The version of a static input that is read."""
 
     ROUND = "round"
-    """Those of one Delta version for a whole round, pinned by its first attempt. Beside an unbounded source each attempt pins its own."""
+    """One Delta version for a whole round, pinned by its first attempt. With an unbounded source each attempt pins its own."""
     UNPINNED = "unpinned"
-    """Whatever each batch finds; no promise that two batches see the same."""
+    """The version that each batch finds. Two batches may see different versions."""
 
 
 class AfterPublication(StrEnum):
-    """What becomes of a file that was read, once everything that was made of it is public."""
+    """The treatment of a file whose rows are all public."""
 
     ARCHIVE = "archive"
-    """It is moved to the archive."""
+    """The file is moved to the archive."""
     DELETE = "delete"
 
 
 class OnGone(StrEnum):
-    """What follows when rows of a source are gone for good that a stage has not read."""
+    """The reaction to rows of a source that are lost before a stage has read them."""
 
     FAIL = "fail"
     """The run fails, or is not started, until somebody accepts the loss."""
     SKIP = "skip"
-    """The stages go on without them. They are in the loss ledger."""
+    """The stages go on without them. The loss ledger records them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A stream. ``function`` is called with ``spark`` and ``params``, as far as it names them, and returns a streaming frame."""
+    """A stream. ``function`` is called with ``spark`` and ``params``, if it names them, and returns a streaming frame."""
 
     name: InputName
     function: Function
     bounded: bool
-    """Whether it has an end."""
+    """True if the stream has an end."""
     event_time: str | None
     """The column with the event time. None: the stream has no watermark."""
     delay_ms: int | None
-    """How far the watermark stays behind the newest event time. None: none was declared."""
+    """Distance from the newest event time to the watermark. None: no delay was declared."""
     held: bool
-    """The watermark stays back until the source's end, so that no row is late within a round. At the end it moves to the newest
-    event time less the delay, or, in a drain, to the end of time."""
+    """True if the watermark waits for the source's end, so that no row is late within a round.
+
+    At the end the watermark moves to the newest event time minus the delay, or, in a drain, to the end of time.
+    """
     shared: bool = False
-    """Only one stage of the graph reads it, and stages its rows for all others: they have the watermark from there."""
+    """True if only one stage of the graph reads it and stages its rows for all others. The watermark of the others begins there."""
     after: InputName | None = None
-    """The bounded source of the same table at whose end it begins."""
+    """The bounded source of the same table at whose end this source begins."""
     follows: "Source | None" = None
-    """That source, in a graph."""
+    """The source named by ``after``; set in a graph."""
     event_time_zone: str | None = None
-    """The time zone of an event time that has none of its own."""
+    """The time zone of an event time that has none."""
     after_publication: AfterPublication | None = None
     """None: files that were read stay."""
     archive: AddressTemplate | None = None
-    """The directory that files go to."""
+    """The directory that files are moved to."""
     on_gone: OnGone = OnGone.FAIL
 
 
 @dataclass(frozen=True, eq=False)
 class Static:
-    """A table that is read as a whole. ``function`` is called as a source's and returns a batch frame."""
+    """A table that is read as a whole. ``function`` is called like a source's and returns a batch frame."""
 
     name: InputName
     function: Function
@@ -91,7 +93,7 @@ def declare_source(
     archive: object = None,
     on_gone: str = "fail",
 ) -> Source:
-    """A source, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.source`."""
+    """Returns a source, checked as far as possible on its own; see :meth:`spark_jobs.Pipeline.source`."""
     check_only_takes(place, function, (SPARK, PARAMS))
     if not isinstance(bounded, bool):
         raise place.refused(f"bounded={bounded!r} is neither True nor False.", "Say whether the source has an end.")
@@ -105,7 +107,7 @@ def declare_source(
         )
     if after is not None and (bounded or not isinstance(after, str)):
         raise place.refused(
-            f"after={after!r} is for an unbounded source that goes on where a bounded one of the same table ends, and names that one.",
+            f"after={after!r} is for an unbounded source. It names the bounded source of the same table that this one continues.",
             "Remove after, or declare bounded=False.",
         )
     delay_ms = check_event_time(place, event_time, watermark_delay)
@@ -116,7 +118,7 @@ def declare_source(
         )
     if hold_watermark is not None and delay_ms is None:
         raise place.refused(
-            "hold_watermark is given without watermark_delay; without a delay a bounded source is held back in any case.",
+            "hold_watermark is given without watermark_delay; without a delay the watermark of a bounded source is always held back.",
             "Give a watermark_delay, or remove hold_watermark.",
         )
     if not bounded:
@@ -126,7 +128,7 @@ def declare_source(
         raise place.refused("after_publication is for bounded sources.", "Remove it, or declare bounded=True.")
     if (archive is not None) != (after_read is AfterPublication.ARCHIVE):
         raise place.refused(
-            "an archive belongs to after_publication='archive', and to nothing else.",
+            "an archive belongs to after_publication='archive', only.",
             'Give both: after_publication="archive", archive="{warehouse}/read".',
         )
     held = event_time is not None and (delay_ms is None or bool(hold_watermark))
@@ -141,7 +143,7 @@ def declare_source(
 
 
 def _check_unbounded(place: Place, event_time: str | None, delay_ms: int | None, hold_watermark: bool | None) -> None:
-    """A watermark that waits for the end of a source without one would never move."""
+    """Refuses a watermark that waits for the end of a source without one: it would never move."""
     if event_time is not None and delay_ms is None:
         raise place.refused(
             "it is unbounded and has event_time without watermark_delay: its watermark would never move.",
@@ -149,14 +151,14 @@ def _check_unbounded(place: Place, event_time: str | None, delay_ms: int | None,
         )
     if hold_watermark is not None:
         raise place.refused(
-            "hold_watermark holds the watermark back until the source's end, and an unbounded source has none.",
+            "hold_watermark holds the watermark back until the source's end, but an unbounded source has none.",
             "Remove hold_watermark.",
             hold_watermark=hold_watermark,
         )
 
 
 def _check_zone(place: Place, event_time: str | None, zone: object) -> None:
-    """Refuses a time zone without an event time, and one that nobody knows."""
+    """Refuses a time zone without an event time, and an unknown one."""
     if zone is None:
         return
     if event_time is None:
@@ -172,16 +174,16 @@ def _check_zone(place: Place, event_time: str | None, zone: object) -> None:
 
 
 def declare_static(place: Place, function: Function, *, refresh: str = "round") -> Static:
-    """A static input, checked; see :meth:`spark_jobs.Pipeline.static`."""
+    """Returns a checked static input; see :meth:`spark_jobs.Pipeline.static`."""
     check_only_takes(place, function, (SPARK, PARAMS))
     return Static(InputName(place.name), function, choice(place, "refresh", Refresh, refresh))
 
 
 def check_event_time(place: Place, event_time: object, watermark_delay: object) -> int | None:
-    """The delay in milliseconds, None where none is declared.
+    """Returns the delay in milliseconds, or None if none is declared.
 
     Raises:
-        InvalidPipelineError: The event time is no column name, or a delay has no event time or is no interval.
+        InvalidPipelineError: The event time is not a column name, or a delay is not an interval or has no event time.
     """
     if event_time is not None and (not isinstance(event_time, str) or not event_time.strip()):
         raise place.refused(f"event_time={event_time!r} is not a column name.", "Give the column's name, or remove event_time.")

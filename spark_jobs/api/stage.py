@@ -18,7 +18,7 @@ from spark_jobs.protocol.options import interval_ms, whole_number
 
 
 class OutputMode(StrEnum):
-    """What a batch of a stage gives to its sink and to its consumers: Spark's output modes."""
+    """The rows that a batch of a stage gives to its sink and its consumers, by Spark's output modes."""
 
     APPEND = "append"
     """Rows that will not change any more."""
@@ -29,12 +29,15 @@ class OutputMode(StrEnum):
 
 
 class BeginAt(StrEnum):
-    """Where a new stage of a pipeline that goes on begins to read its sources. In a first run every stage begins at the beginning."""
+    """The position at which a new stage of a running pipeline begins to read its sources.
+
+    In a first run every stage reads from the start.
+    """
 
     EARLIEST = "earliest"
-    """At their beginning."""
+    """The beginning of each source."""
     NOW = "now"
-    """After the rows that the pipeline has read before. Of an unbounded source, and of a new one, after those that are there."""
+    """After the rows that the pipeline has read before. In an unbounded source and in a new one: after the rows that exist now."""
 
 
 _OUTPUT_MODES = {
@@ -45,21 +48,21 @@ _OUTPUT_MODES = {
     SinkMode.HISTORY: (OutputMode.APPEND,),
     SinkMode.COMPLETE: (OutputMode.COMPLETE,),
 }
-"""Per mode of the sink what its stage may give it; the first one is the default."""
+"""The output modes that each mode of the sink allows. The first one is the default."""
 
 
 @dataclass(frozen=True)
 class RateLimits:
-    """How fast a stage goes. None: no limit."""
+    """The limits on a stage's pace. None: no limit."""
 
     max_files_per_trigger: int | None = None
-    """Files that a batch reads from each stage before it, at most."""
+    """Maximum number of files that a batch reads from each stage upstream."""
     max_bytes_per_trigger: int | None = None
-    """Bytes that a batch reads from each stage before it, about."""
+    """Approximate maximum of bytes that a batch reads from each stage upstream."""
     trigger_interval_ms: int | None = None
-    """From one batch's beginning to the next one's, at least. None: as soon as there is data."""
+    """Minimum time from the beginning of one batch to the beginning of the next. None: a batch starts as soon as there is data."""
     max_channel_bytes: int | None = None
-    """How far what the stage has staged may be ahead of its slowest consumer: then its next batch waits."""
+    """Maximum of staged bytes that the slowest consumer has not read. Beyond it, the stage's next batch waits."""
 
 
 NO_LIMITS = RateLimits()
@@ -67,12 +70,12 @@ NO_LIMITS = RateLimits()
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DeclaredStage:
-    """A stage whose inputs are names, not yet looked up. The other fields are as in :class:`Stage`."""
+    """A stage whose inputs are names that are not looked up yet. The other fields are as in :class:`Stage`."""
 
     name: StageName
     function: Function
     inputs: Mapping[str, str]
-    """Per argument the name of a source, a static input or a stage."""
+    """The name of a source, a static input or a stage, by argument."""
     sink: Sink | None
     event_time: str | None
     delay_ms: int | None
@@ -84,12 +87,12 @@ class DeclaredStage:
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """The sink of its rows, and the one of its violations."""
+        """The sink of its rows and the sink of its violations."""
         violations = self.expectations.violations if self.expectations else None
         return tuple(sink for sink in (self.sink, violations) if sink is not None)
 
     def moved(self, address: Callable[[Sink], AddressTemplate]) -> "DeclaredStage":
-        """The stage with its tables at other addresses."""
+        """Returns the stage with its tables at other addresses."""
         sink = replace(self.sink, address=address(self.sink)) if self.sink else None
         expectations = self.expectations
         if expectations is not None and expectations.violations is not None:
@@ -98,12 +101,12 @@ class DeclaredStage:
         return replace(self, sink=sink, expectations=expectations)
 
     def placed(self, inputs: "Mapping[str, Source | Static | Stage]", publish: Publish | None, *, endless: bool) -> "Stage":
-        """The stage with its inputs looked up.
+        """Returns the stage with its inputs looked up.
 
         Args:
-            inputs: By argument.
-            publish: Instead of the sink's own policy.
-            endless: Whether an input of the pipeline, upstream or not, has no end: then nothing waits for the end of all.
+            inputs: Inputs by argument.
+            publish: Overrides the sink's own policy.
+            endless: True if any input of the pipeline has no end. Then no sink may wait for the end of all.
 
         Raises:
             InvalidPipelineError: The sink waits for an end that never comes.
@@ -130,27 +133,27 @@ class DeclaredStage:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stage:
-    """A stage in its place. ``function`` is called with its input frames by argument name, and ``params`` if it names that."""
+    """A stage in its graph. ``function`` is called with its input frames by argument name, and ``params`` if it names that."""
 
     name: StageName
     function: Function
     inputs: "Mapping[str, Source | Static | Stage]" = field(repr=False)
-    """Per argument, in the function's order, the input."""
+    """The inputs by argument, in the function's order."""
     unbounded: bool
-    """Whether a source upstream has no end: then neither has the stage."""
+    """True if a source upstream has no end. Then the stage has none either."""
     sink: Sink | None
     """None: only other stages read this one."""
     event_time: str | None
     """The event time column of the stage's result. None: inherited, where one column still carries the watermark."""
     delay_ms: int | None
-    """How far the watermark of the stage's consumers stays behind the newest event time. None: inherited."""
+    """Distance from the newest event time to the watermark of the stage's consumers. None: inherited."""
     output_mode: OutputMode
     limits: RateLimits
     conf: Mapping[str, str]
     """Spark settings of this stage's query alone."""
     begin: BeginAt = BeginAt.EARLIEST
     expectations: Expectations | None = None
-    """None: any row will do."""
+    """None: every row is accepted."""
 
 
 def declare_stage(
@@ -169,7 +172,7 @@ def declare_stage(
     on_violation: str | None = None,
     violations: DeltaSink | None = None,
 ) -> DeclaredStage:
-    """A stage, checked as far as it can be alone; see :meth:`spark_jobs.Pipeline.stage`."""
+    """Returns a stage, checked as far as possible on its own; see :meth:`spark_jobs.Pipeline.stage`."""
     declared = None if sink is None else declare_sink(place, sink)
     return DeclaredStage(
         name=StageName(place.name),
@@ -187,7 +190,7 @@ def declare_stage(
 
 
 def rate_limits(place: Place, *, trigger_interval: str | None, **numbers: int | None) -> RateLimits:
-    """A stage's limits, checked as far as they can be without its neighbours; see :meth:`spark_jobs.Pipeline.stage`."""
+    """Returns a stage's limits, checked as far as possible without its neighbours; see :meth:`spark_jobs.Pipeline.stage`."""
     found = {
         name: None if value is None else whole_number(place.refused, name, value, least=1) for name, value in numbers.items()
     }
@@ -203,7 +206,7 @@ def _output_mode(place: Place, output_mode: str | None, sink: Sink | None) -> Ou
     if output_mode not in allowed:
         needs = f'a sink with mode="{sink.mode.value}"' if sink else "a stage without a sink"
         raise place.refused(
-            f"output_mode={str(output_mode)!r} does not go with {needs}.",
+            f"output_mode={str(output_mode)!r} cannot be used with {needs}.",
             f"It may be: {', '.join(mode.value for mode in allowed)}.",
             output_mode=str(output_mode),
         )
@@ -211,12 +214,12 @@ def _output_mode(place: Place, output_mode: str | None, sink: Sink | None) -> Ou
 
 
 def _inputs(place: Place, function: Function, renamed: Mapping[str, str]) -> Mapping[str, str]:
-    """Per argument the input's name. An argument with a default is an input only where ``renamed`` says so."""
+    """Returns the input's name by argument. An argument with a default is an input only if ``renamed`` names it."""
     takes = arguments(place, function)
     candidates = [argument for argument in takes if argument not in (PARAMS, SPARK)]
     if takes.get(SPARK):
         raise place.refused(
-            "the function takes 'spark', which only sources and static inputs are given.",
+            "the function takes 'spark', which only sources and static inputs get.",
             "Remove it; a frame's session is frame.sparkSession.",
         )
     for argument, name in renamed.items():

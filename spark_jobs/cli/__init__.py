@@ -1,6 +1,6 @@
-"""The command line, ``spark-jobs``: one module a command, each on the API that the Airflow side uses.
+"""The command line ``spark-jobs``: one module per command, on the same API as the Airflow side.
 
-Only ``run`` loads the driver's code, when it is called: the others start without Spark.
+Only ``run`` loads the driver's code, and only when it is called. All other commands start without Spark.
 """
 
 import sys
@@ -13,10 +13,10 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Runs the command line. :data:`~spark_jobs.cli.commands.EXIT_CODES` says what it exits with."""
+    """Runs the command line. :data:`~spark_jobs.cli.commands.EXIT_CODES` lists its exit codes."""
     prepare_streams()
     try:
-        with delivering():  # help and schemas, which are written before a command begins
+        with delivering():  # for help and schemas, which are written before a command begins
             app()
     except StorageError as error:
         Terminal(Output.TEXT, sys.stdout).fail(error)

@@ -1,4 +1,4 @@
-"""``spark-jobs accept``: somebody leaves it at a loss."""
+"""``spark-jobs accept``: accepts losses, so that nobody needs to look at them any more."""
 
 from typing import Annotated
 
@@ -22,10 +22,10 @@ Losses = Annotated[
 def accept(
     losses: Losses,
     home: Home,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for whoever reads the ledger.", show_default=False)],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for readers of the ledger.", show_default=False)],
     output: Annotated[Output, output_option(AcceptAnswer)] = Output.TEXT,
 ) -> None:
-    """Accept losses: their rows stay out, and nobody is asked about them any more. Can be repeated; the first reason stands."""
+    """Accept losses: their rows stay out, and they are closed. Can be repeated; the first reason stays."""
     with command(output) as terminal:
         files, pipeline = open_home(home)
         ledger = LossLedger(files)

@@ -1,4 +1,4 @@
-"""What each command answers to a program: one JSON document, its schema shown by ``--output schema``."""
+"""The answers of commands to a program: one JSON document each, whose schema ``--output schema`` shows."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -39,52 +39,52 @@ from spark_jobs.protocol.pins import Pin
 
 
 class Answer(BaseModel):
-    """An answer. New fields may come; none changes its meaning."""
+    """An answer. New fields may be added; no field changes its meaning."""
 
     model_config = ConfigDict(frozen=True)
 
 
 class Failure(Answer):
-    """Every command's answer when it did not do what was asked."""
+    """The answer of every command that failed."""
 
     error: ErrorReport
 
 
 class RunAnswer(Answer):
-    """``spark-jobs run``: the run has its final checkpoint."""
+    """The answer of ``spark-jobs run``: the run has its final checkpoint."""
 
     pipeline: PipelineName
     home: str
     run: RunId
     attempt: AttemptNumber
     ran: bool
-    """False: the checkpoint was there before, and Spark was not started."""
+    """False: the checkpoint existed before, and Spark was not started."""
     checkpoint: CheckpointId
     round: RoundNumber | None
-    """This and what follows is None, or empty, where the checkpoint was discarded since: ``sinks`` is what the run was answered with."""
+    """This and the following fields are None or empty if the checkpoint was discarded since. ``sinks`` is from the run's answer."""
     drained: bool | None
     completed_at: datetime | None
     manifest: str | None
     """URL of the manifest."""
     sinks: dict[SinkName, SinkResult]
     late_rows: dict[StageName, int]
-    """Rows dropped as late; only stages that dropped some."""
+    """Rows dropped as late, by stage. Stages without late rows are left out."""
     violations: dict[StageName, dict[str, int]] = {}
-    """By stage and expectation the rows of the round that violate it; only stages that dropped or diverted some."""
+    """Rows of the round that violate an expectation, by stage and expectation. Only stages that dropped or diverted rows are here."""
     losses: tuple[Loss, ...] = ()
-    """What the round has left out, because it was gone for good."""
+    """Rows that the round has left out because they were lost."""
     blocked: BlockedPublication | None = None
-    """The publication that was blocked when the run ended; the next start tries it again."""
+    """The publication that was blocked when the run ended. The next start tries it again."""
 
 
 class TakenAnswer(Answer):
-    """``spark-jobs run --request``: another driver is at work on that request."""
+    """The answer of ``spark-jobs run --request`` if another driver is working on that request."""
 
     request: RequestId
     attempt: AttemptNumber
     host: str
     process: int | None
-    """None while that driver is still starting."""
+    """None while that driver is starting."""
 
 
 class AttemptState(Answer):
@@ -99,34 +99,34 @@ class AttemptState(Answer):
 
 
 class StatusAnswer(Answer):
-    """``spark-jobs status``."""
+    """The answer of ``spark-jobs status``."""
 
     pipeline: PipelineName
     home: str
     at_work: bool
-    """Whether a driver holds the home, as far as this host can tell."""
+    """True if a driver holds the home, as far as this host can tell."""
     attempt: AttemptState | None
     status: Status | None
-    """The newest heartbeat; a hint."""
+    """The newest heartbeat. It may be out of date."""
     round: RoundNumber | None
     interrupted: bool
-    """True if that round has not ended and no driver is at work: the next run goes on with it."""
+    """True if that round has not ended and no driver is at work. The next run goes on with it."""
     checkpoint: CheckpointId | None
     """The newest complete checkpoint."""
     behind: tuple[StageName, ...] = ()
-    """The stages whose tables show less than the others in it: they were failing or slow when it was cut, or are fed by such stages."""
+    """The stages whose tables show less than others in this checkpoint. They, or stages upstream, were failing or slow at the cut."""
     checkpoint_completed_at: datetime | None
     checkpoint_duration_s: float | None
     checkpoint_failures: int
-    """Tries that have failed since."""
+    """Number of failed tries since then."""
     checkpoint_failure: ErrorReport | None = None
-    """Why the newest of them has failed."""
+    """The error of the newest failed try."""
     drained: bool
-    """Whether that checkpoint ends the pipeline."""
+    """True if that checkpoint ends the pipeline."""
     losses: tuple[Loss, ...] = ()
-    """What the newest round leaves out, because it is gone for good."""
+    """Rows that the newest round leaves out because they are lost."""
     error: ErrorReport | None = None
-    """With which the newest start was answered; None where it was not, or with success."""
+    """The error that answered the newest start; None if it has no answer, or succeeded."""
 
 
 class LossEntry(Answer):
@@ -137,9 +137,9 @@ class LossEntry(Answer):
     source: InputName
     stage: StageName
     lost: str
-    """In words."""
+    """The loss in words."""
     rows_at_most: int | None
-    """None where nothing tells how many rows it has."""
+    """None if the number of rows is unknown."""
     round: RoundNumber
     run: RunId
     attempt: AttemptNumber
@@ -147,13 +147,13 @@ class LossEntry(Answer):
     recorded_at: datetime
     accepted_at: datetime | None = None
     reason: str | None = None
-    """Of whoever has accepted it."""
+    """The reason of the person who accepted it."""
     parts: Loss
-    """What is lost, by its position in the source."""
+    """The lost rows by their position in the source."""
 
 
 class LossesAnswer(Answer):
-    """``spark-jobs losses``."""
+    """The answer of ``spark-jobs losses``."""
 
     pipeline: PipelineName
     home: str
@@ -162,18 +162,18 @@ class LossesAnswer(Answer):
 
 
 class AcceptAnswer(Answer):
-    """``spark-jobs accept``."""
+    """The answer of ``spark-jobs accept``."""
 
     pipeline: PipelineName
     home: str
     losses: tuple[LossEntry, ...]
     """The accepted ones."""
     open: int
-    """How many losses of the home are still open."""
+    """Number of losses of the home that are still open."""
 
 
 class CheckpointEntry(Answer):
-    """One checkpoint, or one try that did not become one."""
+    """One checkpoint, or one try that failed."""
 
     checkpoint: CheckpointId
     outcome: Literal["complete", "subsumed", "corrupt", "failed"]
@@ -184,7 +184,7 @@ class CheckpointEntry(Answer):
     run: RunId | None = None
     attempt: AttemptNumber | None = None
     request: RequestId | None = None
-    """Who has asked for it, the oldest of several; None where that is not known."""
+    """The request for it, the oldest of several; None if it is not known."""
     began_at: datetime | None = None
     duration_s: float | None = None
     steps_s: dict[str, float] = {}
@@ -192,48 +192,48 @@ class CheckpointEntry(Answer):
     rows: int = 0
     size_bytes: int = 0
     aligned: bool | None = None
-    """Whether it waited until stages had read what lay before them; None where that is not known."""
+    """True if it waited until stages had read the rows staged for them; None if it is not known."""
     behind: tuple[StageName, ...] = ()
-    """The stages that were failing at the cut, or had rows in flight before them, and those that they feed."""
+    """The stages that were failing at the cut or had unread rows in flight, and all stages downstream of them."""
     alignment_s: float = 0.0
-    """How long it waited for that."""
+    """Time that it waited for alignment."""
     in_flight_rows: int = 0
-    """Rows between two stages at the cut."""
+    """Rows in flight between two stages at the cut."""
     in_flight_bytes: int = 0
     new_state_files: int = 0
-    """Files of Spark's own checkpoints that were copied for it,"""
+    """Files of Spark's checkpoints that were copied for it."""
     new_state_bytes: int = 0
     reused_state_files: int = 0
-    """and those that an earlier one had copied."""
+    """Files of Spark's checkpoints that an earlier checkpoint had copied."""
     reused_state_bytes: int = 0
     finished: tuple[StageName, ...] = ()
-    """Stages that were at their end."""
+    """Stages that had reached their end."""
     ended_inputs: dict[StageName, tuple[str, ...]] = {}
-    """By stage that runs on those of its inputs that had ended."""
+    """Inputs that had ended, by stage that is still running."""
     violations: dict[StageName, dict[str, int]] = {}
-    """By stage and expectation the rows that violate it since the round began."""
+    """Rows since the round began that violate an expectation, by stage and expectation."""
     drained: bool = False
     published: dict[SinkName, bool | None] = {}
-    """Per sink whether its rows are public; None where the table is gone."""
+    """True for a sink whose rows are public; None if its table is missing."""
     abandoned: bool = False
-    """A fresh start has closed its incarnation: what is not public of it never will be."""
+    """True if a fresh start has closed its incarnation. Rows that are not public will never be."""
     error: str | None = None
-    """Why a try has failed: the name of the error,"""
+    """The name of the error of a failed try."""
     problem: str | None = None
-    """and what has failed, or what is wrong with the manifest, in a sentence."""
+    """A sentence that describes the error of a try, or the fault of the manifest."""
 
 
 class CheckpointsAnswer(Answer):
-    """``spark-jobs checkpoints``."""
+    """The answer of ``spark-jobs checkpoints``."""
 
     pipeline: PipelineName
     home: str
     checkpoints: list[CheckpointEntry]
-    """Ascending."""
+    """Checkpoints in ascending order."""
 
 
 class CheckpointAnswer(Answer):
-    """``spark-jobs checkpoint``, ``savepoint`` and ``stop``: the request was answered with a checkpoint."""
+    """The answer of ``spark-jobs checkpoint``, ``savepoint`` and ``stop``: the request has its checkpoint."""
 
     pipeline: PipelineName
     home: str
@@ -241,37 +241,37 @@ class CheckpointAnswer(Answer):
     attempt: AttemptNumber
     checkpoint: CheckpointId
     duration_s: float | None
-    """From its trigger to its manifest."""
+    """Time from its trigger to its manifest."""
     rows: int
     """Rows that it has added to the sinks."""
     size_bytes: int
     sinks: dict[SinkName, CheckpointedSink]
     savepoint: str | None
-    """URL of the savepoint, where one was asked for."""
+    """URL of the savepoint, if one was requested."""
     drained: bool
     behind: tuple[SinkName, ...] = ()
     """The sinks whose tables show less than the others in the checkpoint."""
     blocked: BlockedPublication | None = None
-    """The publication that was blocked then."""
+    """The publication that was blocked at the time of the answer."""
 
 
 class CancelAnswer(Answer):
-    """``spark-jobs cancel``: the driver has ended, and none follows by itself."""
+    """The answer of ``spark-jobs cancel``: the driver has ended, and none starts by itself."""
 
     pipeline: PipelineName
     home: str
     attempt: AttemptNumber
     run: RunId
     cancelled: bool
-    """Whether the attempt was ended, or its restart was prevented; False: it was done before."""
+    """True if this cancelled the attempt or its restart; False if it was done before."""
     checkpoint: CheckpointId | None
-    """The newest complete checkpoint of the home,"""
+    """The newest complete checkpoint of the home."""
     completed_at: datetime | None
-    """and since when."""
+    """The time at which that checkpoint was completed."""
 
 
 class StageFacts(Answer):
-    """Where a stage was cut."""
+    """The position of a stage in a checkpoint."""
 
     batch: BatchId
     watermark_ms: int
@@ -285,7 +285,7 @@ class StageFacts(Answer):
 
 
 class SinkFacts(Answer):
-    """What a checkpoint adds to a sink."""
+    """The rows that a checkpoint adds to a sink."""
 
     table: str
     mode: SinkMode
@@ -295,24 +295,24 @@ class SinkFacts(Answer):
     policy: Publish
     publisher: Publisher
     published: bool | None
-    """None where the table is gone."""
+    """True if the rows are public; None if the table is missing."""
     version: int | None
-    """The Delta version in which the checkpoint is public; None while it is staged only."""
+    """The Delta version in which the checkpoint is public; None while it is only staged."""
     abandoned: bool = False
-    """A fresh start has closed the incarnation in the table: the rows, where they are not public, never will be."""
+    """True if a fresh start has closed the incarnation in the table. Rows that are not public will never be."""
 
 
 class TidiedFacts(Answer):
-    """What became of the files of a source that a round has read."""
+    """The files of a source that were archived or deleted after a round."""
 
     tidied_at: datetime
-    """When they were archived, or deleted."""
+    """The time at which they were archived or deleted."""
     left: tuple[str, ...] = ()
-    """Files that have changed since they were read, and stay."""
+    """Files that stay because they have changed since they were read."""
 
 
 class InspectAnswer(Answer):
-    """``spark-jobs inspect``."""
+    """The answer of ``spark-jobs inspect``."""
 
     pipeline: PipelineName
     home: str
@@ -333,9 +333,9 @@ class InspectAnswer(Answer):
     stages: dict[StageName, StageFacts]
     sinks: dict[SinkName, SinkFacts]
     losses: tuple[Loss, ...] = ()
-    """What the round has left out, because it was gone for good."""
+    """Rows that the round has left out because they were lost."""
     tidied: dict[InputName, TidiedFacts] = {}
-    """By source whose files the round has archived or deleted."""
+    """The archived or deleted files of the round, by source."""
 
 
 class SavepointStage(Answer):
@@ -346,11 +346,11 @@ class SavepointStage(Answer):
     state_files: int
     state_bytes: int
     in_flight_rows: int
-    """Rows that the slowest stage behind it had not read."""
+    """Rows that the slowest stage downstream had not read."""
 
 
 class SavepointAnswer(Answer):
-    """``spark-jobs inspect`` of a savepoint: every file was found right."""
+    """The answer of ``spark-jobs inspect`` for a savepoint: every file is intact."""
 
     savepoint: str
     pipeline: PipelineName
@@ -368,21 +368,21 @@ class SavepointAnswer(Answer):
 
 
 class VerifyAnswer(Answer):
-    """``spark-jobs verify``: every file that the checkpoints of a home name, or a savepoint, is there, as it was written."""
+    """The answer of ``spark-jobs verify``: every file of the home's checkpoints, or of the savepoint, is there and unchanged."""
 
     pipeline: PipelineName
     url: str
-    """Of the home, or of the savepoint."""
+    """URL of the home or of the savepoint."""
     checkpoints: list[CheckpointId]
-    """Ascending."""
+    """Checkpoint numbers in ascending order."""
     files: int
-    """How many files were read,"""
+    """Number of files that were read."""
     size_bytes: int
-    """and how many bytes of them, as far as their sizes are recorded."""
+    """Bytes that were read, as far as sizes are recorded."""
 
 
 class DamagedFile(Answer):
-    """A file that is not as a checkpoint says; in ``error.evidence.damaged`` where ``spark-jobs verify`` has found some."""
+    """A file that differs from the checkpoint's record. ``spark-jobs verify`` lists them in ``error.evidence.damaged``."""
 
     path: str
     """URL of the file."""
@@ -390,15 +390,15 @@ class DamagedFile(Answer):
 
 
 class DisposeAnswer(Answer):
-    """``spark-jobs dispose``: there is no savepoint any more."""
+    """The answer of ``spark-jobs dispose``: the savepoint does not exist any more."""
 
     savepoint: str
     existed: bool
-    """Whether there was anything to delete."""
+    """True if there was something to delete."""
 
 
 class PublishAnswer(Answer):
-    """``spark-jobs publish``."""
+    """The answer of ``spark-jobs publish``."""
 
     pipeline: PipelineName
     home: str
@@ -409,93 +409,93 @@ class PublishAnswer(Answer):
 
 
 class StageOutlook(Answer):
-    """What a start would make of a stage."""
+    """The effect of a start on a stage."""
 
     stage: StageName
     fate: Literal["continues", "starts empty", "is dropped"]
-    """With its state; without any; or the pipeline no longer has it, and its state is left behind."""
+    """It continues with its state, it starts without state, or the pipeline no longer has it and leaves its state behind."""
     begin: Literal["earliest", "now"] | None = None
-    """Where one that is new in a pipeline that goes on begins to read its sources; None of others, and from ``validate``."""
+    """Where a new stage of a running pipeline begins to read its sources; None for other stages, and from ``validate``."""
     sources: tuple[InputName, ...] = ()
-    """The sources that such a one reads,"""
+    """The sources that such a stage reads."""
     stages: tuple[StageName, ...] = ()
-    """and the stages, of which it reads what they stage from then on."""
+    """The stages that such a stage reads. It reads only the rows that they stage from then on."""
     state_bytes: int | None = None
-    """The size of the state that it continues with; None of others, and from ``validate``."""
+    """The size of the state that it continues with; None for other stages, and from ``validate``."""
 
 
 class Outlook(Answer):
-    """What a start would do."""
+    """The effect of a start."""
 
     decision: Literal["answer", "continue", "begin", "begin_incarnation"]
     explanation: str
     round: RoundNumber
     checkpoint: CheckpointId | None
-    """The checkpoint that would be answered with, or gone on from."""
+    """The checkpoint that answers the start, or that it goes on from."""
     in_place: bool | None = None
-    """Whether it would go on in the work directory of the attempt before, where nothing is computed again; None: it goes on with none."""
+    """True if it would go on in the previous attempt's work directory, without computing anything again; None: it goes on with none."""
     why_not_in_place: str | None = None
-    """In a few words; then a work directory is built from ``checkpoint``, and what came after it is read again."""
+    """The reason in a few words. A work directory is then built from ``checkpoint``, and all later rows are read again."""
     stages: tuple[StageOutlook, ...] = ()
-    """What would become of each; empty where nothing would run."""
+    """The effect on each stage; empty if nothing would run."""
 
 
 class SourcePlan(Answer):
-    """What a run would make of a source."""
+    """The effect of a run on a source."""
 
     source: InputName
     fate: Literal["is the same", "is new", "is another one"]
-    """One that is new, or another one, is read from its beginning."""
+    """A new or another source is read from its beginning."""
 
 
 class TablePlan(Answer):
-    """What a run would make of a sink's table."""
+    """The effect of a run on a sink's table."""
 
     sink: SinkName
     table: str
-    """Its directory."""
+    """The directory of the table."""
     fate: Literal["is made", "goes on", "gets columns"]
     columns: tuple[str, ...] = ()
-    """The columns and fields that are added, or get a wider type."""
+    """The columns and fields that are added or get a wider type."""
 
 
 class PlanAnswer(Answer):
-    """``spark-jobs run --dry-run``: what the run would do. Nothing was written."""
+    """The answer of ``spark-jobs run --dry-run``: the plan of the run. Nothing was written."""
 
     pipeline: PipelineName
     home: str
     run: RunId
     outlook: Outlook
     sources: tuple[SourcePlan, ...] = ()
-    """Empty if nothing would run, as are the tables."""
+    """The plan of each source. This list and the list of tables are empty if nothing would run."""
     tables: tuple[TablePlan, ...] = ()
     open_requests: tuple[RequestId, ...] = ()
     """Requests for checkpoints, savepoints and stops that the run would answer."""
 
 
 class ValidateAnswer(Answer):
-    """``spark-jobs validate``: nothing speaks against a start."""
+    """The answer of ``spark-jobs validate``: a start would be accepted."""
 
     pipeline: PipelineName
     on_end: OnEnd
     fingerprint: str
-    """Of the graph; equal for two declarations that can continue each other."""
+    """Fingerprint of the graph. Declarations with the same fingerprint can continue each other."""
     graph: dict[str, Any]
     parameters: dict[str, Any]
-    """Without secrets."""
+    """The parameters without secrets."""
     tables: dict[SinkName, str]
     home: str | None
     outlook: Outlook | None
     """None without a home."""
     planned: bool = False
-    """Whether Spark has checked the functions, the stages and the tables; not with ``--no-spark``."""
+    """True if Spark has checked the functions, the stages and the tables; False with ``--no-spark``."""
 
 
 class WarmUpAnswer(Answer):
-    """``spark-jobs warm-up``."""
+    """The answer of ``spark-jobs warm-up``."""
 
     archive: str
-    """The file that a JVM of this Java and this Spark starts with from now on."""
+    """The archive from which a JVM of this Java and this Spark starts from now on."""
     size_bytes: int
 
 
@@ -511,26 +511,26 @@ class PipelineEntry(Answer):
     run: RunId | None = None
     attempt: AttemptNumber | None = None
     checkpoint: CheckpointId | None = None
-    """The newest one that the pipeline can be restored from."""
+    """The newest checkpoint that the pipeline can be restored from."""
     checkpoint_age_s: float | None = None
     blocked_since: datetime | None = None
-    """Since when no table gets new rows, where one refuses them."""
+    """Time since which no table gets new rows because a table refuses its rows."""
     failed_stages: tuple[StageName, ...] = ()
     losses: int = 0
-    """How many losses of input the checkpoint records."""
+    """Number of losses of input that the checkpoint records."""
     reasons: tuple[str, ...] = ()
-    """Why somebody has to look at it, the gravest first."""
+    """The reasons why somebody has to look at the pipeline, gravest first."""
     problem: str | None = None
-    """Why the home cannot be read."""
+    """The reason why the home cannot be read."""
 
 
 class PipelinesAnswer(Answer):
-    """``spark-jobs pipelines``: the pipelines below some roots."""
+    """The answer of ``spark-jobs pipelines``: the pipelines below the given roots."""
 
     roots: tuple[str, ...]
     pipelines: tuple[PipelineEntry, ...]
     left_out: int
-    """How many directories were not looked at, because there are too many."""
+    """Number of directories that were skipped because there are too many."""
 
 
 class SavepointEntry(Answer):
@@ -538,9 +538,9 @@ class SavepointEntry(Answer):
 
     savepoint: str
     pipeline: PipelineName | None
-    """None: the savepoint is not whole, or cannot be read, see ``problem``."""
+    """None: the savepoint is incomplete or cannot be read; see ``problem``."""
     checkpoint: CheckpointId | None = None
-    """Its number in the home that it was taken in."""
+    """Number of the checkpoint in the home of the savepoint."""
     taken_at: datetime | None = None
     drained: bool = False
     files: int = 0
@@ -549,9 +549,9 @@ class SavepointEntry(Answer):
 
 
 class SavepointsAnswer(Answer):
-    """``spark-jobs savepoints``: the savepoints below some roots, the newest first."""
+    """The answer of ``spark-jobs savepoints``: the savepoints below the given roots, newest first."""
 
     roots: tuple[str, ...]
     savepoints: tuple[SavepointEntry, ...]
     left_out: int
-    """How many directories were not looked at, because there are too many."""
+    """Number of directories that were skipped because there are too many."""

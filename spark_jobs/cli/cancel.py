@@ -1,4 +1,4 @@
-"""``spark-jobs cancel``: the pipeline's driver ends at once, without a checkpoint."""
+"""``spark-jobs cancel``: ends the pipeline's driver at once, without a checkpoint."""
 
 import time
 from typing import Annotated
@@ -21,21 +21,21 @@ from spark_jobs.protocol.documents import PipelineDocument
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.storage.files import Files
 
-REASON = "somebody has asked for it with spark-jobs cancel"
+REASON = "it was requested with spark-jobs cancel"
 
 
 def cancel(
     home: Home,
     reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why, for whoever supervises the pipeline.", show_default=False)
+        str, typer.Option(metavar="TEXT", help="The reason, for the supervisor of the pipeline.", show_default=False)
     ] = REASON,
     timeout: EndTimeout = TIMEOUT_S,
     output: Annotated[Output, output_option(CancelAnswer)] = Output.TEXT,
 ) -> None:
-    """End the driver that is at work, or on its way there, and wait until it has ended. It takes no further checkpoint.
+    """End the driver that is running or starting, and wait for its end. It takes no further checkpoint.
 
-    Nothing is lost: what was staged and what is public stays, and the next start goes on after the last batch. A restart that is due
-    later is prevented, and a task that supervises the pipeline fails without a retry. To end with a checkpoint there is stop.
+    Nothing is lost: staged and public rows stay, and the next start goes on after the last batch. A pending restart is prevented, and a
+    task that supervises the pipeline fails without a retry. To end with a checkpoint, use stop.
     """
     with command(output) as terminal:
         files, pipeline = open_home(home)
@@ -48,7 +48,7 @@ def cancel(
 
 
 def _ended(files: Files, reason: str, timeout_s: float) -> Cancelled:
-    """Cancels until no restart follows any more; the attempt that was the last."""
+    """Cancels attempts until no restart follows. Returns the last attempt."""
     token, end_s = f"spark-jobs {uuid4()}", time.monotonic() + timeout_s
     last, cancelled = None, cancel_newest(files, token, reason)
     if cancelled is None:
@@ -58,7 +58,7 @@ def _ended(files: Files, reason: str, timeout_s: float) -> Cancelled:
             if time.monotonic() >= end_s:
                 raise too_late(files, cancelled, timeout_s)
             time.sleep(LOOK_S)
-        time.sleep(LOOK_S)  # a restart that was decided on before the cancel was there shows by now
+        time.sleep(LOOK_S)  # a restart that was decided before the cancel is visible by now
         last, cancelled = cancelled, cancel_newest(files, token, reason)
     assert last is not None
     return last
@@ -66,8 +66,8 @@ def _ended(files: Files, reason: str, timeout_s: float) -> Cancelled:
 
 def _nothing_runs(files: Files) -> RejectedError:
     return RejectedError(
-        f"No attempt is at work in {files.url}, and no restart is due: there is nothing to cancel.",
-        exists="See spark-jobs status for how the last attempt has ended.",
+        f"No attempt is running in {files.url}, and no restart is pending: there is nothing to cancel.",
+        exists="spark-jobs status shows how the last attempt has ended.",
         safe="Nothing was written.",
         remedy="Check --home.",
         home=files.url,
@@ -93,7 +93,7 @@ def _text(answer: CancelAnswer) -> list[RenderableType]:
             f"{answer.pipeline} is cancelled: attempt {answer.attempt} of run {answer.run} has ended.", style="bold green"
         )
     else:
-        done = Text(f"Attempt {answer.attempt} of run {answer.run} was done before the cancel came to it.", style="yellow")
+        done = Text(f"Attempt {answer.attempt} of run {answer.run} ended before the cancel reached it.", style="yellow")
     checkpoint = "none yet"
     if answer.completed_at is not None:
         checkpoint = f"{answer.checkpoint}, of {words.moment(answer.completed_at)}"

@@ -1,4 +1,4 @@
-"""``spark-jobs checkpoint``: a checkpoint of the running pipeline, now."""
+"""``spark-jobs checkpoint``: takes a checkpoint of the running pipeline now."""
 
 from typing import Annotated
 
@@ -15,9 +15,9 @@ def checkpoint(
     timeout: Timeout = TIMEOUT_S,
     output: Annotated[Output, output_option(CheckpointAnswer)] = Output.TEXT,
 ) -> None:
-    """Ask the running pipeline for a checkpoint now, and wait until it is complete, and published in every sink whose policy says so.
+    """Ask the running pipeline for a checkpoint now, and wait until it is complete and published in every sink whose policy says so.
 
-    It waits for neither the interval nor the pause between checkpoints. Repeated with the same id it only waits on.
+    The checkpoint ignores the interval and the pause between checkpoints. Repeated with the same id, the command only waits on.
     """
     with command(output) as terminal:
         answer = ask(terminal, home, Wanted.CHECKPOINT, asker=request, timeout_s=timeout)

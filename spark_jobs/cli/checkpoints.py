@@ -1,4 +1,4 @@
-"""``spark-jobs checkpoints``: what happened to every checkpoint."""
+"""``spark-jobs checkpoints``: lists every checkpoint and every failed try."""
 
 from collections.abc import Sequence
 from itertools import compress
@@ -37,13 +37,13 @@ _COLUMNS = (
 )
 _NUMBERS = ("checkpoint", "round", words.ROWS_OF_CHECKPOINT, "size", "took")
 _SOONEST_LEFT_OUT: tuple[str, ...] = ("of which", "new state", "cut", "round", "size", words.ROWS_OF_CHECKPOINT)
-"""Where a terminal is too narrow for all columns."""
+"""Columns to leave out, in this order, if the terminal is too narrow for all."""
 _SHOWN_MAX = 100
-"""What people read of a pipeline that has run for weeks."""
+"""Maximum number of checkpoints to show to people. A pipeline that runs for weeks has many."""
 
 
 def checkpoints(home: Home, output: Annotated[Output, output_option(CheckpointsAnswer)] = Output.TEXT) -> None:
-    """List the checkpoints: when, how long, how much, and whether their rows are public."""
+    """List the checkpoints with their times, durations and sizes, and show whether their rows are public."""
     with command(output) as terminal:
         files, pipeline = open_home(home)
         answer = CheckpointsAnswer(pipeline=pipeline.name, home=files.url, checkpoints=_entries(files))
@@ -92,7 +92,7 @@ def _complete(manifest: Manifest, tried: CheckpointHistory | None, public: Publi
 
 
 def _tried(tried: CheckpointHistory) -> CheckpointEntry:
-    """A try that has failed, or whose checkpoint was deleted since."""
+    """Returns the entry of a try that has failed, or whose checkpoint was deleted since."""
     return CheckpointEntry(
         checkpoint=tried.checkpoint,
         outcome="failed" if tried.failure else "subsumed",
@@ -126,12 +126,12 @@ def _text(answer: CheckpointsAnswer, console: Console) -> list[RenderableType]:
     older = len(answer.checkpoints) - len(shown)
     left_out = [f"{words.count(older)} older ones are left out; --output json has them."] if older else []
     if narrowed:
-        left_out.append(f"Not shown, for the terminal is too narrow: {', '.join(narrowed)}.")
+        left_out.append(f"Not shown because the terminal is too narrow: {', '.join(narrowed)}.")
     return [made, *left_out, *_ended(shown), *(_problem(entry) for entry in shown if entry.problem)]
 
 
 def _fitting(title: str, rows: list[tuple[str | Text, ...]], console: Console) -> tuple[Table, tuple[str, ...]]:
-    """The table, without the columns for which there is no room; and those."""
+    """Returns the table without the columns that do not fit, and the names of these columns."""
     unbounded, count = console.options.update(width=10_000), 0
     while True:
         left_out = _SOONEST_LEFT_OUT[:count]
@@ -145,7 +145,7 @@ def _fitting(title: str, rows: list[tuple[str | Text, ...]], console: Console) -
 
 
 def _row(entry: CheckpointEntry) -> tuple[str | Text, ...]:
-    """One cell for each of the columns."""
+    """Returns one cell for each column."""
     return (
         str(entry.checkpoint),
         _kind(entry),
@@ -184,7 +184,7 @@ def _state(entry: CheckpointEntry) -> str:
 
 
 def _ended(entries: Sequence[CheckpointEntry]) -> list[Text]:
-    """What had come to its end by the newest of the checkpoints."""
+    """Returns a line with the stages and inputs that had ended by the newest checkpoint."""
     newest = entries[-1]
     parts = [f"stage {name}" for name in newest.finished]
     parts += [f"input {name} of stage {stage}" for stage, names in newest.ended_inputs.items() for name in names]

@@ -68,5 +68,5 @@ def spark_jobs(
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version, and do nothing else.")
     ] = False,
 ) -> None:
-    # without a docstring, which would stand in for the help of the app
+    # no docstring: it would replace the help text of the app
     pass

@@ -15,7 +15,9 @@ from spark_jobs.storage.open import open_place
 
 Homes = Annotated[
     list[str],
-    typer.Option("--home", metavar="URL", help="A home that may need it. Repeat it for each.", show_default=False),
+    typer.Option(
+        "--home", metavar="URL", help="A home that may need the savepoint. Repeat the option for each home.", show_default=False
+    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""``spark-jobs run --dry-run``: the plan of a run, as the run itself would make it."""
+"""``spark-jobs run --dry-run``: shows the plan of a run, made by the code of the run itself."""
 
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def plan_answer(pipeline: PipelineName, home: Files, request: StartRequest, plan: "StartPlan | Manifest") -> PlanAnswer:
-    """Returns what a run would do; reads the requests that are open."""
+    """Returns the plan of a run. Also reads the open requests."""
     asked = tuple(each.request for each in CheckpointRequests(home).open())
     if isinstance(plan, Manifest):
         return PlanAnswer(pipeline=pipeline, home=home.url, run=request.run, outlook=outlook(Answer(plan)), open_requests=asked)
@@ -40,7 +40,7 @@ def plan_answer(pipeline: PipelineName, home: Files, request: StartRequest, plan
 
 
 def plan_text(answer: PlanAnswer) -> list[RenderableType]:
-    """Returns the plan for people: one table, and what is not done."""
+    """Returns the plan for people: one table, and a sentence that nothing was done."""
     found = answer.outlook
     shown = words.table("", "part", "name", "would be")
     for stage in found.stages:

@@ -1,4 +1,4 @@
-"""Homes as commands look at them: whose they are, and what of a checkpoint is public."""
+"""Homes as commands see them: the owner of a home, and the public part of its checkpoints."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,10 +22,10 @@ from spark_jobs.storage.open import check_directory
 
 
 def open_home(url: str) -> tuple[Files, PipelineDocument]:
-    """A home that exists, and whose it is.
+    """Opens an existing home, and returns it with the document of its pipeline.
 
     Raises:
-        InvalidParameterError: The URL names no directory that can be opened.
+        InvalidParameterError: The URL is not that of a directory that can be opened.
         RejectedError: No pipeline has run there.
     """
     files = open_home_files(url)
@@ -41,16 +41,16 @@ def manifest_url(files: Files, manifest: Manifest) -> str:
 
 
 def ordered_stages(graph: Mapping[str, Any]) -> list[StageName]:
-    """The stages, each after those that it reads: a document does not keep the order of its fields."""
+    """Returns the stages, each after those that it reads. A document does not keep the order of its fields."""
     stages = graph.get("stages", {})
     sorter = TopologicalSorter({name: sorted(stage["inputs"].values()) for name, stage in sorted(stages.items())})
     return [StageName(name) for name in sorter.static_order() if name in stages]
 
 
 def heartbeats(files: Files) -> Callable[[], Status | None]:
-    """Reads a home's newest heartbeat at each call, its stages in the order of the graph as it is now; a hint, None where there is none."""
+    """Returns a function that reads a home's newest heartbeat, with stages in the order of the graph; None if there is none."""
     order: list[StageName] = []
-    with suppress(StreamPipelineError):  # the order is for people: what is done to the home does not need it
+    with suppress(StreamPipelineError):  # the order is only for display
         if latest := Rounds(files).latest():
             order = ordered_stages(latest.graph)
 
@@ -65,13 +65,13 @@ def heartbeats(files: Files) -> Callable[[], Status | None]:
 
 
 class Publications:
-    """What of a home's checkpoints is public. Opens each table once, as far as that answers."""
+    """The published part of a home's checkpoints. Opens each table only once if possible."""
 
     def __init__(self) -> None:
         self._reached = cache(_reached)
 
     def published(self, cut: SinkCut, checkpoint: CheckpointId) -> bool | None:
-        """Whether the checkpoint is public in the sink; None where the table is gone."""
+        """Returns True if the checkpoint is public in the sink, None if the table is missing."""
         try:
             reached = self._reached(cut.table, cut.app)
             return self.version(cut, checkpoint) is not None if reached == CLOSED else (reached or 0) >= checkpoint
@@ -79,17 +79,17 @@ class Publications:
             return None
 
     def abandoned(self, cut: SinkCut) -> bool:
-        """Whether a fresh start has closed the cut's incarnation in the table: what is not public of it never will be."""
+        """Returns True if a fresh start has closed the cut's incarnation in the table. Rows that are not public will never be."""
         try:
             return self._reached(cut.table, cut.app) == CLOSED
         except NotFoundError:
             return False
 
     def version(self, cut: SinkCut, checkpoint: CheckpointId) -> int | None:
-        """The Delta version in which the checkpoint is public; None where there is none.
+        """Returns the Delta version in which the checkpoint is public, or None.
 
         Raises:
-            NotFoundError: The table is gone.
+            NotFoundError: The table is missing.
         """
         found = version_with(cut, checkpoint)
         closed = found is not None and open_table(cut.table, found).transaction_version(cut.app) == CLOSED

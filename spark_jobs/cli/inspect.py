@@ -1,4 +1,4 @@
-"""``spark-jobs inspect``: one checkpoint in full."""
+"""``spark-jobs inspect``: shows one checkpoint in full."""
 
 from typing import Annotated
 
@@ -24,7 +24,7 @@ from spark_jobs.storage.open import open_place
 
 PUBLISHERS = {Publisher.DELTA_RS: "delta-rs, no JVM", Publisher.SPARK: "Spark"}
 Checkpoint = Annotated[
-    int | None, typer.Option("--checkpoint", min=1, metavar="K", help="Which one; the newest unless given.", show_default=False)
+    int | None, typer.Option("--checkpoint", min=1, metavar="K", help="Its number; by default the newest.", show_default=False)
 ]
 
 
@@ -34,14 +34,14 @@ def inspect(
     checkpoint: Checkpoint = None,
     output: Annotated[Output, output_option(InspectAnswer | SavepointAnswer)] = Output.TEXT,
 ) -> None:
-    """Show one checkpoint: its stages, sinks and inputs. Or a savepoint, after every file of it was read and compared."""
+    """Show one checkpoint: its stages, sinks and inputs. Or show a savepoint, after reading and comparing every file of it."""
     with command(output) as terminal:
         if savepoint is not None and home is None and checkpoint is None:
             found = inspected(open_place(savepoint), terminal.aside)
             return terminal.answer(found, *shown(found))
         if savepoint is not None or home is None:
             raise InvalidParameterError(
-                "inspect shows either a savepoint or a checkpoint of a home.",
+                "inspect needs exactly one of a savepoint and a home.",
                 safe="Nothing was read.",
                 remedy="Give the directory of a savepoint, or --home.",
             )

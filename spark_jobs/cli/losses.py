@@ -1,4 +1,4 @@
-"""``spark-jobs losses``: the rows of sources that a pipeline has left out."""
+"""``spark-jobs losses``: lists the rows of sources that a pipeline has left out."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -18,7 +18,7 @@ _STYLES = {LossState.OPEN: "yellow", LossState.ACCEPTED: "green", LossState.UNDO
 
 
 def losses(home: Home, output: Annotated[Output, output_option(LossesAnswer)] = Output.TEXT) -> None:
-    """List the rows of sources that the pipeline has left out, and which of these losses somebody has accepted."""
+    """List the rows of sources that the pipeline has left out, and show which of these losses are accepted."""
     with command(output) as terminal:
         files, pipeline = open_home(home)
         found = tuple(entry_of(each) for each in LossLedger(files).entries())
@@ -26,7 +26,7 @@ def losses(home: Home, output: Annotated[Output, output_option(LossesAnswer)] = 
 
 
 def entry_of(entry: LedgerEntry) -> LossEntry:
-    """Returns an entry of the ledger as commands answer it."""
+    """Returns an entry of the ledger as an answer of a command."""
     recorded, acceptance = entry.recorded, entry.acceptance
     loss = recorded.loss
     assert loss.id is not None
@@ -49,7 +49,7 @@ def entry_of(entry: LedgerEntry) -> LossEntry:
 
 
 def shown(found: Sequence[LossEntry]) -> list[RenderableType]:
-    """Losses for people."""
+    """Returns the losses for people."""
     if not found:
         return [Text("The pipeline has left out no rows of its sources.", style="bold green")]
     table = words.table("Losses", "loss", "state", "source", "stage", "rows at most", "recorded", "lost", right=("rows at most",))

@@ -1,4 +1,4 @@
-"""The options that several commands have, and how their texts are read."""
+"""The options that several commands share, and the parsers of their texts."""
 
 import json
 import tomllib
@@ -40,30 +40,31 @@ Workspace = Annotated[
 ]
 Params = Annotated[
     list[str] | None,
-    typer.Option("--param", metavar="NAME=VALUE", help="A parameter; lists and objects as JSON. Repeat it for each."),
+    typer.Option("--param", metavar="NAME=VALUE", help="A parameter; lists and objects as JSON. Repeat the option for each."),
 ]
 ParamsFile = Annotated[
     Path | None,
-    typer.Option("--params-file", metavar="FILE", help="Parameters as a .json or .toml file; --param goes before it."),
+    typer.Option("--params-file", metavar="FILE", help="Parameters as a .json or .toml file; --param overrides it."),
 ]
 Asker = Annotated[
     str | None,
     typer.Option(
-        "--request", metavar="ID", help="Who asks: the same id gets the same answer. A new one unless given.", show_default=False
+        "--request",
+        metavar="ID",
+        help="Id of the request: the same id gets the same answer. By default a new one.",
+        show_default=False,
     ),
 ]
 Target = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Where the savepoint is to be: a new path, or a file:, s3: or hdfs: URL; below the home unless given.",
+        help="Place of the savepoint: a new path, or a file:, s3: or hdfs: URL; by default below the home.",
         show_default=False,
     ),
 ]
-Timeout = Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="How long to wait for the answer.")]
-EndTimeout = Annotated[
-    float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="How long to wait for the driver's end.")
-]
+Timeout = Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time to wait for the answer.")]
+EndTimeout = Annotated[float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="Time to wait for the driver's end.")]
 
 Restore = Annotated[
     str | None,
@@ -77,7 +78,7 @@ Savepoint = Annotated[
     str, typer.Argument(metavar="SAVEPOINT", help="The savepoint: a path, or a file:, s3: or hdfs: URL.", show_default=False)
 ]
 AllowDrained = Annotated[
-    bool, typer.Option("--allow-drained", help="With --restore: the savepoint may be one that was taken after a drain.")
+    bool, typer.Option("--allow-drained", help="With --restore: allow a savepoint that was taken after a drain.")
 ]
 AllowDropped = Annotated[
     bool,
@@ -95,23 +96,23 @@ StatePartitions = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Keep the state in this number of partitions from now on; in as many as before unless given.",
+        help="Keep the state in this number of partitions from now on; by default the number stays.",
         show_default=False,
     ),
 ]
 NewSource = Annotated[
     list[str] | None,
-    typer.Option(metavar="SOURCE", help="Read this source from its beginning if it is another one than before; may be repeated."),
+    typer.Option(
+        metavar="SOURCE", help="Read this source from its beginning if it is a different one than before; may be repeated."
+    ),
 ]
 AcceptDataLoss = Annotated[
     list[str] | None,
-    typer.Option(metavar="SOURCE", help="Go on without what is gone of this source for good, and record it; may be repeated."),
+    typer.Option(metavar="SOURCE", help="Go on without the lost rows of this source, and record them; may be repeated."),
 ]
-Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; goes before the pipeline's.")
-]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; overrides the pipeline's.")]
 Packages = Annotated[
-    list[str] | None, typer.Option("--packages", metavar="GROUP:NAME:VERSION", help="Maven packages to add to Delta's.")
+    list[str] | None, typer.Option("--packages", metavar="GROUP:NAME:VERSION", help="Maven packages in addition to Delta's.")
 ]
 Jars = Annotated[list[str] | None, typer.Option("--jars", metavar="FILE", help="Jar files to add.")]
 PyFiles = Annotated[list[str] | None, typer.Option("--py-files", metavar="FILE", help="Python files for the executors.")]
@@ -126,38 +127,42 @@ CheckpointInterval = Annotated[
     typer.Option(
         metavar="INTERVAL",
         rich_help_panel=_PANEL,
-        help="From one checkpoint's beginning to the next one's, such as '30 seconds'.",
+        help="Time from the beginning of one checkpoint to that of the next, such as '30 seconds'.",
     ),
 ]
 CheckpointTimeout = Annotated[
     _Interval,
-    typer.Option(metavar="INTERVAL", rich_help_panel=_PANEL, help="How long a checkpoint may take until it has failed."),
+    typer.Option(metavar="INTERVAL", rich_help_panel=_PANEL, help="Time after which a checkpoint has failed."),
 ]
 CheckpointMinPause = Annotated[
     _Interval,
     typer.Option(
-        metavar="INTERVAL", rich_help_panel=_PANEL, help="From one checkpoint's end to the next one's beginning, at least."
+        metavar="INTERVAL",
+        rich_help_panel=_PANEL,
+        help="Minimum time from the end of one checkpoint to the beginning of the next.",
     ),
 ]
 TolerableFailures = Annotated[
     int | None,
-    typer.Option(metavar="N", rich_help_panel=_PANEL, help="How many checkpoints in a row may fail; one more ends the attempt."),
+    typer.Option(
+        metavar="N", rich_help_panel=_PANEL, help="Number of checkpoints in a row that may fail; one more ends the attempt."
+    ),
 ]
 Retained = Annotated[
-    int | None, typer.Option(metavar="N", rich_help_panel=_PANEL, help="How many complete checkpoints are kept.")
+    int | None, typer.Option(metavar="N", rich_help_panel=_PANEL, help="Number of complete checkpoints to keep.")
 ]
 Unaligned = Annotated[
     bool | None,
     typer.Option(
         "--unaligned/--aligned",
         rich_help_panel=_PANEL,
-        help="Whether what is in flight belongs to a checkpoint, or is read before it.",
+        help="Include rows in flight in a checkpoint, or read them first.",
     ),
 ]
 AlignedTimeout = Annotated[
     _Interval,
     typer.Option(
-        metavar="INTERVAL|never", rich_help_panel=_PANEL, help="After this long an aligned checkpoint becomes an unaligned one."
+        metavar="INTERVAL|never", rich_help_panel=_PANEL, help="Time after which an aligned checkpoint becomes an unaligned one."
     ),
 ]
 MaxInFlightBytes = Annotated[
@@ -165,7 +170,7 @@ MaxInFlightBytes = Annotated[
     typer.Option(
         metavar="BYTES",
         rich_help_panel=_PANEL,
-        help="With more than this to wait for, an aligned checkpoint becomes an unaligned one.",
+        help="An aligned checkpoint that waits for more becomes an unaligned one.",
     ),
 ]
 SecondCopy = Annotated[
@@ -173,7 +178,7 @@ SecondCopy = Annotated[
     typer.Option(
         "--second-copy/--no-second-copy",
         rich_help_panel=_PANEL,
-        help="Whether the home has copies of Spark's state, or may share its files with the work directory.",
+        help="Copy Spark's state into the home, or share its files with the work directory.",
     ),
 ]
 CHECKPOINT_OPTIONS: Mapping[str, str] = {
@@ -187,27 +192,27 @@ CHECKPOINT_OPTIONS: Mapping[str, str] = {
     "max_in_flight_bytes": "max_in_flight_bytes",
     "second_copy": "second_copy",
 }
-"""By a command's parameter the setting that it overrides."""
+"""The overridden setting by parameter of a command."""
 
 
 def checkpoint_overrides(given: Mapping[str, Any]) -> CheckpointOverrides | None:
-    """What a command line says about checkpoints; None where it says nothing.
+    """Returns the checkpoint settings of a command line, or None if there are none.
 
     Args:
-        given: The command's parameters, with None for what is not given; others are left alone.
+        given: The command's parameters, with None for options that are not given. Other parameters are ignored.
 
     Raises:
-        InvalidParameterError: A value is not what it has to be, or two contradict each other.
+        InvalidParameterError: A value is not allowed, or two values contradict each other.
     """
     said = {setting: given[name] for name, setting in CHECKPOINT_OPTIONS.items() if given[name] is not None}
     return read_overrides(_refused_setting, said) if said else None
 
 
 def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
-    """The values of a repeated ``NAME=VALUE`` option.
+    """Returns the values of a repeated ``NAME=VALUE`` option.
 
     Raises:
-        InvalidParameterError: One has no name or no ``=``, or a name is given twice.
+        InvalidParameterError: A value has no name or no ``=``, or a name is given twice.
     """
     found: dict[str, str] = {}
     for text in texts or ():
@@ -221,12 +226,12 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def words(texts: Sequence[str] | None) -> list[str]:
-    """The values of an option that takes commas, as Spark's do, and may be repeated."""
+    """Returns the values of an option that may be repeated and takes commas, as Spark's options do."""
     return [word.strip() for text in texts or () for word in text.split(",") if word.strip()]
 
 
 def parameters(texts: Sequence[str] | None, file: Path | None) -> dict[str, Any]:
-    """The pipeline's parameters as they were given; those on the command line go before those in the file.
+    """Returns the given parameters of the pipeline. The command line overrides the file.
 
     Raises:
         InvalidParameterError: A text is malformed, or the file cannot be read.
@@ -236,7 +241,7 @@ def parameters(texts: Sequence[str] | None, file: Path | None) -> dict[str, Any]
 
 @contextmanager
 def asking_for_parameters(pipeline: Pipeline, given: Mapping[str, Any]) -> Iterator[None]:
-    """Names the options that are missing where a pipeline's parameters are refused because some were not given.
+    """Adds the missing options to the error if a pipeline's parameters are incomplete.
 
     Raises:
         InvalidParameterError: The parameters are refused.

@@ -1,4 +1,4 @@
-"""Says in words what a start would do: for ``validate`` and for ``run --dry-run``."""
+"""Describes the effect of a start in words, for ``validate`` and ``run --dry-run``."""
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -30,7 +30,7 @@ def outlook(decision: Decision) -> Outlook:
         case Answer(manifest):
             k = manifest.checkpoint
             why = "The pipeline is drained" if manifest.drained else f"Run {manifest.run} has its answer"
-            what = f"{why}: a start would answer with checkpoint {k}, publish what is open of it, and run nothing."
+            what = f"{why}: a start would answer with checkpoint {k}, publish its open rows, and run nothing."
             return Outlook(decision="answer", explanation=what, round=manifest.round, checkpoint=k)
         case Continue(round, parent):
             begun = f"which run {round.run} began at {words.moment(round.begun_at)} and which was interrupted"
@@ -64,7 +64,7 @@ def _instead_of(interrupted: RoundNumber) -> str:
 
 
 def with_way_back(found: Outlook, files: Files, request: StartRequest, facts: HomeFacts) -> Outlook:
-    """Returns the outlook with where a start on this host would go on, also in words."""
+    """Returns the outlook together with the place where a start on this host would go on, also in words."""
     why = why_rebuilt(files, request, facts, boot_id(), installed_minor())
     if why is None:
         where = "It would go on in place: nothing that is staged would be computed again."
@@ -76,7 +76,7 @@ def with_way_back(found: Outlook, files: Files, request: StartRequest, facts: Ho
 
 
 def _rebuilt(found: Outlook, facts: HomeFacts) -> str:
-    """Returns in words what a new work directory would be built from."""
+    """Returns a description of the source of a new work directory."""
     if found.checkpoint is not None:
         return f"A new one would be built from checkpoint {found.checkpoint}, and what came after it read again."
     if facts.begun_by is not None and facts.begun_by.restore is not None:
@@ -85,7 +85,7 @@ def _rebuilt(found: Outlook, facts: HomeFacts) -> str:
 
 
 def fates_table(found: Outlook) -> RenderableType:
-    """Returns a table of what would become of each stage."""
+    """Returns a table of the fate of each stage."""
     shown = words.table("", "stage", "would be")
     for each in found.stages:
         shown.add_row(Text(each.stage), Text(each.fate, style=FATE_COLOURS[each.fate]))

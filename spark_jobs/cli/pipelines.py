@@ -1,4 +1,4 @@
-"""``spark-jobs pipelines`` and ``spark-jobs savepoints``: the lists of all that is below some roots."""
+"""``spark-jobs pipelines`` and ``spark-jobs savepoints``: list the pipelines and savepoints below some roots."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ Roots = Annotated[
     typer.Option(
         "--root",
         metavar="URL",
-        help="A directory with homes below it: a path, or a file:, s3: or hdfs: URL. Repeat it for each.",
+        help="A directory with homes below it: a path, or a file:, s3: or hdfs: URL. Repeat the option for each.",
         show_default=False,
     ),
 ]
@@ -35,7 +35,7 @@ _COLOURS = {RunState.DONE: "dim", RunState.FAILED: "red"}
 
 
 def pipelines(root: Roots, output: Annotated[Output, output_option(PipelinesAnswer)] = Output.TEXT) -> None:
-    """List the pipelines below one or several directories: state, newest checkpoint, and what needs somebody."""
+    """List the pipelines below one or several directories: state, newest checkpoint, and reasons to look at them."""
     with command(output) as terminal:
         found = _found(root)
         entries = at_once([partial(_pipeline, home) for each in found for home in each.homes])
@@ -44,7 +44,7 @@ def pipelines(root: Roots, output: Annotated[Output, output_option(PipelinesAnsw
 
 
 def savepoints(root: Roots, output: Annotated[Output, output_option(SavepointsAnswer)] = Output.TEXT) -> None:
-    """List the savepoints below one or several directories, also those in the homes there, the newest first. Verifies no file."""
+    """List the savepoints below one or several directories, also those in homes there, newest first. Verifies no file."""
     with command(output) as terminal:
         found = _found(root)
         listed = list_savepoints(place for each in found for place in each.savepoints)
@@ -74,7 +74,7 @@ def _found(roots: Sequence[str]) -> list[Found]:
 
 
 def _pipeline(home: Files) -> PipelineEntry:
-    """Returns the entry of a home. One that cannot be read hides no other one."""
+    """Returns the entry of a home. A home that cannot be read does not hide the others."""
     try:
         found = overview(open_home(home.url))
     except StreamPipelineError as error:
@@ -140,5 +140,5 @@ def _savepoints_text(answer: SavepointsAnswer) -> list[RenderableType]:
 
 
 def _left_out(count: int) -> list[Text]:
-    said = f"{words.count(count)} directories were not looked at: there are too many. Name a root that has homes alone."
+    said = f"{words.count(count)} directories were skipped: there are too many. Name a root that only contains homes."
     return [Text(said, style="yellow")] if count else []

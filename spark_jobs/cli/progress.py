@@ -1,4 +1,4 @@
-"""What people see while a run is under way: bars on a terminal, else a line now and then."""
+"""The progress of a run for people: bars on a terminal, otherwise a line from time to time."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.driver.heartbeat import Heartbeat
 
 LINE_INTERVAL_S = 5.0
-"""Where there is no terminal: the longest silence while there is something new to say."""
+"""Without a terminal: the longest silence while there is news."""
 LONGEST_LINE_INTERVAL_S = 60.0
-"""The longest silence where nothing changes, as in a pipeline without an end whose inputs are quiet."""
+"""The longest silence without news, as in a pipeline without an end whose inputs are quiet."""
 _TICK_S = 0.5
 _BAR_WIDTH = 24
 _STYLES = {
@@ -37,11 +37,11 @@ _STYLES = {
 
 
 class Progress:
-    """Shows what is going on while the context is open, on standard error.
+    """Shows the progress on standard error while the context is open.
 
     Args:
-        console: Where to.
-        doing: What is going on at first.
+        console: Console to write to.
+        doing: The first activity.
     """
 
     def __init__(self, console: Console, doing: str) -> None:
@@ -53,7 +53,7 @@ class Progress:
 
     @contextmanager
     def shown(self) -> Iterator["Progress"]:
-        """Shows until the context ends."""
+        """Shows the progress until the context ends."""
         with ExitStack() as stack:
             if self._console.is_terminal:
                 live = Live(get_renderable=self._render, console=self._console, refresh_per_second=8, transient=True)
@@ -63,16 +63,16 @@ class Progress:
             yield self
 
     def doing(self, text: str) -> None:
-        """Tells what is going on now."""
+        """Sets the current activity."""
         self._doing = text
 
     def watch(self, heartbeat: "Heartbeat") -> Callable[[], None]:
-        """Shows a driver's stages from now on; the hook of :class:`~spark_jobs.runtime.application.Application`."""
+        """Starts to show a driver's stages; the hook of :class:`~spark_jobs.runtime.application.Application`."""
         self.follow(lambda: heartbeat.status)
         return lambda: self.doing("finishing")
 
     def follow(self, read: Callable[[], Status | None]) -> None:
-        """Shows the stages of the status that ``read`` gives."""
+        """Shows the stages of the status that ``read`` returns."""
         self._read = read
 
     def _headline(self) -> str:
@@ -98,7 +98,7 @@ class Progress:
 
         def write() -> None:
             for line in lines.tick(time.monotonic(), self._headline(), self._read()):
-                with suppress(OSError):  # a standard error that is full or closed takes no line
+                with suppress(OSError):  # standard error may be full or closed
                     self._console.print(f"{line} ({self._elapsed()})")
 
         with every(_TICK_S, write, "progress", now=True):
@@ -106,7 +106,7 @@ class Progress:
 
 
 class ProgressLines:
-    """Chooses what to print where there is no terminal: what is going on now, each change of a stage, and a sign of life in between."""
+    """Chooses the lines to print without a terminal: the current activity, each change of a stage, and a sign of life in between."""
 
     def __init__(self) -> None:
         self._headline = ""
@@ -116,7 +116,7 @@ class ProgressLines:
         self._interval_s = LINE_INTERVAL_S
 
     def tick(self, now_s: float, headline: str, status: Status | None) -> list[str]:
-        """The lines to print at ``now_s``. What says the same again comes twice as late each time, up to a minute."""
+        """Returns the lines to print at ``now_s``. The delay of a repeated line doubles each time, up to a minute."""
         stages = status.stages if status else {}
         changed = [name for name, stage in stages.items() if self._states.get(name, StageState.WAITING) is not stage.state]
         self._states = {name: stage.state for name, stage in stages.items()}
@@ -145,7 +145,7 @@ class ProgressLines:
 
 
 def stage_line(name: str, stage: StageStatus) -> str:
-    """A stage in one line."""
+    """Returns a stage in one line."""
     parts = [f"stage {name}: {stage.state.value}"]
     if stage.batch is not None:
         parts.append(
@@ -163,7 +163,7 @@ def stage_line(name: str, stage: StageStatus) -> str:
 
 
 def stage_table(status: Status, *, bars: bool) -> Table:
-    """The stages of a heartbeat; ``bars`` move, where the amount of input is not known."""
+    """Returns the stages of a heartbeat. With ``bars``, bars move if the amount of input is not known."""
     made = Table.grid(padding=(0, 2))
     for name, stage in status.stages.items():
         made.add_row(
@@ -183,7 +183,7 @@ def stage_table(status: Status, *, bars: bool) -> Table:
 
 
 def _lag(stage: StageStatus) -> str:
-    """What is left of the inputs that tell."""
+    """Returns the lag of the inputs that report one."""
     known = {name: lag for name, lag in stage.lag.items() if lag.rows is not None}
     if not known:
         return ""

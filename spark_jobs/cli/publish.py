@@ -1,4 +1,4 @@
-"""``spark-jobs publish``: makes staged checkpoints public, without a JVM wherever that can be."""
+"""``spark-jobs publish``: makes staged checkpoints public, without a JVM if possible."""
 
 from typing import Annotated
 
@@ -27,14 +27,16 @@ from spark_jobs.storage.files import local_path
 def publish(
     home: Home,
     checkpoint: Checkpoint = None,
-    sink: Annotated[list[str] | None, typer.Option("--sink", metavar="NAME", help="Only this one; repeat it for more.")] = None,
+    sink: Annotated[
+        list[str] | None, typer.Option("--sink", metavar="NAME", help="Only this sink; repeat the option for more.")
+    ] = None,
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the Spark that is started.")] = None,
     driver_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of that Spark, such as 4g.")] = None,
     output: Annotated[Output, output_option(PublishAnswer)] = Output.TEXT,
 ) -> None:
-    """Publish a checkpoint and all before it. Starts Spark only if a sink needs it.
+    """Publish a checkpoint and all earlier ones. Starts Spark only if a sink needs it.
 
-    What is public already is left alone: it can be repeated at any time, also while somebody else does the same.
+    Rows that are public already stay. The command can be repeated at any time, also while somebody else publishes.
     """
     with command(output) as terminal:
         files, pipeline = open_home(home)

@@ -1,4 +1,4 @@
-"""What the commands that ask a running pipeline for something share: they ask, wait for the answer, and show it."""
+"""The shared part of commands that send a request to a running pipeline: they ask, wait for the answer and show it."""
 
 import time
 
@@ -23,7 +23,7 @@ from spark_jobs.storage.open import open_place
 
 TIMEOUT_S = 600.0
 LOOK_S = 0.25
-"""Between two looks at the home."""
+"""Interval at which the home is checked."""
 
 
 def ask(
@@ -36,16 +36,16 @@ def ask(
     drain: bool = False,
     target: str | None = None,
 ) -> CheckpointAnswer:
-    """Asks, waits, and returns the answer. Repeated with the same id it only waits on.
+    """Sends a request, waits, and returns the answer. Repeated with the same id, it only waits on.
 
     Raises:
-        InvalidParameterError: The target is no directory that can be opened; nothing was asked.
-        StreamPipelineError: The request was refused, or answered with an error, or there is no answer in time.
+        InvalidParameterError: The target is not a directory that can be opened. No request was sent.
+        StreamPipelineError: The request was refused, or answered with an error, or has no answer in time.
     """
     asked = request_id(asker, wanted)
     files, pipeline = open_home(home)
     progress = Progress(terminal.aside, f"{wanted.value} of {pipeline.name}")
-    place = None if target is None else open_place(target).url  # the driver's own directory is another one
+    place = None if target is None else open_place(target).url  # the driver has another working directory
     terminal.if_interrupted = _interrupted(asked, wanted, others=drain or target is not None)
     response = CheckpointRequests(files).ask(asked, drain=drain, target=place)
     if response is None:
@@ -65,7 +65,7 @@ def wait_for_end(home: str, timeout_s: float) -> None:
 
 
 def shown(answer: CheckpointAnswer, done: str) -> list[RenderableType]:
-    """The answer for people, after a sentence of what is done."""
+    """Returns the answer for people, after a sentence that says what is done."""
     took = f", and took {words.duration(answer.duration_s)}" if answer.duration_s is not None else ""
     amount = f"{words.count(answer.rows)} {words.ROWS_OF_CHECKPOINT}, {words.size(answer.size_bytes)}"
     made: list[RenderableType] = [Text(f"{done}: {amount}{took}.", style="bold green")]
@@ -89,7 +89,7 @@ def shown(answer: CheckpointAnswer, done: str) -> list[RenderableType]:
 def _wait(files: Files, request: RequestId, wanted: Wanted, timeout_s: float) -> CheckpointResponse:
     requests, end_s = CheckpointRequests(files), time.monotonic() + timeout_s
     while True:
-        at_work = driver_at_work(files)  # before the answer: what it has written last is seen
+        at_work = driver_at_work(files)  # before the answer is read, so that the driver's last answer is seen
         response = requests.answer_of(request)
         if response is not None:
             return response
@@ -105,15 +105,15 @@ def _ended(files: Files, request: RequestId, wanted: Wanted) -> StreamPipelineEr
     if found is None:
         return _unanswered(InterruptedRunError, f"The driver has ended without a {wanted.value}.", request)
     return incomplete(
-        f"The driver has ended before all that follows checkpoint {found.checkpoint} was done.",
+        f"The driver has ended before it had finished the work after checkpoint {found.checkpoint}.",
         request,
         found,
-        f"Start the pipeline again: it finishes this first. Then ask for the answer with --request {request}.",
+        f"Start the pipeline again: it finishes this work first. Then repeat the command with --request {request}.",
     )
 
 
 def _interrupted(request: RequestId, wanted: Wanted, *, others: bool) -> ErrorReport:
-    """What a user who waits no longer is told: the request stands, and a new one would be another."""
+    """Returns the report for a user who interrupts the wait. The request stays, and a new command would be a second request."""
     error = _unanswered(InterruptedRunError, f"The waiting for the {wanted.value} was interrupted.", request)
     report = report_error(error)
     same = ", with the other options as they were" if others else ""
@@ -125,7 +125,7 @@ def _unanswered(kind: type[StreamPipelineError], failed: str, request: RequestId
         failed,
         exists="The request stays: the pipeline answers it as soon as it can, also after a restart.",
         safe="Nothing was lost.",
-        remedy=f"See spark-jobs status, and wait on with --request {request}.",
+        remedy=f"Look at spark-jobs status. To go on waiting, add --request {request}.",
         request=request,
     )
 

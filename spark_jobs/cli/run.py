@@ -88,15 +88,16 @@ if TYPE_CHECKING:
 
 Listed = list[str] | None
 RunIdOption = Annotated[
-    str | None, typer.Option(help="Who asks, the same in every retry: the same run gets the same answer. A new one unless given.")
+    str | None,
+    typer.Option(help="Id of the run, the same in every retry: the same run gets the same answer. By default a new one."),
 ]
 Request = Annotated[
-    str | None, typer.Option(metavar="start-N", help="Do the run that was asked for under this id; it has the parameters.")
+    str | None, typer.Option(metavar="start-N", help="Do the run with this request id; the request has the parameters.")
 ]
-Rewind = Annotated[OnRewind, typer.Option(help="What becomes of public rows: with --fresh, or with --restore (refuse or keep).")]
+Rewind = Annotated[OnRewind, typer.Option(help="What happens to public rows: with --fresh, or with --restore (refuse or keep).")]
 AdoptOffsets = Annotated[
     Listed,
-    typer.Option(metavar="SOURCE=DIRECTORY", help="Go on where the Spark query with this checkpoint directory stopped."),
+    typer.Option(metavar="SOURCE=DIRECTORY", help="Go on where the Spark query of this checkpoint directory stopped."),
 ]
 
 
@@ -109,11 +110,11 @@ def run(
     params_file: ParamsFile = None,
     run_id: RunIdOption = None,
     request: Request = None,
-    on_end: Annotated[OnEnd | None, typer.Option(help="Instead of the pipeline's, for the round that this run begins.")] = None,
-    publish: Annotated[Publish | None, typer.Option(help="Instead of every sink's policy, for that round.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what the run would do, and do none of it: writes nothing.")
-    ] = False,
+    on_end: Annotated[
+        OnEnd | None, typer.Option(help="Overrides the pipeline's setting for the round that this run begins.")
+    ] = None,
+    publish: Annotated[Publish | None, typer.Option(help="Overrides every sink's policy for that round.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan of the run, and write nothing.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of going on.")] = False,
     on_rewind: Rewind = OnRewind.REFUSE,
     adopt_offsets: AdoptOffsets = None,
@@ -140,9 +141,9 @@ def run(
     driver_memory: DriverMemory = None,
     output: Annotated[Output, output_option(RunAnswer | TakenAnswer | PlanAnswer)] = Output.TEXT,
 ) -> None:
-    """Run a pipeline, with checkpoints at its interval. When all inputs have ended: one final checkpoint, then all tables are published.
+    """Run a pipeline, with checkpoints at its interval. When all inputs have ended, it takes one final checkpoint and publishes all tables.
 
-    Interrupted or failed, the same command goes on where it was. A pipeline that is drained already is left alone.
+    After an interruption or a failure the same command goes on. A drained pipeline stays as it is.
     """
     with command(output) as terminal:
         if request is not None:
@@ -179,14 +180,14 @@ _OF_A_REQUEST = (
     *("allow_drained", "allow_dropped", "take_pending", "state_partitions", "new_source", "accept_data_loss"),
     *CHECKPOINT_OPTIONS,
 )
-"""Parameters of the command that a request carries."""
+"""The parameters of the command that a request contains."""
 SUBMITTED = "submitted"
-"""The context object of a command line that ``spark-submit`` has started."""
+"""The context object of a command that ``spark-submit`` has started."""
 
 
 @dataclass(frozen=True)
 class _Order:
-    """A run as it was ordered."""
+    """A run with its options."""
 
     terminal: Terminal
     pipeline: Pipeline
@@ -197,12 +198,12 @@ class _Order:
     spark: SparkStart
 
     def carry_out(self) -> StartResponse | None:
-        """Runs and waits. None where another driver is at work on the request; that is answered here."""
+        """Runs and waits. Returns None after answering the command if another driver is working on the request."""
         if self.spark.submitted:
             self.spark.options.check_submitted()
         from spark_jobs.runtime.launch import launch, launch_requested
 
-        if self.request is None and Channel(self.home).pipeline() is None:
+        if Channel(self.home).pipeline() is None:
             self.spark.check()
         progress = Progress(console(stderr=True, file=standing_stderr()), f"{self.pipeline.name}: looking at the home")
 
@@ -234,7 +235,7 @@ class _Order:
         return response
 
     def show_plan(self) -> None:
-        """Answers with what the run would do, and does none of it."""
+        """Answers with the plan of the run and writes nothing."""
         if self.spark.submitted:
             self.spark.options.check_submitted()
         from spark_jobs.runtime.launch import plan
@@ -248,7 +249,7 @@ class _Order:
         self.terminal.answer(answer, *plan_text(answer))
 
     def report(self, response: StartResponse) -> None:
-        """Shows what the run has left."""
+        """Shows the result of the run."""
         if response.checkpoint is None:
             raise InterruptedRunError(f"{response.request} was answered without a checkpoint.", remedy="Run it again.")
         manifest = CheckpointStore(self.home).kept(response.checkpoint)
@@ -272,7 +273,7 @@ class _Order:
         self.terminal.answer(answer, *_text(answer, manifest))
 
     def _taken(self) -> TakenAnswer | None:
-        """Who else is at work on the request."""
+        """Returns the other driver that is working on the request, or None."""
         if self.request is None:
             return None
         number, host = AttemptNumber(int(self.request.removeprefix("start-"))), socket.gethostname()
@@ -292,7 +293,7 @@ def _from_command_line(context: typer.Context, names: Iterable[str]) -> list[str
 
 
 def _asked(context: typer.Context) -> list[str]:
-    """The options on the command line that a request would say."""
+    """Returns the options on the command line that a request would contain."""
     said = _from_command_line(context, _OF_A_REQUEST)
     return [f"--{'aligned' if name == 'unaligned' and not context.params[name] else name.replace('_', '-')}" for name in said]
 
@@ -311,14 +312,14 @@ def _interrupted(context: typer.Context, run: RunId, pipeline: Pipeline, mask: M
         error="Interrupted",
         retry=Retry.AT_ONCE.value,
         failed=f"{request or f'Run {run}'} was interrupted.",
-        safe="What was made durable is kept.",
+        safe="All durable work is kept.",
         remedy=f"{how}{filled_in}: {line}",
         evidence={"command": line} | ({"request": request} if request else {"run": run}),
     )
 
 
 def _typed_options(context: typer.Context, pipeline: Pipeline, mask: Mask) -> list[str]:
-    """Returns the words of the command line, without the ids of the run and the request, and with secrets hidden."""
+    """Returns the words of the command line without the ids of run and request, and with hidden secrets."""
     known = {parameter.name: parameter for parameter in context.command.params if parameter.name}
     typed: list[str] = []
     for name in _from_command_line(context, known):
@@ -335,7 +336,7 @@ def _typed_options(context: typer.Context, pipeline: Pipeline, mask: Mask) -> li
 
 
 def _without_secret(option: str, text: str, pipeline: Pipeline) -> str:
-    """Returns a value of an option; hides it in ``NAME=VALUE`` where the name is that of a secret parameter or setting."""
+    """Returns a value of an option. Hides it in ``NAME=VALUE`` if the name is that of a secret parameter or setting."""
     name, _, _ = text.partition("=")
     secret = option == "param" and name.strip() in secret_fields(pipeline.params)
     hidden = option == "conf" and not is_shown(name.strip())
@@ -350,9 +351,9 @@ def _check_request(request: str, beside: list[str]) -> None:
         )
     if beside:
         raise InvalidParameterError(
-            f"{', '.join(beside)} cannot be given beside --request: the request says it.",
+            f"{', '.join(beside)} cannot be given with --request: the request contains it.",
             safe="Nothing was started.",
-            remedy="Leave it out, or ask for a run of its own by leaving --request out.",
+            remedy="Leave it out, or leave out --request to start a run of its own.",
             options=beside,
         )
 
@@ -361,7 +362,7 @@ _AS_GIVEN = ("on_end", "publish", "fresh", "on_rewind", "allow_dropped", "state_
 
 
 def _options(run: RunId, checkpoint: CheckpointOverrides | None, given: Mapping[str, Any]) -> "RunOptions":
-    """What a run chooses for itself, from the command's parameters."""
+    """Returns the options of a run from the command's parameters."""
     with needing_spark("Running a pipeline"):
         from spark_jobs.runtime.launch import RunOptions
     return RunOptions(
@@ -391,7 +392,7 @@ def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:
         sinks.add_row(Text(name), *row)
     late: list[RenderableType] = [
         Text(
-            f"{words.count(rows)} {words.ROWS_OF_CHECKPOINT} came late in stage {name} and were dropped, as Spark counts them.",
+            f"{words.count(rows)} {words.ROWS_OF_CHECKPOINT} were late in stage {name} and were dropped, by Spark's count.",
             style="yellow",
         )
         for name, rows in answer.late_rows.items()
@@ -411,15 +412,15 @@ _ANEW = "to run it from the beginning, add --fresh and --on-rewind replace or ke
 def _end(manifest: Manifest) -> str:
     if manifest.checkpoint_kind is CheckpointKind.STOP:
         return f"{manifest.request} has {'drained' if manifest.drained else 'stopped'} the pipeline"
-    return "the pipeline is drained" if manifest.drained else "the round has ended, the next run takes up what arrives"
+    return "the pipeline is drained" if manifest.drained else "the round has ended, the next run reads the rows that arrive"
 
 
 def _next_steps(answer: RunAnswer, manifest: Manifest) -> list[RenderableType]:
     """Returns what to do next.
 
     Args:
-        answer: What the command answers.
-        manifest: Of the checkpoint that the run has ended with.
+        answer: The command's answer.
+        manifest: Manifest of the run's last checkpoint.
     """
     steps: list[RenderableType] = [Text("Next:", style="bold")]
     if manifest.checkpoint_kind is CheckpointKind.STOP and not manifest.drained:

@@ -1,4 +1,4 @@
-"""``spark-jobs savepoint``: a checkpoint of the running pipeline that is the user's own."""
+"""``spark-jobs savepoint``: takes a savepoint of the running pipeline."""
 
 from typing import Annotated
 
@@ -16,10 +16,10 @@ def savepoint(
     timeout: Timeout = TIMEOUT_S,
     output: Annotated[Output, output_option(CheckpointAnswer)] = Output.TEXT,
 ) -> None:
-    """Ask the running pipeline for a savepoint, and wait until it is whole. The pipeline runs on.
+    """Ask the running pipeline for a savepoint, and wait until it is complete. The pipeline runs on.
 
-    A savepoint is a directory with all that a start needs to go on from it, wherever it is moved. It is yours: it stays until you
-    delete it, with spark-jobs dispose.
+    A savepoint is a directory with everything that a start needs to go on from it, even after it was moved. It is yours: it stays until
+    you delete it with spark-jobs dispose.
     """
     with command(output) as terminal:
         answer = ask(terminal, home, Wanted.SAVEPOINT, asker=request, timeout_s=timeout, target=target)

@@ -1,4 +1,4 @@
-"""Savepoints as ``spark-jobs inspect`` shows them."""
+"""The view of a savepoint for ``spark-jobs inspect``."""
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -12,11 +12,11 @@ from spark_jobs.storage.files import Files
 
 
 def inspected(files: Files, aside: Console) -> SavepointAnswer:
-    """A savepoint of which every file was found right; shows how far that is.
+    """Verifies every file of a savepoint with a progress bar, and returns the answer.
 
     Raises:
-        RejectedError: The directory is no savepoint.
-        CorruptDocumentError: A file is gone or was altered, by path.
+        RejectedError: The directory is not a savepoint.
+        CorruptDocumentError: A file is missing or altered. The error names its path.
     """
     savepoint, manifest = read_savepoint(files)
     if damage := verified(named_by_savepoint(files), aside):
@@ -49,7 +49,7 @@ def inspected(files: Files, aside: Console) -> SavepointAnswer:
 
 
 def shown(answer: SavepointAnswer) -> list[RenderableType]:
-    """For people."""
+    """Returns the savepoint for people."""
     heads = words.facts(
         ("pipeline", answer.pipeline),
         ("checkpoint", f"{answer.checkpoint} of the home that it was taken in, for {answer.request or 'nobody'}"),
@@ -66,4 +66,4 @@ def shown(answer: SavepointAnswer) -> list[RenderableType]:
     tables = words.table("Tables when it was taken", "sink", "table")
     for sink, table in answer.tables.items():
         tables.add_row(Text(sink), Text(table))
-    return [heads, stages, tables, Text("Every file is there, with the hash that it was copied with.", style="bold green")]
+    return [heads, stages, tables, Text("Every file is there, and its hash is that of the copy.", style="bold green")]

@@ -1,4 +1,4 @@
-"""``spark-jobs schema``: a pipeline's parameters as JSON schema, for the form of a DAG."""
+"""``spark-jobs schema``: prints a pipeline's parameters as a JSON schema, for the form of a DAG."""
 
 import json
 from pathlib import Path
@@ -15,13 +15,13 @@ from spark_jobs.storage.open import open_files
 
 
 class SchemaAnswer(RootModel[dict[str, Any]]):
-    """``spark-jobs schema``: a JSON schema."""
+    """The answer of ``spark-jobs schema``: a JSON schema."""
 
 
 def schema(
     entry: Entry,
     output_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it there: a DAG file that reads it needs no pyspark.")
+        Path | None, typer.Option(metavar="FILE", help="Write it to a file. A DAG file that reads it needs no pyspark.")
     ] = None,
     output: Annotated[Output, output_option(SchemaAnswer)] = Output.TEXT,
 ) -> None:
@@ -33,7 +33,7 @@ def schema(
             target = output_file.expanduser().absolute()
             if not target.parent.is_dir():
                 raise AccessDeniedError(
-                    f"{target.parent} is not a directory.", safe="Nothing was written.", remedy="Make it.", path=str(target)
+                    f"{target.parent} is not a directory.", safe="Nothing was written.", remedy="Create it.", path=str(target)
                 )
             open_files(str(target.parent)).replace(target.name, f"{text}\n".encode())
             terminal.aside.print(f"Wrote {target}.")

@@ -1,4 +1,4 @@
-"""Starts Spark for a command, and keeps what Spark and Ivy print out of the way."""
+"""Starts Spark for a command, and redirects the output of Spark and Ivy."""
 
 import logging
 import os
@@ -37,7 +37,7 @@ _CATALOG, _FORGETS = "spark.sql.catalogImplementation", "in-memory"
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """How Spark is started."""
+    """The options to start Spark with."""
 
     conf: Mapping[str, str]
     packages: Sequence[str] = ()
@@ -46,7 +46,7 @@ class SparkOptions:
     driver_memory: str | None = None
 
     def check_submitted(self) -> None:
-        """Refuses what a running JVM cannot take in any more.
+        """Refuses options that a running JVM cannot use any more.
 
         Raises:
             InvalidParameterError: An option belongs to ``spark-submit``.
@@ -60,15 +60,15 @@ class SparkOptions:
         late = [name for name, value in given.items() if value]
         if late:
             raise InvalidParameterError(
-                f"{', '.join(late)} came too late: spark-submit has started Spark already.",
+                f"{', '.join(late)} cannot be set any more: spark-submit has started Spark already.",
                 safe="Nothing was started.",
-                remedy="Write it before the file's name, as an option of spark-submit.",
+                remedy="Give it to spark-submit as an option, before the file's name.",
                 options=late,
             )
 
 
 def spark_options(pipeline: Pipeline, given: Mapping[str, Any]) -> SparkOptions:
-    """Returns how a command starts Spark; settings of the command line go before the pipeline's.
+    """Returns the options to start Spark with. The command line overrides the pipeline.
 
     Args:
         pipeline: The pipeline.
@@ -76,7 +76,7 @@ def spark_options(pipeline: Pipeline, given: Mapping[str, Any]) -> SparkOptions:
 
     Raises:
         InvalidParameterError: An option has no value.
-        InvalidPipelineError: A setting is not a user's to choose.
+        InvalidPipelineError: A setting is fixed.
     """
     place = Place(pipeline.name, "option", "--conf")
     conf = dict(pipeline.conf) | given_settings(place, given["conf"])
@@ -85,31 +85,31 @@ def spark_options(pipeline: Pipeline, given: Mapping[str, Any]) -> SparkOptions:
 
 
 def given_settings(place: Place, conf: Sequence[str] | None) -> dict[str, str]:
-    """Returns the settings of ``--conf``, and those that whoever starts this process has put into its environment.
+    """Returns the settings of ``--conf`` and of the environment.
 
     Raises:
-        InvalidParameterError: One has no value.
-        InvalidPipelineError: One is not a user's to choose.
+        InvalidParameterError: A setting has no value.
+        InvalidPipelineError: A setting is fixed.
     """
     return dict(check_settings(place, settings_asked(conf)))
 
 
 def settings_asked(conf: Sequence[str] | None) -> dict[str, str]:
-    """Returns what :func:`given_settings` checks, as it was given.
+    """Returns the settings that :func:`given_settings` checks.
 
     Raises:
-        InvalidParameterError: One has no value.
+        InvalidParameterError: A setting has no value.
     """
     return conf_of_environment(os.environ) | pairs("--conf", conf)
 
 
 @contextmanager
 def needing_spark(what: str, instead: str = "") -> Iterator[None]:
-    """Names what is missing on this machine where a command needs Spark.
+    """Raises an error that says what to install if a command needs Spark and it is missing.
 
     Args:
-        what: What needs it.
-        instead: What to do without it.
+        what: The activity that needs Spark.
+        instead: The remedy without Spark.
 
     Raises:
         MissingRequirementError: Java or a package is missing.
@@ -135,11 +135,11 @@ class SparkStart:
     """Starts Spark at most once, when it is called.
 
     Args:
-        app_name: Shown in Spark's UI.
-        options: How.
-        log: The file that takes what the JVM prints, as long as it lives.
-        submitted: Take the Spark that ``spark-submit`` has started.
-        neighbours: The modules of the pipeline's folder that Spark's Python workers need.
+        app_name: Name of the application in Spark's UI.
+        options: Options to start Spark with.
+        log: File for the output of the JVM while it runs.
+        submitted: True uses the Spark that ``spark-submit`` has started.
+        neighbours: Modules of the pipeline's folder that Spark's Python workers need.
     """
 
     app_name: str
@@ -150,10 +150,10 @@ class SparkStart:
     session: "SparkSession | None" = field(default=None, init=False)
 
     def check(self) -> None:
-        """Refuses a start that would not find Java, before a first start writes into its home.
+        """Refuses a start without Java, before a first start writes into its home.
 
         Raises:
-            MissingRequirementError: There is none, or it is too old.
+            MissingRequirementError: Java is missing or too old.
         """
         from spark_jobs.runtime.spark.session import check_java
 
@@ -174,7 +174,7 @@ class SparkStart:
         from spark_jobs.runtime.spark.session import start_session, submitted_session
 
         options = self.options
-        # Spark makes this directory in whatever folder the command is typed, although only a metastore puts tables there
+        # Spark creates this directory in the current folder, although only a metastore puts tables there
         metastore = options.conf.get(_CATALOG, _FORGETS) != _FORGETS
         aside = {} if metastore else {"spark.sql.warehouse.dir": str(self.log.parent / "warehouse")}
         if self.submitted:
@@ -195,7 +195,7 @@ class SparkStart:
             raise
 
     def showing(self, progress: "Progress", doing: str) -> "Callable[[], SparkSession]":
-        """This start, told to whoever waits: while it lasts, and that ``doing`` goes on after it."""
+        """Returns a start of Spark that shows its progress, and then shows ``doing``."""
 
         def start() -> "SparkSession":
             progress.doing(f"{doing}: starting Spark")
@@ -206,14 +206,14 @@ class SparkStart:
         return start
 
     def stop(self) -> None:
-        """Ends the Spark application, if there is one, so that a cluster hears of it."""
+        """Ends the Spark application, if there is one, so that a cluster frees its resources."""
         if self.session is not None:
             self.session.stop()
 
 
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Keeps our handler of SIGINT: Spark's asks the JVM to cancel its jobs, on the connection that the interrupted call is using."""
+    """Keeps our handler of SIGINT. Spark's handler cancels jobs on the connection that the interrupted call is using."""
     standing = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -223,11 +223,10 @@ def _own_interrupts() -> Iterator[None]:
 
 @contextmanager
 def quiet_logging() -> Iterator[None]:
-    """Warnings of the user's code are shown.
+    """Shows warnings of the user's code, but not the logs of this package and of the gateway to the JVM.
 
-    Those of this package and of the gateway to the JVM are not: they are raised as errors too, or are in the home's log. Nor is what
-    PySpark logs of a query that cannot be analysed: the error says it, without the plan and the Java stack.
-    Where the user's module has set up logging itself, only the latter is left out.
+    Those are raised as errors, too, or are in the home's log. PySpark's log of a query that cannot be analysed is not shown either: the
+    error says it, without the plan and the Java stack. If the user's module has configured logging, only this log is left out.
     """
     from pyspark.logger import PySparkLogger
 
@@ -248,15 +247,15 @@ def quiet_logging() -> Iterator[None]:
 
 
 def standing_stderr() -> TextIO:
-    """Standard error as it is now, whatever the descriptor is used for later; masked, if it is."""
+    """Returns a copy of standard error that stays even if its descriptor is redirected later; masked if standard error is masked."""
     return standing(sys.stderr)
 
 
 @contextmanager
 def printing_to(log: Path, mask: Mask = unmasked) -> Iterator[None]:
-    """While open, what is written to the descriptors 1 and 2 goes to ``log``; a process that is started then keeps it so.
+    """Redirects the descriptors 1 and 2 to ``log`` while open. Processes that are started inside keep the redirection.
 
-    With a mask, a thread of this process takes the secrets out on the way, line by line, as long as one writes.
+    With a mask, a thread of this process removes the secrets line by line while there is a writer.
 
     Raises:
         StorageError: The file cannot be opened.
@@ -289,7 +288,7 @@ def printing_to(log: Path, mask: Mask = unmasked) -> Iterator[None]:
         for descriptor, copy in kept.items():
             os.dup2(copy, descriptor)
             os.close(copy)
-        if writer is not None and failed:  # what was started has failed: its last lines are asked for now
+        if writer is not None and failed:  # the process has failed, and the caller reads its last lines now
             writer.join(_LAST_LINES_S)
 
 

@@ -1,4 +1,4 @@
-"""``spark-jobs status``: what the live attempt is doing."""
+"""``spark-jobs status``: shows the activity of the running attempt."""
 
 import time
 from datetime import UTC, datetime
@@ -36,8 +36,8 @@ _WATCH_INTERVAL_S = 1.0
 _NOTHING_BUT_WATCHING = ErrorReport(
     error="Interrupted",
     retry=Retry.AT_ONCE.value,
-    failed="The watching was interrupted, and nothing else.",
-    safe="The pipeline was not asked for anything: a driver that is at work is at work still.",
+    failed="The display was interrupted.",
+    safe="The pipeline is not affected: a running driver goes on.",
     remedy="To look again: spark-jobs status. To end the pipeline: spark-jobs stop, or spark-jobs cancel.",
 )
 
@@ -47,7 +47,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show it until the driver ends.")] = False,
     output: Annotated[Output, output_option(StatusAnswer)] = Output.TEXT,
 ) -> None:
-    """Show what the live attempt is doing, or how the last one ended."""
+    """Show the activity of the running attempt, or the end of the last one."""
     with command(output) as terminal:
         files, pipeline = open_home(home)
         if watch:
@@ -62,7 +62,7 @@ def status(
 
 
 def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
-    at_work = driver_at_work(files)  # before the rest: what a driver has written last is seen
+    at_work = driver_at_work(files)  # before the rest, so that the driver's last documents are seen
     store, heartbeat = CheckpointStore(files), heartbeats(files)()
     attempt, head, latest = Attempts(files).latest(), store.head(), Rounds(files).latest()
     failures, failure = store.failures_since(head.checkpoint if head else None)
@@ -96,14 +96,14 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
 
 
 def _is_open(round: RoundDocument | None, attempt: AttemptDocument | None, head: Manifest | None) -> bool:
-    """Returns whether the newest round belongs to the newest attempt's incarnation, and its last checkpoint is not complete."""
+    """Returns True if the newest round belongs to the newest attempt's incarnation and its last checkpoint is not complete."""
     if round is None or attempt is None or round.incarnation != attempt.incarnation:
         return False
     return head is None or head.round != round.round or not head.ends_round
 
 
 def _newest_error(files: Files) -> ErrorReport | None:
-    """The error with which the newest start was answered, also where no attempt has begun with it."""
+    """Returns the error that answered the newest start, even if no attempt has begun with it."""
     channel = Channel(files)
     number = channel.newest()
     response = None if number is None else channel.response(RequestId(f"start-{number}"))
@@ -129,12 +129,12 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
     if failed:
         runs_on = " The other stages run on." if answer.at_work else ""
         to_do = "stop the pipeline and start it again" if answer.at_work else "start the pipeline again"
-        shown.append(("failed", Text(f"{', '.join(failed)}.{runs_on} Mend the cause, then {to_do}.", style="red")))
+        shown.append(("failed", Text(f"{', '.join(failed)}.{runs_on} Remove the cause, then {to_do}.", style="red")))
     if heartbeat and heartbeat.blocked:
         shown.append(("blocked", Text(heartbeat.blocked.summary, style="yellow")))
         if heartbeat.blocked.rows_kept_until is not None:
             until = words.moment(heartbeat.blocked.rows_kept_until)
-            shown.append(("rows kept", f"until {until}; then a VACUUM may delete the oldest rows that wait"))
+            shown.append(("rows kept", f"until {until}; then a VACUUM may delete the oldest waiting rows"))
     if answer.error:
         shown.append(("last start", Text(f"{answer.error.error}: {answer.error.failed}", style="yellow")))
         if answer.error.remedy:

@@ -1,4 +1,4 @@
-"""``spark-jobs stop``: the running pipeline ends, with a savepoint."""
+"""``spark-jobs stop``: ends the running pipeline with a savepoint."""
 
 from typing import Annotated
 
@@ -14,18 +14,17 @@ from spark_jobs.protocol.checkpoint_requests import Wanted
 def stop(
     home: Home,
     drain: Annotated[
-        bool, typer.Option("--drain", help="Flush what windows, joins and timers hold back first, for ever.")
+        bool, typer.Option("--drain", help="First flush windows, joins and timers. This finishes the pipeline.")
     ] = False,
     target: Target = None,
     request: Asker = None,
     timeout: Timeout = TIMEOUT_S,
     output: Annotated[Output, output_option(CheckpointAnswer)] = Output.TEXT,
 ) -> None:
-    """Stop the running pipeline with a savepoint that has every row that was read.
+    """Stop the running pipeline with a savepoint that contains every row that was read.
 
-    The next start goes on after the last row, as if nothing had happened. The rows become public by their sinks' policies: with
-    final, at the end of the round. With --drain windows, joins and timers are flushed first, and
-    the pipeline is finished.
+    The next start goes on after the last row, as if the pipeline had not stopped. The rows become public by their sinks' policies: with
+    final, at the end of the round. With --drain, windows, joins and timers are flushed first, and the pipeline is finished.
     """
     with command(output) as terminal:
         answer = ask(terminal, home, Wanted.STOP, asker=request, timeout_s=timeout, drain=drain, target=target)

@@ -1,4 +1,4 @@
-"""How every command speaks: to people in text, to programs in one JSON document, and with one exit code per kind of error."""
+"""The output of every command: text for people, one JSON document for programs, and one exit code per kind of error."""
 
 import json
 import logging
@@ -32,34 +32,34 @@ from spark_jobs.protocol.visible import visible
 from spark_jobs.storage.os_errors import is_full, storage_error
 
 INTERRUPTED = 130
-"""128 and the number of SIGINT, as shells count."""
+"""128 plus the number of SIGINT, as in shells."""
 CLOSED = 141
-"""128 and the number of SIGPIPE: whoever has read the answer reads no more."""
+"""128 plus the number of SIGPIPE: the reader of the answer has closed the pipe."""
 DEFECT = 1
-"""An exception that no code of ours expects."""
+"""The exit code of an exception that no code of ours expects."""
 _PLAIN_WIDTH = 240
-"""Where nobody looks there is no width: a path is never cut."""
+"""The width without a terminal. It is large enough to show whole paths."""
 _HEADLINES = {ExitCode.REFUSED: "Refused", ExitCode.FAILED: "Failed", ExitCode.UNKNOWN: "Outcome unknown"}
 _INTERRUPTED = ErrorReport(
     error="Interrupted",
     retry=Retry.AT_ONCE.value,
     failed="The command was interrupted.",
-    safe="What was made durable is kept.",
+    safe="All durable work is kept.",
     remedy="Run the same command again: it goes on from there.",
 )
 
 
 class Output(StrEnum):
-    """Who reads the answer."""
+    """The reader of the answer."""
 
     TEXT = "text"
     JSON = "json"
     SCHEMA = "schema"
-    """The JSON schema of the JSON answer, instead of doing anything."""
+    """Prints the JSON schema of the JSON answer instead of running the command."""
 
 
 def output_option(answer: Any) -> Any:
-    """The option ``--output`` of a command that answers with ``answer``."""
+    """Returns the option ``--output`` of a command that answers with ``answer``."""
 
     def show_schema(chosen: Output) -> Output:
         if chosen is Output.SCHEMA:
@@ -78,30 +78,30 @@ def output_option(answer: Any) -> Any:
 
 @dataclass
 class Terminal:
-    """Where a command's answer goes.
+    """The destination of a command's answer.
 
     Args:
-        output: Who reads it.
+        output: The reader of the answer.
         stdout: The process's own standard output.
-        mask: Takes secrets out of what is reported.
+        mask: Removes secrets from reports.
     """
 
     output: Output
     stdout: TextIO
     mask: Mask = unmasked
     people: Console = field(init=False)
-    """Standard output, or, where a program reads that, standard error."""
+    """Standard output, or standard error if a program reads standard output."""
     aside: Console = field(init=False)
     """Standard error: progress and failures."""
     if_interrupted: ErrorReport = _INTERRUPTED
-    """What is reported when the user ends the command; a command that knows more says it here."""
+    """The report if the user interrupts the command. A command may set a more specific one."""
 
     def __post_init__(self) -> None:
         self.people = console(stderr=self.output is Output.JSON)
         self.aside = console(stderr=True)
 
     def answer(self, document: BaseModel, *text: RenderableType) -> None:
-        """Gives the command's one answer: ``document`` to a program, ``text`` to people."""
+        """Writes the command's only answer: ``document`` for a program, ``text`` for people."""
         with delivering():
             if self.output is Output.JSON:
                 self._write(document)
@@ -109,7 +109,7 @@ class Terminal:
                 self.say(*text)
 
     def say(self, *text: RenderableType) -> None:
-        """Tells people something."""
+        """Prints text for people."""
         for part in text:
             self.people.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap is True)
 
@@ -122,19 +122,19 @@ class Terminal:
         self._fail(self.if_interrupted, "Interrupted")
 
     def defect(self, error: Exception) -> None:
-        """Reports an exception that is our own fault."""
+        """Reports an exception that is a defect of this package."""
         with suppress(OSError):
             self.aside.print(self.mask("".join(traceback.format_exception(error)).rstrip()))
         report = ErrorReport(
             error=type(error).__name__,
             retry=Retry.NEVER.value,
             failed=self.mask(f"{type(error).__name__}: {error}"),
-            remedy="This is a defect of spark-jobs: please report it with the lines above.",
+            remedy="This is a defect of spark-jobs. Please report it with the lines above.",
         )
         self._fail(report, "Defect")
 
     def _fail(self, report: ErrorReport, headline: str) -> None:
-        """Reports to a program and to people. What neither stream takes is left unsaid: the exit code says it."""
+        """Reports to a program and to people. If a stream fails, the exit code still tells."""
         if self.output is Output.JSON:
             with suppress(OSError):
                 self._write(Failure(error=report))
@@ -168,31 +168,31 @@ class Terminal:
 
 
 class VisibleFormatter(logging.Formatter):
-    """Formats log records for a terminal: what they quote of others is made visible."""
+    """Formats log records for a terminal, and escapes control characters of quoted text."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))
 
 
 class _VisibleConsole(Console):
-    """The one way of text to people: every text that is shown is made visible."""
+    """A console that escapes control characters in every text."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         if isinstance(renderable, str):
             renderable = visible(renderable)
-        elif isinstance(renderable, Text):  # before its lines are made
+        elif isinstance(renderable, Text):  # before it is split into lines
             renderable, plain = renderable.copy(), renderable.plain
             renderable.plain = visible(plain)
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
-        """Raises the ``BrokenPipeError``, which is being handled; Rich would exit."""
+        """Re-raises the ``BrokenPipeError`` that is being handled. Rich would exit."""
         raise
 
 
 def console(*, stderr: bool, file: TextIO | None = None) -> Console:
-    """Returns a console that takes no text for markup, and shows what a terminal would obey."""
+    """Returns a console that does not interpret markup, and escapes control characters."""
     made = _VisibleConsole(stderr=stderr, file=file, markup=False, emoji=False, highlight=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = _PLAIN_WIDTH
@@ -201,11 +201,11 @@ def console(*, stderr: bool, file: TextIO | None = None) -> Console:
 
 @contextmanager
 def delivering() -> Iterator[None]:
-    """Tells what keeps standard output from taking what is written inside.
+    """Turns failures to write to standard output into errors.
 
     Raises:
-        StorageError: It is full, or cannot be written.
-        typer.Exit: Nobody reads it any more.
+        StorageError: Standard output is full or cannot be written.
+        typer.Exit: The reader has closed the pipe.
     """
     try:
         yield
@@ -214,19 +214,19 @@ def delivering() -> Iterator[None]:
     except OSError as error:
         kind = StorageFullError if is_full(error) else StorageError
         raise kind(
-            f"Standard output does not take the answer: {error.strerror}.",
-            safe="What the command has done is done.",
-            remedy="Free space where it goes; spark-jobs status shows what there is.",
+            f"The answer cannot be written to standard output: {error.strerror}.",
+            safe="The command itself has succeeded.",
+            remedy="Free space at its destination. spark-jobs status shows the state of the pipeline.",
             path="standard output",
             errno=error.errno,
         ) from error
 
 
 def prepare_streams() -> None:
-    """Makes the standard streams fit for any text and for any shell, before a command begins.
+    """Prepares the standard streams for any text and any shell, before a command begins.
 
-    One that is closed is the null device from then on: the next file that is opened would get its number. A character that an encoding
-    does not have is escaped.
+    A closed stream is replaced by the null device; otherwise the next opened file would get its descriptor. Characters that the encoding
+    does not have are escaped.
     """
     for number in range(3):
         try:
@@ -246,20 +246,20 @@ def prepare_streams() -> None:
 class Interrupt:
     """Remembers that SIGINT came.
 
-    It goes to the JVM too, and what fails there can be noticed before ``KeyboardInterrupt``, or while that unwinds.
+    The JVM gets the signal, too. Its failures can be noticed before ``KeyboardInterrupt`` is raised, or while that unwinds.
     """
 
     came = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """The handler."""
+        """Handles the signal."""
         self.came = True
         signal.default_int_handler(number, frame)
 
 
 @contextmanager
 def remembered_interrupt() -> Iterator[Interrupt]:
-    """Handles SIGINT by an :class:`Interrupt` while it is open, in the thread that signals come to."""
+    """Handles SIGINT by an :class:`Interrupt` while open, in the thread that receives signals."""
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
@@ -272,13 +272,13 @@ def remembered_interrupt() -> Iterator[Interrupt]:
 
 
 class MaskedStream:
-    """A text stream that takes secrets out of what is printed; in all else it is the stream that it stands for."""
+    """A text stream that removes secrets from the text. In all other respects it is the wrapped stream."""
 
     def __init__(self, stream: TextIO, mask: Mask) -> None:
         self._stream, self.mask = stream, mask
 
     def write(self, text: str) -> int:
-        """Writes a text without secrets. Returns the length of what was given."""
+        """Writes a text without secrets. Returns the length of the original text."""
         self._stream.write(self.mask(text))
         return len(text)
 
@@ -292,7 +292,7 @@ class MaskedStream:
 
 
 def standing(stream: TextIO) -> TextIO:
-    """Returns a stream to where this one goes now, whatever its descriptor is used for later; masked, if it is."""
+    """Returns a copy of a stream that stays even if its descriptor is redirected later; masked if the stream is masked."""
     with suppress(UnsupportedOperation):
         copy = os.fdopen(os.dup(stream.fileno()), "w", encoding=stream.encoding, errors="backslashreplace")
         return cast(TextIO, MaskedStream(copy, stream.mask)) if isinstance(stream, MaskedStream) else copy
@@ -301,16 +301,16 @@ def standing(stream: TextIO) -> TextIO:
 
 @contextmanager
 def _reported_termination(terminal: Terminal) -> Iterator[None]:
-    """While open, SIGTERM is reported as an interrupt before it ends the process, at once, by that signal.
+    """Reports SIGTERM as an interrupt while open; then the signal ends the process at once.
 
-    A handler of somebody else stays. Nothing is unwound: that could take as long as a batch.
+    A foreign handler stays. The stack is not unwound, because that could take as long as a batch.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     streams = terminal.stdout, sys.stderr
-    copies = stdout, stderr = standing(streams[0]), standing(streams[1])  # a start of Spark has the descriptors for its log
+    copies = stdout, stderr = standing(streams[0]), standing(streams[1])  # a start of Spark redirects the descriptors to its log
     last = Terminal(terminal.output, stdout, terminal.mask)
     last.aside = console(stderr=True, file=stderr)
 
@@ -333,7 +333,7 @@ def _reported_termination(terminal: Terminal) -> Iterator[None]:
 
 @contextmanager
 def _umask_without_others() -> Iterator[None]:
-    """While open, others can write no file that this process makes, or one that it starts, whatever the umask was."""
+    """Keeps others from writing files of this process and its children while open, with any umask."""
     standing = os.umask(0o002)
     os.umask(standing | 0o002)
     try:
@@ -344,7 +344,7 @@ def _umask_without_others() -> Iterator[None]:
 
 @contextmanager
 def _masked_streams(mask: Mask) -> Iterator[None]:
-    """While open, everything that Python prints passes through ``mask``."""
+    """Passes everything that Python prints through ``mask`` while open."""
     if mask is unmasked:
         yield
         return
@@ -355,10 +355,10 @@ def _masked_streams(mask: Mask) -> Iterator[None]:
 
 @contextmanager
 def command(output: Output) -> Iterator[Terminal]:
-    """Every command's body runs in this: the one place where errors become exit codes.
+    """Wraps the body of every command. Only here errors become exit codes.
 
-    The mask is made first, before a pipeline is imported. Where a program reads standard output, whatever else prints there is sent to
-    standard error. What fails after SIGINT came is an interrupt, whatever it looks like.
+    The mask is made first, before a pipeline is imported. If a program reads standard output, all other output goes to standard error.
+    Every failure after SIGINT is reported as an interrupt.
     """
     with ExitStack() as stack:
         stack.enter_context(_umask_without_others())
@@ -378,12 +378,12 @@ def command(output: Output) -> Iterator[Terminal]:
         except KeyboardInterrupt as error:
             terminal.interrupted()
             raise typer.Exit(INTERRUPTED) from error
-        except Exception as error:  # a process edge
+        except Exception as error:  # the edge of the process
             raise typer.Exit(_report(terminal, error, interrupt)) from error
 
 
 def _report(terminal: Terminal, error: Exception, interrupt: Interrupt) -> int:
-    """Tells what has failed, and returns the exit code."""
+    """Reports an error and returns the exit code."""
     if interrupt.came:
         terminal.interrupted()
         return INTERRUPTED

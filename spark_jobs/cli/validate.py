@@ -1,4 +1,4 @@
-"""``spark-jobs validate``: everything that can be checked before a row is read, and what a start would do."""
+"""``spark-jobs validate``: checks everything that can be checked without reading a row, and shows the effect of a start."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -76,7 +76,7 @@ from spark_jobs.storage.table_uris import table_uri
 def validate(
     context: typer.Context,
     entry: Entry,
-    home: Annotated[str | None, typer.Option(metavar="URL", help="Also tell what a start in this home would do.")] = None,
+    home: Annotated[str | None, typer.Option(metavar="URL", help="Also show the effect of a start in this home.")] = None,
     param: Params = None,
     params_file: ParamsFile = None,
     run_id: Annotated[str | None, typer.Option(help="As for run.")] = None,
@@ -96,11 +96,11 @@ def validate(
     py_files: PyFiles = None,
     driver_memory: DriverMemory = None,
     no_spark: Annotated[
-        bool, typer.Option("--no-spark", help="Check what needs no Java: all but functions, columns and types.")
+        bool, typer.Option("--no-spark", help="Check without Java: everything except functions, columns and types.")
     ] = False,
     output: Annotated[Output, output_option(ValidateAnswer)] = Output.TEXT,
 ) -> None:
-    """Check a pipeline and its parameters, let Spark check every stage, and tell what a start would do. Writes nothing."""
+    """Check a pipeline and its parameters, let Spark check every stage, and show the effect of a start. Writes nothing."""
     with command(output) as terminal:
         mistakes, bound, tables, files, existing = Mistakes(), None, None, None, dict[SinkName, bool | None]()
         outlook_found, run = None, RunId(run_id) if run_id else new_run_id()
@@ -127,7 +127,7 @@ def validate(
         if savepoint and home is None:
             with mistakes.noted():
                 raise InvalidParameterError(
-                    "--restore says how a home goes on, and no home is given.",
+                    "--restore needs a home, but no home is given.",
                     safe="Nothing was changed.",
                     remedy="Add --home URL.",
                 )
@@ -161,11 +161,11 @@ def validate(
 
 
 def _check_with_spark(entry: str, pipeline: Pipeline, graph: Graph, bound: BoundParameters, given: Mapping[str, Any]) -> None:
-    """Lets Spark check the pipeline; what Spark prints is nobody's.
+    """Lets Spark check the pipeline, and discards Spark's output.
 
     Raises:
-        RejectedError: What is wrong, of all parts; or there is no Spark.
-        StreamPipelineError: An input cannot be looked at now.
+        RejectedError: A part has a mistake, or Spark is missing. The error lists all mistakes.
+        StreamPipelineError: An input cannot be read now.
     """
     with TemporaryDirectory() as directory, needing_spark("Checking functions, columns and types", _WITHOUT_SPARK):
         from spark_jobs.runtime.launch import check
@@ -181,11 +181,11 @@ def _check_with_spark(entry: str, pipeline: Pipeline, graph: Graph, bound: Bound
             spark.stop()
 
 
-_WITHOUT_SPARK = "Or add --no-spark, which leaves these out."
+_WITHOUT_SPARK = "Or add --no-spark to leave out these checks."
 
 
 def _existing(graph: Graph, tables: Mapping[SinkName, TableAddress], mistakes: Mistakes) -> dict[SinkName, bool | None]:
-    """Returns which tables are there, and notes those that nobody could publish into. None for names: only Spark's catalog knows them."""
+    """Returns which tables exist, and notes unsupported ones. None for names, which only Spark's catalog knows."""
     found: dict[SinkName, bool | None] = {}
     for sink, table in tables.items():
         found[sink] = None
@@ -196,10 +196,10 @@ def _existing(graph: Graph, tables: Mapping[SinkName, TableAddress], mistakes: M
 
 
 def _exists(uri: str, mode: SinkMode) -> bool:
-    """Tells whether a table is there.
+    """Returns True if a table exists.
 
     Raises:
-        UnsupportedTableError: It is, and cannot be published into.
+        UnsupportedTableError: The table exists but cannot be published into.
     """
     check_no_file(uri)
     try:
@@ -226,10 +226,10 @@ def _request(run: RunId, public: dict[str, Any], restore: RestoreFrom | None, gi
 
 
 def _outlook(files: Files, graph: Graph, request: StartRequest, tables: Mapping[SinkName, TableAddress]) -> Outlook:
-    """What a start would do.
+    """Returns the effect of a start.
 
     Raises:
-        RejectedError: It would be refused.
+        RejectedError: The start would be refused.
     """
     pipeline = Channel(files).looked_at(graph.pipeline)
     facts, described = look_at_savepoint(request, read_facts(files)), graph.describe()
@@ -255,12 +255,12 @@ def _check_tables(
     decision: Decision,
     tables: Mapping[SinkName, TableAddress],
 ) -> None:
-    """Refuses what a start from a savepoint would refuse because of what is public; nothing where only a catalog knows a table.
+    """Refuses what a start from a savepoint would refuse because of public rows. Tables that only a catalog knows are skipped.
 
     The savepoint's files are not read: ``inspect`` compares them with their hashes.
 
     Raises:
-        RejectedError: Rows would be in a table twice, or not at all.
+        RejectedError: A table would have rows twice, or would lack rows.
     """
     if any(table.named for table in tables.values()):
         return
@@ -274,7 +274,7 @@ def _check_tables(
 
 
 def _left_behind(savepoint: Files, tables: Mapping[SinkName, TableAddress]) -> str:
-    """What a start would leave out, because sinks have other tables than the one that rows of the savepoint are staged for."""
+    """Returns a text about the staged rows that a start would leave out because their sinks have other tables now."""
     manifest, text = read_savepoint(savepoint)[1], ""
     for sink, cut in manifest.sinks.items():
         same = sink in tables and (tables[sink].named or table_uri(tables[sink].text) == cut.table)
@@ -282,7 +282,7 @@ def _left_behind(savepoint: Files, tables: Mapping[SinkName, TableAddress]) -> s
         rows = 0 if same or goes_along else pending_rows(savepoint, manifest, sink)
         if rows:
             text += (
-                f" {rows} rows of sink {sink} were staged and not known to be public when it was taken: they would stay behind."
+                f" {rows} rows of sink {sink} were staged but not known to be public when it was taken: they would stay behind."
             )
     return text
 
@@ -297,12 +297,12 @@ def _text(answer: ValidateAnswer, graph: Graph, existing: Mapping[SinkName, bool
     if answer.planned:
         valid = f"Pipeline {answer.pipeline} is valid: Spark can run every stage, and its rows fit its table."
     else:
-        valid = f"Pipeline {answer.pipeline} is valid as it is declared; functions, columns and types were not checked."
+        valid = f"Pipeline {answer.pipeline} is valid as declared. Functions, columns and types were not checked."
     return [*shown, Text(valid, style="bold green")]
 
 
 def _tree(graph: Graph, tables: Mapping[SinkName, str], existing: Mapping[SinkName, bool | None]) -> Tree:
-    """What feeds what: below each part the stages that read it; a stage with several inputs is spelled out below the first."""
+    """Returns the data flow as a tree: each part with the stages that read it. A stage with several inputs is expanded only once."""
     tree = Tree(Text.assemble((graph.pipeline, "bold"), f", on_end={graph.on_end.value}"))
     readers: dict[str, list[Stage]] = {}
     for stage in graph.stages.values():

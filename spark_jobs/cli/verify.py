@@ -1,4 +1,4 @@
-"""``spark-jobs verify``: whether the files that checkpoints name are as they were written."""
+"""``spark-jobs verify``: checks that the files of checkpoints are unchanged."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -19,7 +19,7 @@ from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, Invalid
 from spark_jobs.publication.verification import named_by_home, still_damaged
 from spark_jobs.storage.open import open_place
 
-_OF_STATE = "Start the pipeline: it takes a file of state from another copy, or computes the state again."
+_OF_STATE = "Start the pipeline: it copies a file of state from another copy, or computes the state again."
 _WITHOUT_A_COPY = (
     "Restore {what} from a backup: the pipeline has no other copy. Or begin with a savepoint (--restore), or "
     f"{BEGIN_ANEW}. "
@@ -33,14 +33,14 @@ def verify(
     home: MaybeHome = None,
     output: Annotated[Output, output_option(VerifyAnswer)] = Output.TEXT,
 ) -> None:
-    """Read the files of a home's checkpoints that are still needed, or of a savepoint, and compare them with what was recorded.
+    """Read the files of a home's checkpoints that are still needed, or of a savepoint, and compare them with the record.
 
     Writes nothing.
     """
     with command(output) as terminal:
         if (savepoint is None) == (home is None):
             raise InvalidParameterError(
-                "verify reads either a savepoint or the checkpoints of a home.",
+                "verify needs exactly one of a savepoint and a home.",
                 safe="Nothing was read.",
                 remedy="Give the directory of a savepoint, or --home.",
             )
@@ -69,7 +69,7 @@ def verify(
 
 
 def verified(named: NamedFiles, aside: Console) -> list[CorruptDocumentError]:
-    """Reads files while people see how far it is; returns what is wrong with them."""
+    """Reads files with a progress bar. Returns their faults."""
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=aside, transient=True, disable=not aside.is_terminal) as progress:
         task = progress.add_task("verifying", total=named.size_bytes)
@@ -77,7 +77,7 @@ def verified(named: NamedFiles, aside: Console) -> list[CorruptDocumentError]:
 
 
 def _remedy(home: str, damage: Iterable[CorruptDocumentError]) -> str:
-    """Returns what to do about damaged files of a home: a start makes up for those of state alone."""
+    """Returns the remedy for damaged files of a home. A start can only replace files of state."""
     of_state = {str(error.evidence["path"]).startswith(f"{home}/{STATE}/") for error in damage}
     if of_state == {True}:
         return _OF_STATE
@@ -90,8 +90,8 @@ def _damaged(url: str, damage: list[CorruptDocumentError], remedy: str) -> Corru
     found = [DamagedFile(path=str(error.evidence["path"]), problem=error.failed) for error in damage]
     count = "1 file is" if len(found) == 1 else f"{words.count(len(found))} files are"
     return CorruptDocumentError(
-        f"{count} not as {url} says. The first: {found[0].problem}",
-        exists="All other files were read, and are right.",
+        f"{count} different from the record in {url}. The first: {found[0].problem}",
+        exists="All other files were read and are intact.",
         safe="Nothing was changed.",
         remedy=remedy,
         path=found[0].path,
@@ -114,5 +114,5 @@ def _text(answer: VerifyAnswer) -> list[RenderableType]:
             ("checkpoints", ", ".join(map(str, answer.checkpoints)) or "none"),
             ("read", f"{words.count(answer.files)} files, {words.size(answer.size_bytes)}"),
         ),
-        Text("Every file is there, as it was written.", style="bold green"),
+        Text("Every file is there and unchanged.", style="bold green"),
     ]

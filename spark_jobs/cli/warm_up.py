@@ -1,4 +1,4 @@
-"""``spark-jobs warm-up``: what every start of Spark here has to load, is loaded once and kept."""
+"""``spark-jobs warm-up``: stores the classes that every start of Spark loads, so that later starts are faster."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _CONF = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
 _END_TIMEOUT_S = 600.0
-"""How long the JVM may take to write the archive."""
+"""Time limit for the JVM to write the archive."""
 
 
 def warm_up(output: Annotated[Output, output_option(WarmUpAnswer)] = Output.TEXT) -> None:
-    """Make Spark start faster in this environment: keep the classes that a small pipeline loads, next to the installed packages.
+    """Make Spark start faster in this environment: store the classes that a small pipeline loads next to the installed packages.
 
     Run it once per host or image, and again after an upgrade of Java, Spark or Delta.
     """
@@ -46,13 +46,13 @@ def warm_up(output: Annotated[Output, output_option(WarmUpAnswer)] = Output.TEXT
                         end_jvm(_END_TIMEOUT_S)
             except FileNotFoundError as error:
                 raise MissingRequirementError(
-                    "This Java keeps no classes.", safe="Nothing was changed.", remedy="Runs are as fast as before, without it."
+                    "This Java cannot store classes.", safe="Nothing was changed.", remedy="Run without it, as fast as before."
                 ) from error
             except OSError as error:
                 raise AccessDeniedError(
                     f"{archive.parent} cannot be written: {error.strerror}.",
                     safe="Nothing was changed.",
-                    remedy="Run it as the user who installs packages there, such as while the image is built.",
+                    remedy="Run it as the user who installs packages there, for example while the image is built.",
                     path=str(archive.parent),
                 ) from error
         answer = WarmUpAnswer(archive=str(archive), size_bytes=archive.stat().st_size)
@@ -66,7 +66,7 @@ def _write_rows(session: "SparkSession", directory: Path) -> None:
 
 
 def _pipeline(directory: Path) -> "Pipeline":
-    """A window, its rows read by a second stage, and a table of each kind."""
+    """Returns a pipeline with a window, a second stage that reads its rows, and a table of each kind."""
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import functions as F
 

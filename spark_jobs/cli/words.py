@@ -1,4 +1,4 @@
-"""Numbers, times and places in the form in which people read them."""
+"""Numbers, times and places in a form for people."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +17,11 @@ from spark_jobs.protocol.pins import DeltaPin, KafkaPin, Pin
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_OF_TIME_MS = 253_402_300_799_000
 INTERRUPTED = "is interrupted: the next run goes on with it"
-"""The words for a round that has not ended and that no driver is at work on."""
+"""The words for a round that has not ended and on which no driver is working."""
 ROWS_OF_ATTEMPT = "rows of the attempt"
-"""Heading, or unit, of rows that a live attempt has read."""
+"""Heading or unit of rows that a running attempt has read."""
 ROWS_OF_CHECKPOINT = "rows of the checkpoint"
-"""Heading, or unit, of rows since the checkpoint before."""
+"""Heading or unit of rows since the checkpoint before."""
 ROWS_OF_ROUND = "rows of the round"
 """Heading of rows that all checkpoints of a round have added."""
 STAGED = Text("staged", style="yellow")
@@ -41,7 +41,7 @@ def moment(time: datetime) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Such as ``0.25 s``, ``12 s``, ``1:05 min`` or ``2:00:10 h``."""
+    """Returns a text such as ``0.25 s``, ``12 s``, ``1:05 min`` or ``2:00:10 h``."""
     if seconds < 59.5:
         return f"{seconds:.2f} s" if seconds < 10 and seconds != int(seconds) else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
 
 
 def watermark(watermark_ms: int | None) -> str:
-    """A date, or what a value at either end of time means."""
+    """Returns a date, or the meaning of a value at either end of time."""
     if watermark_ms is None or watermark_ms <= 0:
         return "none yet"  # Spark begins at 1970
     if watermark_ms >= _END_OF_TIME_MS:
@@ -59,7 +59,7 @@ def watermark(watermark_ms: int | None) -> str:
 
 
 def version(number: int | None) -> Text:
-    """A Delta version, or that there is none yet."""
+    """Returns a Delta version, or the word for staged rows."""
     return STAGED if number is None else Text(f"version {number}", style="green")
 
 
@@ -68,7 +68,7 @@ def yes(fact: bool) -> str:
 
 
 def violations(found: Mapping[StageName, Mapping[str, int]]) -> list[Text]:
-    """How many rows of a round violate an expectation, a sentence for each."""
+    """Returns a sentence for each expectation that rows of a round violate, with their number."""
     return [
         Text(f"{count(rows)} {ROWS_OF_ROUND} violate {name}, which stage {stage} expects.", style="yellow")
         for stage, counts in found.items()
@@ -77,24 +77,25 @@ def violations(found: Mapping[StageName, Mapping[str, int]]) -> list[Text]:
 
 
 def behind(sinks: Sequence[SinkName]) -> str:
-    """Names the tables that show less than the others."""
+    """Returns a sentence with the tables that show less than the others."""
     return f"The tables of {', '.join(sinks)} show less than the others: see spark-jobs checkpoints."
 
 
 def blocked(publication: BlockedPublication) -> Text:
-    """Which publication is blocked, and who tries it again."""
-    return Text(f"{publication.summary} A pipeline that is at work tries again; else the next start does.", style="yellow")
+    """Returns a sentence about the blocked publication and its next try."""
+    return Text(f"{publication.summary} A running pipeline tries again; otherwise the next start does.", style="yellow")
 
 
 def losses(found: Sequence[Loss]) -> list[str]:
-    """What a round leaves out of its sources, a sentence for each."""
+    """Returns a sentence for each loss of a round."""
     return [
-        f"Loss {loss.id}: stage {loss.stage} goes on without what is gone of source {loss.input}: {said(loss)}." for loss in found
+        f"Loss {loss.id}: stage {loss.stage} goes on without the lost rows of source {loss.input}: {said(loss)}."
+        for loss in found
     ]
 
 
 def pin(pinned: Pin) -> str:
-    """Where an input ends."""
+    """Returns the position at which an input ends."""
     if isinstance(pinned, DeltaPin):
         return f"{pinned.path} at version {pinned.version}"
     if isinstance(pinned, KafkaPin):
@@ -104,12 +105,12 @@ def pin(pinned: Pin) -> str:
 
 
 def command_line(*words: str) -> Text:
-    """A command to type: never wrapped, so that it can be copied."""
+    """Returns a command to type. It is never wrapped, so that it can be copied."""
     return Text(f"  {shlex.join(words)}", style="cyan", no_wrap=True)
 
 
 def table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
-    """An empty table; the columns in ``right`` hold numbers. Long values are folded, never cut."""
+    """Returns an empty table. The columns in ``right`` hold numbers. Long values are folded, never cut."""
     made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -117,7 +118,7 @@ def table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
 
 
 def facts(*pairs: tuple[str, str | Text]) -> Table:
-    """Names and values below each other."""
+    """Returns a table of names and values."""
     made = Table.grid(padding=(0, 2))
     for name, value in pairs:
         made.add_row(Text(name, style="bold"), value)

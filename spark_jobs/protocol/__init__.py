@@ -1,1 +1,1 @@
-"""Words, documents, errors and step names that every other part shares. Nothing here touches files, Spark or Airflow."""
+"""Shared terms, documents, errors and step names. This package does not access files, Spark or Airflow."""

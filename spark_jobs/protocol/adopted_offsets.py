@@ -5,13 +5,13 @@ from spark_jobs.protocol.ids import BatchId
 
 
 class AdoptedOffsets(Part):
-    """Where an old Spark query stopped, and a source of ours goes on."""
+    """The position at which an old Spark query stopped and a source of the pipeline continues."""
 
     checkpoint: str
     """URL of the old query's checkpoint directory."""
     query: str
-    """Spark's id of the old query; empty where it is not known."""
+    """Spark's id of the old query; empty if it is not known."""
     batch: BatchId
-    """Its last batch, which is committed."""
+    """The last committed batch of the old query."""
     offset: str
     """The source's line of that batch's entry in the old offset log."""

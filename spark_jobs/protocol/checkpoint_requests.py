@@ -1,4 +1,4 @@
-"""Documents by which somebody asks a running pipeline for a checkpoint, a savepoint or its stop, and is answered."""
+"""Requests to a running pipeline for a checkpoint, a savepoint or a stop, and their answers."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -11,31 +11,31 @@ from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, Sink
 
 
 class Wanted(StrEnum):
-    """What somebody asks for. The id of the request begins with it."""
+    """The kind of a request. The id of the request begins with it."""
 
     CHECKPOINT = "checkpoint"
-    """A checkpoint, now."""
+    """A checkpoint now."""
     SAVEPOINT = "savepoint"
-    """A checkpoint that is aligned, and a copy of it that is the asker's own. The pipeline runs on."""
+    """An aligned checkpoint, and a copy of it that belongs to the user. The pipeline runs on."""
     STOP = "stop"
     """A savepoint, after which the pipeline ends."""
 
 
 class CheckpointRequest(Document):
-    """``requests/<wanted>-<id>.json``: somebody wants a checkpoint that is triggered after this."""
+    """``requests/<wanted>-<id>.json``: a request for a checkpoint that is triggered after the request."""
 
     kind = "checkpoint_request"
     request: RequestId
     requested_at: datetime
     wanted: Wanted = Wanted.CHECKPOINT
     drain: bool = False
-    """Only with a stop: everything that is held back (windows, joins, timers) is flushed first, for ever."""
+    """Only with a stop: first flush all windows, joins and timers. This finishes the pipeline."""
     target: str | None = None
-    """URL of the directory that the savepoint is to be in; None: below the home."""
+    """URL of the savepoint's directory. None: below the home."""
 
 
 class CheckpointedSink(Part):
-    """What a checkpoint has added to a sink. ``version`` is None while its rows are staged only."""
+    """The rows that a checkpoint has added to a sink. ``version`` is None while they are only staged."""
 
     table: str
     version: int | None
@@ -44,30 +44,30 @@ class CheckpointedSink(Part):
 
 
 class CheckpointResponse(Document):
-    """``answers/<wanted>-<id>.json``: what became of a request. It never changes, and is kept for as long as ``formats.md`` says."""
+    """``answers/<wanted>-<id>.json``: the answer to a request. It never changes. ``formats.md`` says how long it is kept."""
 
     kind = "checkpoint_response"
     request: RequestId
     attempt: AttemptNumber
     checkpoint: CheckpointId | None
-    """None with an error."""
+    """None if there is an error."""
     duration_s: float | None = None
-    """From its trigger to its manifest."""
+    """Time from the trigger to the manifest."""
     sinks: dict[SinkName, CheckpointedSink] = Field(default_factory=dict)
     savepoint: str | None = None
-    """URL of the savepoint, where one was asked for."""
+    """URL of the savepoint, if one was requested."""
     drained: bool = False
-    """Whether everything was flushed first."""
+    """True if everything was flushed first."""
     behind: tuple[SinkName, ...] = ()
-    """The sinks whose tables show less than the others in the checkpoint: see :attr:`Manifest.sinks_behind`; and those that are held."""
+    """The sinks whose tables show less than the others in the checkpoint (:attr:`Manifest.sinks_behind`), and the held ones."""
     blocked: BlockedPublication | None = None
-    """The publication that was blocked then; None: everything that is due is public."""
+    """The publication that was blocked at that time. None: every due publication is done."""
     error: ErrorReport | None = None
     answered_at: datetime
     drain: bool | None = None
-    """Whether a drain was asked for; None: the request could not be read."""
+    """True if a drain was requested; None if the request could not be read."""
     target: str | None = None
-    """The directory that was asked for."""
+    """The requested directory."""
 
 
 class AnsweredRequest(Document):

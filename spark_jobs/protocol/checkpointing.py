@@ -1,4 +1,4 @@
-"""When checkpoints are taken and how many are kept, as it is stored, and how one run overrides it."""
+"""The stored checkpoint settings, and their overrides by a run."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -8,36 +8,36 @@ from spark_jobs.protocol.codec import Part
 from spark_jobs.protocol.options import Refuse, flag, interval_ms, whole_number
 
 NEVER: Literal["never"] = "never"
-"""As ``aligned_timeout``: an aligned checkpoint does not become an unaligned one, however long it waits."""
+"""The value of ``aligned_timeout`` for an aligned checkpoint that never becomes an unaligned one."""
 
 
 class Checkpointing(Part):
-    """When checkpoints are taken, and how many are kept; checked."""
+    """The checked checkpoint settings."""
 
     interval_ms: int
-    """From one checkpoint's beginning to the next one's."""
+    """Time from the beginning of one checkpoint to the beginning of the next."""
     timeout_ms: int
-    """A try that has taken this long, over every step up to its manifest, has failed; publication does not count."""
+    """Time limit of a try, from its first step to its manifest. The publication does not count."""
     min_pause_ms: int
-    """From one checkpoint's end to the next one's beginning, at least."""
+    """Minimum time from the end of one checkpoint to the beginning of the next."""
     tolerable_failures: int | None
-    """So many tries in a row may fail; one more ends the attempt. None: any number, as long as another try may succeed."""
+    """Number of tries in a row that may fail; one more ends the attempt. None: any number, while another try may succeed."""
     retained: int
-    """How many complete checkpoints are kept."""
+    """Number of complete checkpoints to keep."""
     unaligned: bool
-    """Whether no stage waits for what is in flight: it belongs to the checkpoint."""
+    """True if no stage waits for rows in flight: they belong to the checkpoint."""
     aligned_timeout_ms: int | Literal["never"] | None
-    """After this long an aligned checkpoint becomes an unaligned one; None: see :attr:`aligned_at_most_ms`."""
+    """Time after which an aligned checkpoint becomes an unaligned one. None: see :attr:`aligned_at_most_ms`."""
     max_in_flight_bytes: int | None
-    """An aligned checkpoint that would have to wait for more than this becomes an unaligned one; None: whatever is in flight."""
+    """An aligned checkpoint that has to wait for more bytes becomes an unaligned one. None: no limit."""
     second_copy: bool = False
-    """Whether the home has the bytes of state files a second time, also where it could have a second name of the first."""
+    """True if the home always keeps its own copy of state files. Otherwise it uses hard links where possible."""
 
     @property
     def aligned_at_most_ms(self) -> int | None:
-        """How long an aligned checkpoint waits until it becomes an unaligned one; None: as long as it may take.
+        """The time after which an aligned checkpoint becomes an unaligned one. None: never.
 
-        By default half of the interval, so that stages are held for half of the time at most, and half of a timeout that is shorter.
+        The default is half of the interval, so that stages are held for half of the time at most, or half of a shorter timeout.
         """
         if self.aligned_timeout_ms == NEVER:
             return None
@@ -45,7 +45,7 @@ class Checkpointing(Part):
 
 
 class CheckpointOverrides(Part):
-    """What a run wants otherwise; the fields of :class:`Checkpointing`. None: as it was."""
+    """The checkpoint settings that a run overrides; the fields of :class:`Checkpointing`. None: not overridden."""
 
     interval_ms: int | None = None
     timeout_ms: int | None = None
@@ -76,21 +76,21 @@ _READ: Mapping[str, tuple[str, Callable[[Refuse, str, object], Any]]] = {
     "max_in_flight_bytes": ("max_in_flight_bytes", partial(whole_number, least=1)),
     "second_copy": ("second_copy", flag),
 }
-"""By the name that people write the name that is stored, and how its value is read."""
+"""The stored name and the reader of each setting, by the name that people write."""
 SETTINGS: tuple[str, ...] = tuple(_READ)
 """The names that people write."""
 _LIMITS = ("aligned_timeout", "max_in_flight_bytes")
-"""When an aligned checkpoint becomes an unaligned one."""
+"""The settings that limit the alignment."""
 _OPTIONAL = (*_LIMITS, "tolerable_failures")
 _STORED = tuple(CheckpointOverrides.model_fields)
 _ALIGNMENT = {"unaligned", *(_READ[name][0] for name in _LIMITS)}
 
 
 def read_checkpointing(refused: Refuse, given: Mapping[str, object]) -> Checkpointing:
-    """All settings as people write them, checked; only ``aligned_timeout``, ``max_in_flight_bytes`` and ``tolerable_failures`` may be None.
+    """Returns all settings, checked. Only ``aligned_timeout``, ``max_in_flight_bytes`` and ``tolerable_failures`` may be None.
 
     Raises:
-        RejectedError: One is not what it has to be, or two contradict each other.
+        RejectedError: A setting is not allowed, or two settings contradict each other.
     """
     absent = {_READ[name][0]: None for name in _OPTIONAL}
     found = _read(refused, {name: value for name, value in given.items() if name not in _OPTIONAL or value is not None})
@@ -98,29 +98,29 @@ def read_checkpointing(refused: Refuse, given: Mapping[str, object]) -> Checkpoi
 
 
 def read_overrides(refused: Refuse, given: Mapping[str, object]) -> CheckpointOverrides:
-    """Some settings as people write them, checked as far as they can be without the pipeline's; None counts as not given.
+    """Returns some settings that people wrote, checked without those of the pipeline. None counts as not given.
 
     Raises:
-        RejectedError: One is unknown or not what it has to be, or two contradict each other.
+        RejectedError: A setting is unknown or not allowed, or two settings contradict each other.
     """
     return CheckpointOverrides(**_read(refused, {name: value for name, value in given.items() if value is not None}))
 
 
 def over(lower: CheckpointOverrides | None, upper: CheckpointOverrides | None) -> CheckpointOverrides | None:
-    """Both overrides, field by field; where both say something, ``upper``. See :func:`overridden`."""
+    """Returns both overrides, field by field. If both have a value, ``upper`` wins. See :func:`overridden`."""
     if lower is None or upper is None:
         return upper or lower
     return CheckpointOverrides(**_merged(lower, upper))
 
 
 def overridden(refused: Refuse, settings: Checkpointing, overrides: CheckpointOverrides | None) -> Checkpointing:
-    """The settings of one run: those of ``overrides``, else the pipeline's.
+    """Returns the settings of one run: those of ``overrides``, otherwise the pipeline's.
 
-    How checkpoints are aligned is one choice: overrides that say ``unaligned``, ``aligned_timeout`` or ``max_in_flight_bytes`` say
-    all three, and those that they leave out are as by default.
+    The alignment is one choice. Overrides with ``unaligned``, ``aligned_timeout`` or ``max_in_flight_bytes`` override all three, and those
+    that they leave out get their defaults.
 
     Raises:
-        RejectedError: Together they make no sense.
+        RejectedError: The combined settings contradict each other.
     """
     return settings if overrides is None else _checked(refused, Checkpointing(**_merged(settings, overrides)))
 
@@ -128,11 +128,11 @@ def overridden(refused: Refuse, settings: Checkpointing, overrides: CheckpointOv
 def _read(refused: Refuse, given: Mapping[str, object]) -> dict[str, Any]:
     for name in given:
         if name not in _READ:
-            raise refused(f"{name!r} is not one of the settings.", f"Known are: {', '.join(_READ)}.", setting=str(name))
+            raise refused(f"{name!r} is not a setting.", f"Known are: {', '.join(_READ)}.", setting=str(name))
     limits = [name for name in _LIMITS if name in given]
     if given.get("unaligned") is True and limits:
         raise refused(
-            f"{limits[0]}= says when an aligned checkpoint becomes an unaligned one, and with unaligned=True all are.",
+            f"{limits[0]}= is for aligned checkpoints, but with unaligned=True all are unaligned.",
             f"Remove unaligned, or remove {limits[0]}.",
             settings=["unaligned", *limits],
         )

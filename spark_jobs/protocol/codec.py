@@ -1,14 +1,14 @@
-"""The one codec that writes and reads durable documents.
+"""The codec that writes and reads durable documents.
 
 Invariants:
 
 1. A document is one canonical JSON object: ``kind``, ``format_version``, ``nonce``, ``body``, ``checksum``. Canonical means sorted keys, no
-   spaces, UTF-8, one final newline; a document whose bytes are not canonical was altered.
-2. ``checksum`` is the SHA-256 over the canonical form of all other fields. A document is read whole or reported as corrupt, never half.
+   spaces, UTF-8, one final newline. A document whose bytes are not canonical was altered.
+2. ``checksum`` is the SHA-256 over the canonical form of all other fields. A document is either read completely or reported as corrupt.
 3. Unknown fields are kept when a document is written again. A newer ``format_version`` is refused.
-4. What :func:`decode` gives, :func:`encode` can write: both refuse a document that is too large, too deeply nested, or has a number that
-   other readers do not take.
-5. Encoding the same document twice gives the same bytes: a retried create is recognised as our own.
+4. :func:`encode` can write everything that :func:`decode` returns. Both refuse a document that is too large or too deeply nested, or that
+   has a number that other readers do not accept.
+5. Encoding the same document twice gives the same bytes, so that a retried create recognizes its own document.
 
 ``docs/reference/formats.md`` holds the requirements for readers and writers and changes with this file.
 """
@@ -35,13 +35,13 @@ class Document(Part):
     kind: ClassVar[str]
     format_version: ClassVar[int] = 1
     max_bytes: ClassVar[int] = 16 << 20
-    """No document of this kind is larger. A kind that lists files has a larger limit."""
+    """Maximum size of a document of this kind. A kind that lists files has a larger limit."""
     nonce: str = Field(default_factory=lambda: uuid4().hex, exclude=True)
-    """Tells two documents with equal bodies apart, so that a create that found its own bytes has succeeded."""
+    """Distinguishes documents with equal bodies. A create that finds its own bytes has succeeded."""
 
 
 LISTING_MAX_BYTES = 256 << 20
-"""The limit of a kind of document that lists files of a table, a directory or a state."""
+"""Maximum size of a document that lists files of a table, a directory or a state."""
 NESTING_MAX = 64
 INTEGER_END = 1 << 63
 _SHOWN_MAX_CHARACTERS = 1_000
@@ -49,7 +49,7 @@ D = TypeVar("D", bound=Document)
 
 
 def canonical(value: Any) -> bytes:
-    """The one byte form of a JSON value."""
+    """Returns the canonical bytes of a JSON value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
@@ -58,10 +58,10 @@ def sha256(data: bytes) -> str:
 
 
 def encode(document: Document) -> bytes:
-    """Returns the bytes of ``document``; the same for the same document.
+    """Returns the bytes of ``document``. The same document gives the same bytes.
 
     Raises:
-        RejectedError: No reader would take it: it is too large or too deeply nested, or has a number or a text that JSON has not.
+        RejectedError: No reader would accept it: it is too large or too deeply nested, or JSON cannot express a number or text.
     """
     try:
         envelope = {
@@ -76,15 +76,15 @@ def encode(document: Document) -> bytes:
     except (ValueError, RecursionError) as error:
         raise RejectedError(
             f"A {document.kind} document cannot be written: {error}.",
-            safe="It was not written.",
-            remedy="Give smaller values: parameters, settings, names.",
+            safe="The document was not written.",
+            remedy="Use smaller values for parameters, settings or names.",
             kind=document.kind,
         ) from error
     return data
 
 
 def _check_values(envelope: Any) -> None:
-    """Raises a ``ValueError`` where values are nested too deeply or a whole number is too large."""
+    """Raises a ``ValueError`` if values are nested too deeply or a whole number is too large."""
     level = [envelope]
     for _ in range(NESTING_MAX):
         inner: list[Any] = []
@@ -106,15 +106,15 @@ def _check_size(kind: type[Document] | Document, size_bytes: int) -> None:
 
 
 def decode(kind: type[D], data: bytes, path: str) -> D:
-    """Reads a document back, whole.
+    """Reads a complete document.
 
     Args:
-        kind: What it must be.
-        data: All bytes of the file.
-        path: Named in errors.
+        kind: Expected kind.
+        data: Bytes of the whole file.
+        path: Path for errors.
 
     Raises:
-        CorruptDocumentError: The bytes are not exactly what some writer wrote.
+        CorruptDocumentError: The bytes differ from those that were written.
         UnsupportedFormatError: A newer version wrote it.
     """
     try:
@@ -128,7 +128,7 @@ def decode(kind: type[D], data: bytes, path: str) -> D:
         )
         whole = sealed and data == canonical(envelope | {"checksum": checksum}) + b"\n"
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise _corrupt(kind, path, "one canonical JSON document", f"{len(data)} bytes that are none ({error})") from error
+        raise _corrupt(kind, path, "one canonical JSON document", f"{len(data)} other bytes ({error})") from error
     expected = sha256(canonical(envelope))
     if checksum != expected or not whole:
         raise _corrupt(kind, path, f"checksum {expected}", f"checksum {checksum}")
@@ -152,8 +152,8 @@ def decode(kind: type[D], data: bytes, path: str) -> D:
 def _corrupt(kind: type[Document], path: str, expected: str, found: str) -> CorruptDocumentError:
     found = found[:_SHOWN_MAX_CHARACTERS]
     return CorruptDocumentError(
-        f"{path} is not a whole {kind.kind} document: expected {expected}, found {found}.",
-        safe="It was not used, and nothing was changed.",
+        f"{path} is not a complete {kind.kind} document: expected {expected}, found {found}.",
+        safe="The document was not used, and nothing was changed.",
         remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
         path=path,
         expected=expected,

@@ -1,4 +1,4 @@
-"""The names in the log of a Delta table."""
+"""The file names in the log of a Delta table."""
 
 import re
 from collections import defaultdict
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 DELTA_LOG = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"
-"""A hint at the newest checkpoint, which is overwritten. A reader without it lists the log."""
+"""The file that names the newest checkpoint, as a hint. It is overwritten. A reader without it lists the log."""
 _COMMIT = re.compile(r"(?P<version>\d{20})\.json")
 _CHECKPOINT = re.compile(
     r"(?P<version>\d{20})\.checkpoint\."
@@ -21,7 +21,7 @@ class LogListing:
     def __init__(self, names: Iterable[str]) -> None:
         self.commits: set[int] = set()
         self.checkpoints: dict[int, list[str]] = {}
-        """By version the files of one checkpoint: there may be several of a version, which say the same."""
+        """The files of checkpoints by version. A version may have several equivalent checkpoints."""
         parts: dict[tuple[int, int], list[str]] = defaultdict(list)
         for name in names:
             if found := _COMMIT.fullmatch(name):
@@ -36,33 +36,33 @@ class LogListing:
 
     @property
     def newest(self) -> int | None:
-        """The newest version, None in an empty log."""
+        """Returns the newest version, or None for an empty log."""
         return max((*self.commits, *self.checkpoints), default=None)
 
     @property
     def needed_from(self) -> int | None:
-        """The last checkpoint but one; None where there are fewer. Readers need nothing of what comes before it.
+        """The last checkpoint but one, or None if there are fewer. Readers need nothing before it.
 
-        They begin at the last one. But one that has listed the log just before that appeared begins at the one before.
+        Readers begin at the last checkpoint. A reader that listed the log just before that checkpoint appeared begins at the one before.
         """
         return sorted(self.checkpoints)[-2] if len(self.checkpoints) > 1 else None
 
     def lacking(self, last: int = -1) -> list[int]:
-        """Returns the versions without a commit after the oldest checkpoint; where there is none, from the beginning on. Ascending.
+        """Returns the versions without a commit after the oldest checkpoint, or after the beginning, ascending.
 
         Args:
-            last: A version that the log is known to have had.
+            last: Newest version that the log is known to have had.
         """
         first = min(self.checkpoints) + 1 if self.checkpoints else 0
         return sorted(set(range(first, max(last, *self.commits, *self.checkpoints, -1) + 1)) - self.commits)
 
 
 def commit_name(version: int) -> str:
-    """Returns the name of the commit of a version."""
+    """Returns the file name of a version's commit."""
     return f"{version:020}.json"
 
 
 def version_of(name: str) -> int | None:
-    """Returns the version that a file of a log is of; None where it is of none."""
+    """Returns the version of a file in a log, or None for other files."""
     found = _OF_VERSION.match(name)
     return found and int(found["version"])

@@ -1,4 +1,4 @@
-"""The bodies of the durable documents in a home. ``docs/reference/formats.md`` says who may write and read what."""
+"""The bodies of the durable documents in a home. ``docs/reference/formats.md`` lists their readers and writers."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -40,27 +40,27 @@ from spark_jobs.protocol.workspace import NamedWorkspace
 
 
 class OnEnd(StrEnum):
-    """What happens when bounded inputs have ended."""
+    """The end of a round: what happens when bounded inputs have ended."""
 
     DRAIN = "drain"
-    """Everything is flushed, the pipeline is finished."""
+    """Everything is flushed, and the pipeline is finished."""
     SUSPEND = "suspend"
-    """Nothing is flushed, the next run begins a new round with the state intact."""
+    """Nothing is flushed, and the next run begins a new round with the same state."""
 
 
 class Publish(StrEnum):
-    """When a complete checkpoint's rows become public."""
+    """The time at which a complete checkpoint's rows become public."""
 
     FINAL = "final"
-    """Only from a final checkpoint, all pending increments in one Delta transaction."""
+    """Only with a final checkpoint, all pending increments in one Delta transaction."""
     EVERY_CHECKPOINT = "every_checkpoint"
-    """Each checkpoint in a Delta transaction of its own."""
+    """Each checkpoint in its own Delta transaction."""
     EXTERNAL = "external"
     """Somebody else calls ``publish``."""
 
 
 class SinkMode(StrEnum):
-    """What a checkpoint does to a sink's table."""
+    """The effect of a checkpoint on a sink's table."""
 
     APPEND = "append"
     """Its rows are added."""
@@ -69,32 +69,32 @@ class SinkMode(StrEnum):
     UPSERT = "upsert"
     """Its rows replace those with the same keys."""
     INSERT = "insert"
-    """Its rows are added where the table has no row with the same keys."""
+    """Its rows are added if the table has no row with the same keys."""
     HISTORY = "history"
-    """Its rows are changes; the table has every version of a key, and from when to when it was valid."""
+    """Its rows are changes. The table has every version of a key with its validity."""
 
     @property
     def removes_rows(self) -> bool:
-        """Whether a publication may remove rows that the table has."""
+        """True if a publication may remove rows of the table."""
         return self not in (SinkMode.APPEND, SinkMode.INSERT)
 
     @property
     def has_keys(self) -> bool:
-        """Whether its rows are merged by keys."""
+        """True if its rows are merged by keys."""
         return self not in (SinkMode.APPEND, SinkMode.COMPLETE)
 
 
 class Publisher(StrEnum):
-    """Who makes the Delta transactions of a sink."""
+    """The writer of a sink's Delta transactions."""
 
     DELTA_RS = "delta_rs"
     """delta-rs, without a JVM."""
     SPARK = "spark"
-    """Spark, because the table or the mode needs it."""
+    """Spark, for tables and modes that need it."""
 
 
 class OnRewind(StrEnum):
-    """What a fresh start does with rows that an earlier incarnation has published."""
+    """The treatment of published rows of an earlier incarnation by a fresh start."""
 
     REFUSE = "refuse"
     KEEP = "keep"
@@ -102,14 +102,14 @@ class OnRewind(StrEnum):
 
 
 class PipelineDocument(Document):
-    """``pipeline.json``: whose home this is, and its workspace where it is no directory."""
+    """``pipeline.json``: the pipeline of a home, and its workspace if the home is in a store."""
 
     kind = "pipeline"
     name: PipelineName
     uuid: PipelineUuid
     workspace: NamedWorkspace | None = None
     home: str | None = None
-    """The URL of the home, where it is in a store and has no workspace: a copy elsewhere cannot be continued."""
+    """The URL of a home in a store without workspace. A copy of the home at another URL cannot be continued."""
 
 
 class RestoreFrom(Part):
@@ -117,13 +117,13 @@ class RestoreFrom(Part):
 
     savepoint: str
     allow_drained: bool = False
-    """Whether it may be one that was taken after a drain."""
+    """True if the savepoint may be taken after a drain."""
     take_pending: bool = False
-    """Whether rows that it holds staged, for sinks that keep their table, are published before their incarnation is closed."""
+    """True if staged rows of the savepoint are published first, for sinks that keep their table, before their incarnation is closed."""
 
 
 class StartRequest(Document):
-    """``requests/start-<n>.json``: somebody wants attempt n. Written by whoever asks, before a driver starts."""
+    """``requests/start-<n>.json``: a request for attempt n. The requester writes it before a driver starts."""
 
     kind = "start_request"
     request: RequestId
@@ -131,31 +131,31 @@ class StartRequest(Document):
     run: RunId
     requested_at: datetime
     parameters: dict[str, Any] = Field(default_factory=dict)
-    """Without secrets: those come from the driver's environment."""
+    """The parameters without secrets, which come from the driver's environment."""
     on_end: OnEnd | None = None
     publish: Publish | None = None
     fresh: bool = False
     on_rewind: OnRewind = OnRewind.REFUSE
     adopt_offsets: dict[InputName, str] = Field(default_factory=dict)
-    """By source the checkpoint directory of the Spark query that it goes on after."""
+    """The checkpoint directory of the Spark query that a source continues, by source."""
     allow_dropped: bool = False
-    """Whether the state of stages that the pipeline no longer has may be left behind."""
+    """True if the state of stages that the pipeline no longer has may be left behind."""
     new_sources: tuple[InputName, ...] = ()
-    """Sources that are read from their beginning, once in the run. They may be other ones than before; the state of the stages stays."""
+    """Sources that are read from their beginning once in the run. They may be different ones than before. The stages keep their state."""
     accept_data_loss: tuple[InputName, ...] = ()
-    """Sources that are read without what is gone of them."""
+    """Sources that are read without their lost rows."""
     checkpoint: CheckpointOverrides | None = None
-    """Instead of some of the pipeline's checkpoint settings, for the attempt that this starts."""
+    """Overrides of the pipeline's checkpoint settings for the attempt."""
     restore: RestoreFrom | None = None
-    """What a new incarnation begins with."""
+    """The savepoint that a new incarnation begins with."""
     state_partitions: int | None = None
-    """In how many partitions the state is from this start on; None: in as many as before."""
+    """Number of state partitions from this start on. None: the number stays."""
     restarts: RestartHistory | None = None
-    """What the pipeline's restart strategy remembers, where it has decided on this start; None: somebody asked, and it counts anew."""
+    """The history of the restart strategy if it has decided this start. None: somebody requested it, and the count begins at zero."""
 
 
 class WorkDirectory(Part):
-    """Where Spark's own checkpoints and the private logs of an incarnation are."""
+    """The directory of Spark's checkpoints and the private logs of an incarnation."""
 
     id: WorkDirectoryId
     path: str
@@ -170,40 +170,40 @@ class AttemptDocument(Document):
     request: RequestId
     run: RunId
     round: RoundNumber
-    """The round that this attempt begins or continues: its answer is this run's answer."""
+    """The round that this attempt begins or continues. Its answer is this run's answer."""
     highest_round: RoundNumber = RoundNumber(0)
-    """The highest round that an attempt before this one names. Not every round that is named has begun."""
+    """The highest round that an earlier attempt names. Not every named round has begun."""
     incarnation: IncarnationId
     begun_by: RequestId | None = None
     """The request that began the incarnation; None: :attr:`request`."""
     abandons: tuple[IncarnationId, ...] = ()
-    """Earlier incarnations, oldest first, that may still publish until this attempt has closed them. One that is not named is closed."""
+    """Earlier incarnations, oldest first, that may still publish until this attempt has closed them. All others are closed."""
     on_rewind: OnRewind = OnRewind.REFUSE
     restore: RestoreFrom | None = None
-    """The savepoint that the incarnation begins with, where not the request names it: a start of changed code has taken it itself."""
+    """The savepoint that the incarnation begins with if the request does not name it: a start of changed code took it itself."""
     restored_from: CheckpointId | None
     work_directory: WorkDirectory
     state_partitions: int | None = None
-    """In how many partitions its state is; None: as many as its incarnation began with."""
+    """Number of state partitions. None: as many as its incarnation began with."""
     host: str
     boot: str | None = None
-    """Names the time since the host was started: after another start the files of a work directory may not be whole."""
+    """Identifies the boot of the host. After another boot the files of a work directory may be incomplete."""
     process: int
     started_at: datetime
     versions: dict[str, str]
     checkpointing: Checkpointing
-    """When it takes checkpoints while its stages run."""
+    """The checkpoint settings of the attempt."""
     restart: RestartSettings | None = Field(default=None, discriminator="type")
-    """Whether and when another attempt follows if it fails; None: whoever has started it decides."""
+    """The restart settings if the attempt fails. None: whoever started it decides."""
 
     @property
     def second_copy(self) -> bool:
-        """Whether the home has the bytes of state a second time, also where it could give the work directory's files a second name."""
+        """True if the home always keeps its own copy of state files instead of hard links."""
         return self.checkpointing.second_copy
 
 
 class RoundDocument(Document):
-    """``rounds/<r>.json``: round r belongs to this run id; how it ends is fixed when it begins."""
+    """``rounds/<r>.json``: round r belongs to this run id. The way it ends is fixed when it begins."""
 
     kind = "round"
     max_bytes = LISTING_MAX_BYTES
@@ -214,30 +214,30 @@ class RoundDocument(Document):
     publish: Publish | None
     parameters: dict[str, Any]
     graph: dict[str, Any]
-    """Stages, inputs and sinks as declared when the round began."""
+    """Stages, inputs and sinks, as declared when the round began."""
     adopted: dict[InputName, AdoptedOffsets] = Field(default_factory=dict)
-    """By source where an old query stopped; only in the first round of an incarnation."""
+    """The positions of old queries by source; only in the first round of an incarnation."""
     begins: dict[StageName, dict[StageName, BatchId]] = Field(default_factory=dict)
-    """By stage that was not there from the beginning, by producer: the last batch before those that it reads."""
+    """For each stage that was added later: the last batch of each producer before the batches that it reads."""
     begins_now: dict[StageName, dict[InputName, tuple[KnownSource, ...]]] = Field(default_factory=dict)
-    """By stage that is new and begins now, by source: where it begins, instead of where :attr:`sources` say."""
+    """For each new stage that begins now: the beginning of each source, which replaces the one in :attr:`sources`."""
     sources: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
-    """What each stream of each source was when the round began, and where reading it begins."""
+    """The identity of each stream of each source when the round began, and the position where reading begins."""
     new_sources: tuple[InputName, ...] = ()
-    """Sources that the stages read from their beginning, although they have read of them before the round."""
+    """Sources that the stages read from their beginning, although they have read them before the round."""
     taken_anew: tuple[InputName, ...] = ()
-    """Sources that the run has begun to read from their beginning, in this round or in those that it replaces: it does so once."""
+    """Sources that the run has begun to read from their beginning, in this round or those that it replaces. It does so only once."""
     losses: tuple[LossId, ...] = ()
-    """Losses of the rounds that it replaces, which the checkpoint has that it goes on from: it leaves out the same rows."""
+    """Losses of replaced rounds that the restored checkpoint contains. The round leaves out the same rows."""
     undoes: tuple[LossId, ...] = ()
-    """Losses of the round that it replaces which that checkpoint does not have: what is there of them is read again."""
+    """Losses of the replaced round that the restored checkpoint does not contain. Their existing rows are read again."""
     begun_at: datetime
 
 
 class PinnedInput(Document):
-    """``rounds/<r>.input-<input>.json``: where a bounded source ends in round r.
+    """``rounds/<r>.input-<input>.json``: the end of a bounded source in round r.
 
-    ``attempts/<n>.input-<input>.json``: which version of a static input attempt n reads.
+    ``attempts/<n>.input-<input>.json``: the version of a static input that attempt n reads.
     """
 
     kind = "pinned_input"
@@ -255,13 +255,13 @@ class RecordedLoss(Document):
     incarnation: IncarnationId
     round: RoundNumber
     attempt: AttemptNumber
-    """The attempt that has left them out first."""
+    """The first attempt that has left the rows out."""
     run: RunId
     recorded_at: datetime
 
 
 class AcceptedLoss(Document):
-    """``losses/<r>-<n>.accepted.json``: a person knows of that loss, and leaves it at that."""
+    """``losses/<r>-<n>.accepted.json``: a person has accepted that loss."""
 
     kind = "accepted_loss"
     loss: LossId
@@ -270,12 +270,12 @@ class AcceptedLoss(Document):
 
 
 class UndoneLoss(Document):
-    """``losses/<r>-<n>.undone.json``: the pipeline went back to before that loss, and reads its input again."""
+    """``losses/<r>-<n>.undone.json``: the pipeline went back to a point before that loss, and reads its input again."""
 
     kind = "undone_loss"
     loss: LossId
     round: RoundNumber
-    """The round that reads it again."""
+    """The round that reads the input again."""
     undone_at: datetime
 
 
@@ -288,24 +288,24 @@ class TidiedInput(Document):
     input: InputName
     tidied_at: datetime
     left: tuple[str, ...] = ()
-    """Files that have changed since they were read, and stay."""
+    """Files that stay because they have changed since they were read."""
 
 
 class CheckpointKind(StrEnum):
-    """Why a checkpoint was taken."""
+    """The reason for a checkpoint."""
 
     PERIODIC = "periodic"
-    """The interval was over."""
+    """The interval had passed."""
     SAVEPOINT = "savepoint"
-    """A user asked for one of their own."""
+    """A user requested a savepoint."""
     STOP = "stop"
-    """The pipeline was stopped, to be resumed."""
+    """The pipeline was stopped and can be resumed."""
     FINAL = "final"
     """All bounded inputs of the round have ended and every stage is at its end."""
 
 
 class ActionsFile(Part):
-    """A file of Delta actions, one JSON line each, as ``writeFiles`` returned them plus the batch they belong to."""
+    """A file of Delta actions, one JSON line each: the actions that ``writeFiles`` returned, with their batch."""
 
     path: str
     sha256: str
@@ -317,7 +317,7 @@ class ActionsFile(Part):
 def is_published_by_round(publish: Publish, graph: Mapping[str, Any]) -> bool:
     """Returns whether a sink's rows become public only with the last checkpoint of a round.
 
-    For such a sink each checkpoint carries what the earlier checkpoints of the round have added.
+    For such a sink each checkpoint carries the rows of the earlier checkpoints of the round.
 
     Args:
         publish: The policy of the sink.
@@ -335,27 +335,27 @@ class CarriedActions(Part):
     first: CheckpointId
     last: CheckpointId
     batch: BatchId
-    """Where the stage was cut at ``last``."""
+    """The last batch of the stage at the cut of ``last``."""
     round: RoundNumber | None = None
-    """The round of those checkpoints; None: a savepoint has brought them."""
+    """The round of those checkpoints. None: they come from a savepoint."""
     actions: ActionsFile
     replace: bool
-    """Whether the rows that the table has go before these are added."""
+    """True if the rows of the table are removed before these are added."""
     staged_for: tuple[TableShape, ...] = ()
-    """What the table was when they were staged; in a sink cut that of all its rows is there once."""
+    """The shape of the table when they were staged. A sink cut has that of all its rows once."""
 
 
 class HoldLimits(Part):
-    """How long the other tables are published without one that refuses its rows."""
+    """The limits within which other tables are published without a table that refuses its rows."""
 
     time_ms: int
-    """Since the first checkpoint that is due in the table and not public there was complete."""
+    """Time since the first checkpoint was complete that the table should have but does not have yet."""
     size_bytes: int | None
-    """So much may wait for the table; None: any amount."""
+    """Number of bytes that may wait for the table. None: any number."""
 
 
 class SinkCut(Part):
-    """What a checkpoint adds to a sink."""
+    """The rows that a checkpoint adds to a sink."""
 
     stage: StageName
     mode: SinkMode = SinkMode.APPEND
@@ -364,43 +364,49 @@ class SinkCut(Part):
     """URI of the Delta table."""
     table_id: str
     staged_for: tuple[TableShape, ...]
-    """What the table was when the rows that this cut names were staged, oldest first."""
+    """The shapes of the table when the rows of this cut were staged, oldest first."""
     partition_by: tuple[str, ...]
     app: AppId
     actions: ActionsFile
     publish: Publish
     known_published: CheckpointId | None
-    """The newest checkpoint that was known to be public when this one was made: the table has at least that one for ever."""
+    """The newest checkpoint known to be public when this one was taken. The table will always have at least that one."""
     replace: bool = False
-    """Whether its publication replaces the rows that the table has: with :attr:`SinkMode.COMPLETE`, and the first one of an incarnation
-    begun with ``--on-rewind replace``."""
+    """True if its publication replaces all rows of the table.
+
+    This holds for :attr:`SinkMode.COMPLETE`, and for the first publication of an incarnation that began with ``--on-rewind replace``.
+    """
     replaces_own: bool = False
-    """Whether its publication must not replace rows of others. True in an incarnation begun with ``--on-rewind replace``, as long as
-    nothing of the incarnation is public."""
+    """True if its publication must not replace rows of others.
+
+    This holds for an incarnation that began with ``--on-rewind replace`` until one of its checkpoints is public.
+    """
     merge: MergeCut | None = None
-    """For the modes with keys: :attr:`SinkMode.UPSERT`, :attr:`SinkMode.INSERT`, :attr:`SinkMode.HISTORY`."""
+    """The merge of modes with keys: :attr:`SinkMode.UPSERT`, :attr:`SinkMode.INSERT`, :attr:`SinkMode.HISTORY`."""
     hold: HoldLimits | None = None
-    """If the table refuses its rows, the others are published without it, up to these limits. None: they wait with it."""
+    """If the table refuses its rows, the others are published without it, up to these limits. None: all wait."""
     carried: tuple[CarriedActions, ...] = ()
-    """Where rows become public by round: what the checkpoints before this one have added and is not public, oldest first."""
+    """If rows become public by round: the unpublished rows of earlier checkpoints, oldest first."""
     named_before: tuple[CarriedActions, ...] = ()
-    """What the checkpoints before this one have added besides, oldest first, of batches that the stage's private log had not forgotten at
-    the cut. Whoever deletes staged files leaves these: they may be public."""
+    """All other rows of earlier checkpoints whose batches the stage's private log still had at the cut, oldest first.
+
+    They may be public, so a sweep of staged files keeps them.
+    """
 
 
 class Origin(Part):
     """The savepoint that an incarnation began with."""
 
     savepoint: str
-    """URL of the directory that it was in then."""
+    """URL of the savepoint's directory at that time."""
     pipeline: PipelineUuid
     incarnation: IncarnationId
     checkpoint: CheckpointId
-    """Its number in the home that it was taken in."""
+    """Number of the checkpoint in the home of the savepoint."""
 
 
 class Manifest(Document):
-    """``manifests/<k>.json``: checkpoint k is complete. Written last; all that it names is durable."""
+    """``manifests/<k>.json``: checkpoint k is complete. It is written last. Everything that it names is durable."""
 
     kind = "manifest"
     max_bytes = LISTING_MAX_BYTES
@@ -417,61 +423,62 @@ class Manifest(Document):
     work_directory: WorkDirectoryId
     request: RequestId | None
     aligned: bool = True
-    """Whether stages with unbounded inputs had read what such stages before them had staged, but for failing ones."""
+    """True if stages with unbounded inputs had read everything that such stages before them had staged. Failing stages do not count."""
     behind: tuple[StageName, ...] = ()
-    """The stages that lack something of it, and those that they feed: they were failing, or rows were in flight before them.
+    """The stages that lack rows of it, because they were failing or had unread rows in flight, and all stages downstream of them.
 
-    The tables of all others show the same prefix of each source that one stage reads."""
+    The tables of all others show the same prefix of each source that only one stage reads.
+    """
     held: tuple[SinkName, ...] = ()
-    """The sinks without which the others were published when this one was begun, because their tables refused rows."""
+    """The sinks without which the others were being published when this checkpoint began, because their tables refused rows."""
     began_at: datetime
     completed_at: datetime
     graph: dict[str, Any]
-    """Stages, inputs and sinks as declared; compared at the next start."""
+    """Stages, inputs and sinks as declared. The next start compares its own with them."""
     parameters: dict[str, Any]
     settings: dict[str, str]
     """Spark settings that a restart must repeat."""
     spark: str
-    """The minor version of the Spark that has written the state, such as ``4.2``. An older one does not go on with the checkpoint."""
+    """The minor version of the Spark that has written the state, such as ``4.2``. An older Spark cannot continue the checkpoint."""
     inputs: dict[InputName, tuple[Pin, ...]]
     sources: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
-    """What each stream of each source is that the stages have read, and where reading it has begun."""
+    """The identity of each stream of each source that the stages have read, and the position where reading has begun."""
     losses: tuple[Loss, ...] = ()
-    """What the stages have left out in this round, because it is gone for good."""
+    """Rows that the stages have left out in this round because they are lost."""
     stages: dict[StageName, StageCut]
     sinks: dict[SinkName, SinkCut]
     drained: bool
     origin: Origin | None = None
-    """For the first checkpoint of an incarnation that began with a savepoint: it adds nothing to any sink."""
+    """Set in the first checkpoint of an incarnation that began with a savepoint. It adds nothing to any sink."""
     brought: dict[SinkName, tuple[CarriedActions, ...]] = Field(default_factory=dict)
-    """Beside ``origin``: the rows of an unfinished round that the savepoint held staged. The next checkpoint carries them."""
+    """With ``origin``: the staged rows of an unfinished round in the savepoint. The next checkpoint carries them."""
 
     @property
     def ends_round(self) -> bool:
-        """Whether this is the last checkpoint of its round, at its end or by a drain: sinks with :attr:`Publish.FINAL` are published."""
+        """True if this is the last checkpoint of its round, at its end or by a drain. Sinks with :attr:`Publish.FINAL` are published."""
         return self.drained or self.checkpoint_kind is CheckpointKind.FINAL
 
     def is_published_by_round(self, sink: SinkName) -> bool:
-        """Returns whether the rows of a sink become public only with the last checkpoint of a round; False if it has no such sink."""
+        """Returns True if the rows of a sink become public only with the last checkpoint of a round; False for an unknown sink."""
         return sink in self.sinks and is_published_by_round(self.sinks[sink].publish, self.graph)
 
     @property
     def sinks_behind(self) -> tuple[SinkName, ...]:
-        """The sinks of stages that are :attr:`behind`, but for those whose rows become public only with a later checkpoint."""
+        """The sinks of stages in :attr:`behind`, without those whose rows become public only with a later checkpoint."""
         public = (sink for sink in self.sinks if self.ends_round or not self.is_published_by_round(sink))
         return tuple(sorted(sink for sink in public if self.sinks[sink].stage in self.behind))
 
     @property
     def may_end_blocked(self) -> bool:
-        """Whether an attempt may end with this checkpoint while its publication is blocked: that of a stop, after which a start goes on.
+        """True if an attempt may end with this checkpoint while its publication is blocked: a stop, after which a start goes on.
 
-        A run that has come to its end has published its rows, and nothing follows a drain that would.
+        A finished run must have published its rows, and after a drain nothing else would publish them.
         """
         return self.checkpoint_kind is CheckpointKind.STOP and not self.drained
 
     @property
     def ends_attempt(self) -> bool:
-        """Whether the attempt ends with this checkpoint."""
+        """True if the attempt ends with this checkpoint."""
         return self.checkpoint_kind in (CheckpointKind.FINAL, CheckpointKind.STOP)
 
 
@@ -488,7 +495,7 @@ class ErrorReport(Part):
 
 
 class SinkResult(Part):
-    """What a run left in a sink. ``version`` is None while its rows are staged only."""
+    """The result of a run in a sink. ``version`` is None while its rows are only staged."""
 
     table: str
     checkpoint: CheckpointId
@@ -497,22 +504,24 @@ class SinkResult(Part):
 
 
 class BlockedPublication(Part):
-    """A publication that did not get through, and is tried again; the stages run on, and checkpoints are taken."""
+    """A publication that failed and is tried again. Meanwhile the stages run on, and checkpoints are taken."""
 
     checkpoint: CheckpointId
     """The first checkpoint that was not published."""
     since: datetime
     tries: int
-    """That have failed since then."""
+    """Number of failed tries since then."""
     waiting: tuple[SinkName, ...]
     """The sinks whose tables lack the newest checkpoint."""
     error: ErrorReport
-    """What the last try has failed with."""
+    """The error of the last try."""
     rows_kept_until: datetime | None = None
-    """From then on a VACUUM may delete the oldest rows that wait; None: not known, or never."""
+    """The time from which a VACUUM may delete the oldest waiting rows. None: not known, or never."""
     all_wait_from: datetime | None = None
-    """From then on all tables wait; until then, and while no more than their holds allow is waiting, the others are published without
-    those that wait. None: they wait already."""
+    """The time from which all tables wait.
+
+    Until then, and while no more rows wait than the holds allow, the other tables are published. None: all tables wait already.
+    """
 
     @property
     def held(self) -> tuple[SinkName, ...]:
@@ -521,7 +530,7 @@ class BlockedPublication(Part):
 
     @property
     def summary(self) -> str:
-        """One line that is the same from try to try: what failed, since when, which tables wait, what to do."""
+        """One line that is the same in every try: the error, its time, the waiting tables and the remedy."""
         sink = self.error.evidence.get("sink")
         refusing = f" by sink {sink}" if sink else ""
         waiting = f" Waiting: {', '.join(self.waiting)}." if self.waiting else ""
@@ -534,50 +543,50 @@ class BlockedPublication(Part):
 
 
 class StartResponse(Document):
-    """``responses/start-<n>.json``: how attempt n ended. Once written it is the answer for ever."""
+    """``responses/start-<n>.json``: the end of attempt n. Once written, it never changes."""
 
     kind = "start_response"
     request: RequestId
     attempt: AttemptNumber
     run: RunId
     checkpoint: CheckpointId | None
-    """The checkpoint that the run has ended with, if there is one. With an error only where its rows can never become public any more."""
+    """The checkpoint with which the run has ended, if any. With an error only if its rows can never become public."""
     ends_round: bool = False
-    """As :attr:`Manifest.ends_round` of that checkpoint, which may be discarded by now."""
+    """:attr:`Manifest.ends_round` of that checkpoint, which may be discarded since."""
     sinks: dict[SinkName, SinkResult]
     blocked: BlockedPublication | None = None
-    """The publication that was blocked when the run ended; None: everything that is due is public. The next start tries it again."""
+    """The publication that was blocked when the run ended. The next start tries it again. None: every due publication is done."""
     error: ErrorReport | None = None
     answered_at: datetime
 
 
 class StageState(StrEnum):
-    """Where a stage is in its round."""
+    """The state of a stage in its round."""
 
     WAITING = "waiting"
     """An input has not ended."""
     RUNNING = "running"
     QUIESCED = "quiesced"
-    """It has read and passed on all that it will, because the pipeline is being stopped."""
+    """It has read and passed on all its rows, because the pipeline is being stopped."""
     RESTARTING = "restarting"
-    """Its query failed and starts again after a while."""
+    """Its query has failed and will be started again."""
     FAILED = "failed"
-    """It has failed for good. The other stages run on without it, until the next start."""
+    """It has failed permanently. The other stages run on without it until the next start."""
     DRAINING = "draining"
-    """The watermark is being moved to its end."""
+    """The watermark is being advanced to the end of time."""
     ENDED = "ended"
     """All of the round's rows are staged."""
 
 
 class InputLag(Part):
-    """What an input has that a stage has not read. None: its source does not tell."""
+    """The amount of an input that a stage has not read. None: its source does not report it."""
 
     rows: int | None = None
     size_bytes: int | None = None
 
 
 class StageStatus(Part):
-    """What people see of a stage. A hint, never a decision."""
+    """The visible state of a stage. It is a hint; nothing is decided by it."""
 
     state: StageState
     batch: BatchId | None = None
@@ -586,24 +595,24 @@ class StageStatus(Part):
     watermark_ms: int | None = None
     late_rows: int = 0
     violations: dict[str, int] = Field(default_factory=dict)
-    """By expectation the rows of this attempt that violate it, where the stage drops or diverts such rows."""
+    """Rows of this attempt that violate an expectation, by expectation, if the stage drops or diverts such rows."""
     progress: float | None = None
-    """Between 0 and 1, where the amount of input is known."""
+    """A number from 0 to 1 if the amount of input is known."""
     lag: dict[str, InputLag] = Field(default_factory=dict)
-    """By input, while the stage runs."""
+    """The lag by input, while the stage runs."""
     restarts: int = 0
-    """How often this attempt has started it again after a failure."""
+    """Number of restarts of the stage in this attempt."""
     reason: str | None = None
-    """Why it starts again, while it does, or why it has failed."""
+    """The reason for its restart or its permanent failure."""
 
 
 class RunState(StrEnum):
-    """Where an attempt is."""
+    """The state of an attempt."""
 
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
-    """Somebody has asked for its stop."""
+    """A stop was requested."""
     COMPLETING = "completing"
     PUBLISHING = "publishing"
     DONE = "done"
@@ -611,7 +620,7 @@ class RunState(StrEnum):
 
 
 class StopStatus(Part):
-    """How far a stop is."""
+    """The progress of a stop."""
 
     request: RequestId
     state: StopState
@@ -619,7 +628,7 @@ class StopStatus(Part):
 
 
 class Status(Document):
-    """``status.json``: the latest heartbeat of the live attempt. Overwritten; a hint."""
+    """``status.json``: the latest heartbeat of the live attempt. It is overwritten, and only a hint."""
 
     kind = "status"
     attempt: AttemptNumber
@@ -630,6 +639,6 @@ class Status(Document):
     checkpoint: CheckpointId | None = None
     spark_ui: str | None = None
     stop: StopStatus | None = None
-    """Of the newest stop that this attempt was asked for."""
+    """The progress of the newest stop of this attempt."""
     blocked: BlockedPublication | None = None
-    """The publication that does not get through; None: none is blocked."""
+    """The blocked publication; None if none is blocked."""

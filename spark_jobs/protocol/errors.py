@@ -1,10 +1,10 @@
-"""The error tree. The branch decides what a caller does, never the text.
+"""The error tree. Callers decide by the class of an error, never by its text.
 
 ::
 
     StreamPipelineError
     ├─ RejectedError          nothing happened; the same call will be refused again        fail now
-    ├─ ConflictError          someone else won                                             look again, retry at once (home in use: with
+    ├─ ConflictError          another process won                                          look again, retry at once (home in use: with
     │                                                                                      backoff)
     ├─ OutcomeUnknownError    it may have happened                                         retry, read back first
     ├─ CorruptDocumentError   a document is torn or altered                                fail now
@@ -13,8 +13,8 @@
     ├─ InterruptedRunError    the run failed; what is durable stays                        retry, resumes
     └─ IncompleteError        the savepoint exists, the stop did not finish                retry, rolls forward
 
-Leaves carry no policy of their own, but for those that the tree names. Every error says what failed, what exists, what is safe and what
-to do, and carries its evidence as fields, so that it can cross a process or be shown by Airflow without parsing text.
+Leaves have the policy of their branch, except those that the tree names. Every error says what failed, what exists, what is safe and
+what to do. It carries its evidence as fields, so that it can cross a process or be shown by Airflow without parsing text.
 """
 
 import re
@@ -23,20 +23,20 @@ from enum import Enum, IntEnum
 from typing import Any, ClassVar
 
 BEGIN_ANEW = "begin anew with --fresh and --on-rewind keep or replace"
-"""The remedy where nothing else goes on. Without ``--on-rewind`` a fresh start is refused if rows are public."""
+"""The remedy if there is no other way. Without ``--on-rewind`` a fresh start is refused if rows are public."""
 
 
 def for_sources(option: str, names: Iterable[str]) -> str:
-    """Returns an option as a remedy says it, with each source that it may be for."""
+    """Returns an option for a remedy, once for each source that it may be for."""
     return " or ".join(f"{option} {name}" for name in sorted(names)) or f"{option} SOURCE"
 
 
 _ENDED_TWICE = re.compile(r"""(?<=[\w)\]}'"`])\.\.(?!\S)|(?<=[?!])\.(?!\S)""")
-"""A sentence that ends with what somebody else has said, which has had its own end; no ellipsis, and no directory ``..``."""
+"""Matches the second full stop after a quoted sentence, but no ellipsis and no directory ``..``."""
 
 
 class Retry(Enum):
-    """What a caller may do after an error."""
+    """The policy of a caller after an error."""
 
     NEVER = "never"
     AT_ONCE = "at_once"
@@ -44,7 +44,7 @@ class Retry(Enum):
 
 
 class ExitCode(IntEnum):
-    """What ``spark-jobs`` exits with."""
+    """The exit codes of ``spark-jobs``."""
 
     DONE = 0
     REFUSED = 2
@@ -53,12 +53,12 @@ class ExitCode(IntEnum):
 
 
 class StreamPipelineError(Exception):
-    """The root of the tree; never raised itself.
+    """The root of the tree. It is never raised itself.
 
     Args:
-        failed: What failed, one sentence.
-        exists: What exists now, where that matters to the reader.
-        safe: What is safe in spite of it.
+        failed: What failed, in one sentence.
+        exists: What exists now, if it matters to the reader.
+        safe: What is safe in spite of the failure.
         remedy: What to do.
         evidence: Ids, paths, expected and found values (JSON values).
     """
@@ -95,7 +95,7 @@ class InvalidParameterError(RejectedError):
 
 
 class UnsupportedTableError(RejectedError):
-    """A table has a feature, a schema or a property that this sink cannot keep its promises with."""
+    """A table has a feature, a schema or a property with which this sink cannot keep its guarantees."""
 
 
 class UnsupportedFormatError(RejectedError):
@@ -107,39 +107,39 @@ class MissingRequirementError(RejectedError):
 
 
 class SparkRequiredError(RejectedError):
-    """A sink is published by Spark, and there is none in this process."""
+    """Spark publishes the sink, but this process has no Spark."""
 
 
 class ConflictError(StreamPipelineError):
-    """Somebody else won. Look again before you repeat."""
+    """Another process won. Look again before you repeat the call."""
 
     retry = Retry.AT_ONCE
     exit_code = ExitCode.FAILED
 
 
 class AlreadyExistsError(ConflictError):
-    """A create-if-absent found other bytes under its name."""
+    """A create-if-absent found a file with other content."""
 
 
 class FencedError(ConflictError):
-    """A higher attempt is live; this one stops."""
+    """A higher attempt is live. This one stops."""
 
 
 class HomeInUseError(ConflictError):
-    """A driver is at work for another run, and takes as long as it takes: looking again at once would only find it again."""
+    """A driver is working for another run, for an unknown time. Wait before you look again."""
 
     retry = Retry.WITH_BACKOFF
 
 
 class OutcomeUnknownError(StreamPipelineError):
-    """It may have happened. Read back before you repeat."""
+    """The operation may have happened. Read back before you repeat it."""
 
     retry = Retry.AT_ONCE
     exit_code = ExitCode.UNKNOWN
 
 
 class CorruptDocumentError(StreamPipelineError):
-    """A durable document is torn or altered; carries ``path``, ``expected`` and ``found``."""
+    """A durable document is torn or altered. The evidence has ``path``, ``expected`` and ``found``."""
 
 
 class StorageError(StreamPipelineError):
@@ -154,66 +154,66 @@ class StorageFullError(StorageError):
 
 
 class AccessDeniedError(StorageError):
-    """The storage refuses us; repeating does not help."""
+    """The storage denies access. Repeating the call does not help."""
 
     retry = Retry.NEVER
     exit_code = ExitCode.REFUSED
 
 
 class NotFoundError(StorageError):
-    """A file that was expected is not there."""
+    """An expected file is missing."""
 
     retry = Retry.NEVER
 
 
 class DeadlineExceededError(StreamPipelineError):
-    """Time is up; says what is still running."""
+    """The time limit has passed. The error says what is still running."""
 
     retry = Retry.WITH_BACKOFF
     exit_code = ExitCode.FAILED
 
 
 class CheckpointDeclinedError(DeadlineExceededError):
-    """A stage was failing for as long as a checkpoint could wait for it; the other stages ran on meanwhile."""
+    """A stage was failing until the checkpoint's time limit. The other stages have run on."""
 
 
 class InterruptedRunError(StreamPipelineError):
-    """The run failed on the way; the next start resumes from what is durable."""
+    """The run failed. The next start resumes from the durable state."""
 
     retry = Retry.WITH_BACKOFF
     exit_code = ExitCode.FAILED
 
 
 class RunCancelledError(InterruptedRunError):
-    """Somebody who had charge of the run has ended it; the next start resumes."""
+    """The owner of the run has cancelled it. The next start resumes."""
 
 
 class PermanentFailureError(InterruptedRunError):
-    """A batch fails in the same way however often it is tried: its rows, or the pipeline's code, have to be changed."""
+    """A batch fails in every try. Its rows or the pipeline's code must be changed."""
 
     retry = Retry.NEVER
 
 
 class SparkJobFailedError(InterruptedRunError):
-    """A job of Spark that a checkpoint needs beside its stages has failed; while they run on, the next checkpoint does it again."""
+    """A Spark job for a checkpoint has failed. The stages run on, and the next checkpoint runs the job again."""
 
 
 class SourceChangedError(InterruptedRunError):
-    """A source has got other columns than those that a stage reads it with; the stages are built again, with the new ones."""
+    """A source has other columns than those that a stage was built with. The stages are built again with the new columns."""
 
 
 class SourceGoesOnError(SourceChangedError):
-    """A source with ``on_gone="skip"`` has lost rows that a stage has not read; the stages are built again, and go on without them."""
+    """A source with ``on_gone="skip"`` has lost rows that a stage has not read. The stages are built again and go on without them."""
 
 
 class RestartsExhaustedError(InterruptedRunError):
-    """The restart strategy of a pipeline allows no more restarts: another start is a person's decision."""
+    """The restart strategy of a pipeline allows no more restarts. A person has to start it again."""
 
     retry = Retry.NEVER
 
 
 class IncompleteError(StreamPipelineError):
-    """The checkpoint exists, what should have followed did not finish; a retry only rolls forward."""
+    """The checkpoint exists, but the work after it is not finished. A retry only rolls forward."""
 
     retry = Retry.WITH_BACKOFF
     exit_code = ExitCode.FAILED
@@ -224,5 +224,8 @@ def _tree(root: type[StreamPipelineError]) -> dict[str, type[StreamPipelineError
 
 
 def error_from(name: str, failed: str, exists: str, safe: str, remedy: str, evidence: dict[str, Any]) -> StreamPipelineError:
-    """Rebuilds an error that crossed a process as its parts. An unknown name (a newer writer) becomes :class:`InterruptedRunError`."""
+    """Rebuilds an error from its parts after it crossed a process.
+
+    An unknown name (a newer writer) becomes :class:`InterruptedRunError`.
+    """
     return _rebuild(_tree(StreamPipelineError).get(name, InterruptedRunError), failed, exists, safe, remedy, evidence)

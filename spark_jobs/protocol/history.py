@@ -1,4 +1,4 @@
-"""What is remembered of each try at a checkpoint. For people and plots: nothing is decided by it."""
+"""The record of each try at a checkpoint, for people and plots. Nothing is decided by it."""
 
 from datetime import datetime
 
@@ -10,14 +10,14 @@ from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, StageName
 
 
 class StepTime(Part):
-    """How long one step of a checkpoint took."""
+    """The duration of one step of a checkpoint."""
 
     step: str
     duration_s: float
 
 
 class CheckpointHistory(Document):
-    """``history/<k>-<try>.json``: what happened to one try at checkpoint k."""
+    """``history/<k>-<try>.json``: the record of one try at checkpoint k."""
 
     kind = "checkpoint_history"
     checkpoint: CheckpointId
@@ -29,24 +29,27 @@ class CheckpointHistory(Document):
     size_bytes: int
     rows: int
     aligned: bool | None = None
-    """Whether it waited until stages had read what lay before them, but for failing ones. None where the try has failed before its cut."""
+    """True if it waited until stages, except failing ones, had read the rows staged for them. None if the try failed before its cut."""
     behind: tuple[StageName, ...] = ()
-    """As in the manifest."""
+    """The same stages as in the manifest."""
     alignment_s: float = 0.0
-    """How long it waited for that, with success or without."""
+    """Time that it waited for alignment, successfully or not."""
     in_flight_rows: int = 0
-    """Rows between two stages at the cut: named by the checkpoint, never written again. A version that was read in part counts whole."""
+    """Rows in flight between two stages at the cut.
+
+    The checkpoint names them without writing them again. Partly read versions count fully.
+    """
     in_flight_bytes: int = 0
     new_state_files: int = 0
-    """Files of Spark's own checkpoints that this one has copied, or linked,"""
+    """Files of Spark's checkpoints that this one has copied or linked."""
     new_state_bytes: int = 0
     reused_state_files: int = 0
-    """and those that an earlier one had copied."""
+    """Files of Spark's checkpoints that an earlier one had copied."""
     reused_state_bytes: int = 0
     finished: tuple[StageName, ...] = ()
-    """Stages that were at their end before the cut."""
+    """Stages that had ended before the cut."""
     ended_inputs: dict[StageName, tuple[str, ...]] = Field(default_factory=dict)
-    """By stage that runs on those of its inputs that had ended."""
+    """Inputs that had ended, by stage that is still running."""
     violations: dict[StageName, dict[str, int]] = Field(default_factory=dict)
-    """By stage and expectation the rows that violate it since the round began."""
+    """Rows since the round began that violate an expectation, by stage and expectation."""
     failure: ErrorReport | None = None

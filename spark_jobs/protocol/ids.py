@@ -1,4 +1,4 @@
-"""Identifiers. A bare ``int`` or ``str`` never crosses a module as an id."""
+"""Identifiers. Modules never pass a bare ``int`` or ``str`` as an id."""
 
 from typing import NewType
 from uuid import NAMESPACE_URL, uuid4, uuid5
@@ -11,22 +11,22 @@ IncarnationId = NewType("IncarnationId", str)
 """A line of attempts that continue each other. A fresh start begins a new one."""
 WorkDirectoryId = NewType("WorkDirectoryId", str)
 RunId = NewType("RunId", str)
-"""The id of whoever asked for a run. The same id gets the answer of the same round, for as long as that is kept."""
+"""The requester's id of a run. The same id gets the answer of the same round while that answer is kept."""
 RequestId = NewType("RequestId", str)
-"""Chosen by the asker, the same in every retry."""
+"""An id that the requester chooses, the same in every retry."""
 StageName = NewType("StageName", str)
 SinkName = NewType("SinkName", str)
 InputName = NewType("InputName", str)
 AppId = NewType("AppId", str)
-"""The key of a Delta ``SetTransaction``: who published into a table."""
+"""The key of a Delta ``SetTransaction``. It identifies the publisher into a table."""
 
 AttemptNumber = NewType("AttemptNumber", int)
 RoundNumber = NewType("RoundNumber", int)
 CheckpointId = NewType("CheckpointId", int)
 LossId = NewType("LossId", str)
-"""``<round>-<n>``: the n-th loss that was recorded in a round."""
+"""``<round>-<n>``: the n-th recorded loss of a round."""
 OwnerNumber = NewType("OwnerNumber", int)
-"""Counts who has taken charge of an attempt; the highest may cancel it."""
+"""The number of an attempt's owner. The owner with the highest number may cancel it."""
 BatchId = NewType("BatchId", int)
 
 
@@ -39,7 +39,10 @@ def new_incarnation_id() -> IncarnationId:
 
 
 def first_incarnation_id(pipeline: PipelineUuid) -> IncarnationId:
-    """The same for all: two first starts at once begin one incarnation, and none of them abandons what the other does."""
+    """Returns an id that is the same for all first starts.
+
+    Two simultaneous first starts begin one incarnation and do not abandon each other.
+    """
     return IncarnationId(str(uuid5(NAMESPACE_URL, f"{pipeline}/incarnations/1")))
 
 
@@ -52,7 +55,7 @@ def new_run_id() -> RunId:
 
 
 def app_id(pipeline: PipelineUuid, incarnation: IncarnationId, sink: SinkName) -> AppId:
-    """The app id under which one incarnation publishes into one sink's table."""
+    """Returns the app id under which an incarnation publishes into a sink's table."""
     return AppId(f"{pipeline}/{incarnation}/{sink}")
 
 
@@ -66,16 +69,16 @@ def incarnation_of(app: AppId, pipeline: PipelineUuid) -> IncarnationId | None:
 def file_prefix(incarnation: IncarnationId, stage: StageName) -> str:
     """Returns the prefix of the names of a stage's staged files; the batch and ``-`` follow.
 
-    By this prefix the sweep finds the stage's files, and a replacement tells the pipeline's own rows from those of others.
+    The sweep finds the stage's files by this prefix, and a replacement distinguishes the pipeline's own rows from others.
     """
     return f"{sha256(f'{incarnation}/{stage}'.encode())[:16]}-"
 
 
 def start_request_id(attempt: AttemptNumber) -> RequestId:
-    """The id of the request that attempt ``attempt`` answers."""
+    """Returns the id of the request that attempt ``attempt`` answers."""
     return RequestId(f"start-{attempt}")
 
 
 def cancel_request_id(attempt: AttemptNumber, owner: OwnerNumber) -> RequestId:
-    """The id of the request by which an owner ends an attempt."""
+    """Returns the id of the request with which an owner cancels an attempt."""
     return RequestId(f"cancel-{attempt}-{owner}")

@@ -1,4 +1,4 @@
-"""A part of rounds and manifests: what each stream of a source is, and where reading it has begun.
+"""A part of rounds and manifests: the identity of each stream of a source, and the position where reading has begun.
 
 See :mod:`spark_jobs.protocol.documents`.
 """
@@ -17,7 +17,7 @@ class DeltaCommit(Part):
 
     version: int
     sha256: str
-    """Of the beginning of its file."""
+    """Hash of the beginning of its file."""
 
 
 class KnownDelta(Part):
@@ -25,17 +25,17 @@ class KnownDelta(Part):
 
     format: Literal["delta"] = "delta"
     path: str
-    """Where it was found last. The table may be moved."""
+    """The path where it was last found. The table may be moved."""
     table: str
-    """Its id."""
+    """The id of the table."""
     begins: int | None = None
-    """The first version that is read, where the source says from where; None: the whole table is."""
+    """The first version that is read, if the source specifies one. None: the whole table is read."""
     shape: TableShape | None = None
-    """What its columns were when it was looked at last: those that rows are read with. None: nobody has looked."""
+    """The shape of its columns at the last check, with which rows are read. None: not checked yet."""
     seen: DeltaCommit | None = None
-    """The newest commit that was there at a start, or that a checkpoint has read. None: nobody has looked, or its file was not there."""
+    """The newest commit at a start, or the newest one that a checkpoint has read. None: not checked yet, or its file was missing."""
     lineage: str = ""
-    """Tells two tables with the same id apart. It changes when an older copy of the table was put back and others have written to it."""
+    """Distinguishes two tables with one id. It changes if an older copy of the table was restored and others have written to it."""
 
 
 class KnownFiles(Part):
@@ -43,9 +43,9 @@ class KnownFiles(Part):
 
     format: Literal["files"] = "files"
     path: str
-    """Its URL, perhaps with a pattern."""
+    """The URL of the folder, perhaps with a pattern."""
     passed: tuple[FilePin, ...] = ()
-    """Files that are not read, because reading begins after them."""
+    """Files that are not read because reading begins after them."""
 
 
 class KnownKafka(Part):
@@ -53,21 +53,21 @@ class KnownKafka(Part):
 
     format: Literal["kafka"] = "kafka"
     cluster: str
-    """The cluster's id."""
+    """The id of the cluster."""
     topics: dict[str, str]
     """The id of each topic, by name."""
     begins: dict[str, dict[int, int]] = Field(default_factory=dict)
-    """By topic and partition the first offset that is read. A partition that is not named is read from its first record."""
+    """The first offset that is read, by topic and partition. Other partitions are read from their first record."""
 
 
 class KnownOther(Part):
-    """A stream of another kind: its format and its options tell what it is."""
+    """A stream of another kind, identified by its format and its options."""
 
     format: Literal["other"] = "other"
     source: str
     """Spark's name of the format."""
     options: dict[str, str] | None = None
-    """By name of the option, in lower case, the SHA-256 of its value without secrets. None: nobody has looked."""
+    """The SHA-256 of each option's value without secrets, by option name in lower case. None: not checked yet."""
 
 
 KnownSource = KnownDelta | KnownFiles | KnownKafka | KnownOther

@@ -11,17 +11,19 @@ from spark_jobs.protocol.ids import InputName, LossId, StageName
 
 
 class LostFile(Part):
-    """A file that is gone, or is another one than before."""
+    """A file that is missing or was replaced."""
 
     path: str
-    """Its URL."""
+    """The URL of the file."""
     size_bytes: int | None = None
-    """None where nobody has pinned it."""
+    """The pinned size; None if it was not pinned."""
     timestamp_ms: int | None = None
-    """The modification time that it had, in milliseconds since 1970; None of a table's data file. A file that comes later under its name is
-    another one."""
+    """The pinned modification time in milliseconds since 1970; None for a table's data file.
+
+    A later file with this name counts as another file.
+    """
     rows: int | None = None
-    """None where no log tells."""
+    """The number of rows; None if no log has it."""
 
 
 class LostFiles(Part):
@@ -29,10 +31,10 @@ class LostFiles(Part):
 
     format: Literal["files"] = "files"
     id: LossId | None = None
-    """Names it in the loss ledger. None: it is not recorded yet."""
+    """The id in the loss ledger. None: not recorded yet."""
     input: InputName
     stage: StageName
-    """It had not read them. Each stage that reads the source has an entry of its own."""
+    """The stage that had not read them. Each stage that reads the source has its own entry."""
     files: tuple[LostFile, ...]
 
 
@@ -42,14 +44,14 @@ class SkippedVersion(Part):
     version: int
     added_files: int
     added_rows: int | None = None
-    """Rows in those files: new ones, and old ones that were written again. None where the log does not tell."""
+    """Rows in those files: new ones, and old ones that were written again. None if the log does not have the number."""
     removed_files: int
     removed_rows: int | None = None
-    """None where the log does not tell."""
+    """Removed rows; None if the log does not have the number."""
 
 
 class LostVersions(Part):
-    """Versions of a Delta table whose log entries are gone, versions that change rows, and data files that are gone."""
+    """Versions of a Delta table with missing log entries, versions that change rows, and missing data files."""
 
     format: Literal["delta"] = "delta"
     id: LossId | None = None
@@ -57,9 +59,9 @@ class LostVersions(Part):
     stage: StageName
     path: str
     first: int | None = None
-    """The first version without a log entry; None where all have theirs."""
+    """The first version without a log entry; None if no entry is missing."""
     last: int | None = None
-    """The last one. Reading goes on with the next version."""
+    """The last version without a log entry. Reading goes on with the next version."""
     skipped: tuple[SkippedVersion, ...] = ()
     """Versions that change rows."""
     files: tuple[LostFile, ...] = ()
@@ -71,27 +73,27 @@ class OffsetRange(Part):
 
     first: int
     end: int | None = None
-    """The offset after the last one. None: the partition is gone, or is read no more."""
+    """The offset after the last one. None: the partition is missing, or is not read any more."""
 
 
 class LostOffsets(Part):
-    """Offsets of Kafka topics. An offset need not have had a record."""
+    """Offsets of Kafka topics. Not every offset had a record."""
 
     format: Literal["kafka"] = "kafka"
     id: LossId | None = None
     input: InputName
     stage: StageName
     topics: dict[str, dict[int, OffsetRange]]
-    """By topic and partition."""
+    """The ranges by topic and partition."""
 
 
 Loss = LostFiles | LostVersions | LostOffsets
 
 
 def rows_at_most(loss: Loss) -> int | None:
-    """Returns how many rows of the source are left out at most. None: nothing tells.
+    """Returns the maximum number of rows that are left out, or None if it is unknown.
 
-    An offset need not have had a record, and a Delta version that changes rows also writes old rows again.
+    Not every offset had a record, and a Delta version that changes rows also writes old rows again.
     """
     if isinstance(loss, LostOffsets):
         ranges = [gone for numbers in loss.topics.values() for gone in numbers.values()]
@@ -108,7 +110,7 @@ def _sum(counts: Sequence[int | None]) -> int | None:
 
 
 def said(loss: Loss) -> str:
-    """Returns in words what is lost."""
+    """Returns a description of the lost rows in words."""
     if isinstance(loss, LostFiles):
         return said_files(loss.files)
     if isinstance(loss, LostOffsets):
@@ -130,7 +132,9 @@ def _said_offsets(loss: LostOffsets) -> str:
     if left:
         topic, number, first = left[0]
         partitions = f"{len(left)} {'partition' if len(left) == 1 else 'partitions'}"
-        parts.append(f"{partitions} that the source reads no more, such as {number} of topic {topic} from offset {first} on")
+        parts.append(
+            f"{partitions} that the source does not read any more, such as {number} of topic {topic} from offset {first} on"
+        )
     return " and ".join(parts)
 
 
@@ -147,7 +151,7 @@ def _amount(files: int, rows: int | None) -> str:
 
 
 def said_files(files: Sequence[LostFile]) -> str:
-    """Returns in words how many files there are, and how much is in them."""
+    """Returns the number of files and their contents in words."""
     sizes, rows = [file.size_bytes for file in files], [file.rows for file in files]
     amounts = [f"{sum(each for each in sizes if each is not None)} bytes"] if None not in sizes else []
     amounts += [f"{sum(each for each in rows if each is not None)} rows"] if None not in rows else []
@@ -156,9 +160,9 @@ def said_files(files: Sequence[LostFile]) -> str:
 
 
 def beyond(loss: Loss, recorded: Sequence[Loss]) -> list[Loss]:
-    """Returns what of a loss is not recorded yet, as one loss or several; nothing if all of it is.
+    """Returns the part of a loss that is not recorded yet, as one loss or several.
 
-    A stage that goes back to an older checkpoint may find a loss again that is recorded, together with what was lost since.
+    A stage that goes back to an older checkpoint may find a recorded loss again, together with newer losses.
     """
     own = [each for each in recorded if (each.input, each.stage, each.format) == (loss.input, loss.stage, loss.format)]
     if isinstance(loss, LostOffsets):
@@ -194,7 +198,7 @@ def _offsets_beyond(loss: LostOffsets, recorded: Sequence[LostOffsets]) -> list[
 
 
 def _without(first: int, end: int | None, others: Sequence[tuple[int, int | None]]) -> list[tuple[int, int | None]]:
-    """Returns what is left of a range without others, ascending. An end of None is that of a range that goes on for ever."""
+    """Returns the rest of a range without others, ascending. None as an end means that the range has no end."""
     left: list[tuple[int, int | None]] = []
     for other_first, other_end in sorted(others, key=lambda each: each[0]):
         if end is not None and other_first >= end:

@@ -1,6 +1,6 @@
-"""Takes secrets out of what is written down: an error of a pipeline's own code may quote them.
+"""Removes secrets from written text. An error of a pipeline's own code may quote them.
 
-The mask of a process is made at its edge, from every value that came in as a secret, before any code of a pipeline runs.
+The mask of a process is made at its edge, from every secret value in its environment, before any code of a pipeline runs.
 """
 
 import base64
@@ -18,16 +18,16 @@ Mask = Callable[[str], str]
 
 HIDDEN = "***"
 _SHORTEST = 4
-"""What is shorter says nothing, and would be found in every other word."""
+"""Minimum length of a hidden text. Shorter texts reveal nothing and occur in ordinary words."""
 _SHORTEST_LINE = 16
-"""A shorter line of a secret may be an ordinary word, as in a JAAS text."""
+"""Minimum length of a hidden line. A shorter line of a secret may be an ordinary word, as in a JAAS text."""
 _SHORTEST_NUMBER = 6
 _USER_AND_PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s]+)@")
 _SCHEME = re.compile(r"(?i)\b(?:basic|bearer|digest|token|apikey|sharedaccesssignature)\s+(\S+)")
 _NAMED = re.compile(
     r"""(?P<name>[\w.$-]+)["']?\s*(?:=\s*|:(?=[\s"'])\s*)(?P<value>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"'&;,{}\[\]]+)"""
 )
-"""A value with its name: in a JAAS text, a URL, a connection string, a header, YAML."""
+"""A named value in a JAAS text, a URL, a connection string, a header or YAML."""
 _PUBLIC_NAMES = frozenset(
     {
         "account", "accountname", "alg", "authority", "auth_uri", "auth_provider_x509_cert_url", "client_email", "client_id",
@@ -38,17 +38,17 @@ _PUBLIC_NAMES = frozenset(
         "useticketcache", "version", "warehouse",
     }
 )  # fmt: skip
-"""The names whose values stay: texts that are no secret are full of them, such as ``kafka``."""
+"""The names whose values stay visible. Texts that are not secret often contain these values, such as ``kafka``."""
 _WORDS = frozenset({"basic", "bearer", "digest", "token", "true", "false", "null", "none"})
 
 
 def unmasked(text: str) -> str:
-    """The text as it is: there are no secrets."""
+    """Returns the text unchanged. It is the mask without secrets."""
     return text
 
 
 def masking(secrets: Iterable[str]) -> Mask:
-    """Returns what replaces secrets and their parts in a text, as they are and as URLs, JSON, XML and Python quote them."""
+    """Returns a function that replaces secrets and their parts in a text, also in the quoting of URLs, JSON, XML and Python."""
     forms = {form for secret in secrets for piece in hidden_pieces(secret) for form in _forms(piece)}
     if not forms:
         return unmasked
@@ -57,12 +57,12 @@ def masking(secrets: Iterable[str]) -> Mask:
 
 
 def hidden_pieces(secret: str) -> set[str]:
-    """Returns a secret and its parts: the passwords in a JAAS text, a URL or a JSON, the lines of a key, what follows ``Bearer``."""
+    """Returns a secret and its parts: passwords in a JAAS text, a URL or JSON, lines of a key, and the token after ``Bearer``."""
     return {piece for piece in _pieces(secret) if len(piece) >= _SHORTEST}
 
 
 def masked_error(error: E, mask: Mask) -> E:
-    """The same error without secrets; the very same one if it has none."""
+    """Returns the error without secrets; the same object if it has none."""
     texts = {"exists": mask(error.exists), "safe": mask(error.safe), "remedy": mask(error.remedy)}
     failed, evidence = mask(error.failed), masked_value(error.evidence, mask)
     if (failed, evidence) == (error.failed, error.evidence) and all(getattr(error, name) == text for name, text in texts.items()):
@@ -120,7 +120,7 @@ def _parts(secret: str) -> Iterator[str]:
 
 
 def _leaves_of_json(secret: str) -> list[str] | None:
-    """Returns the values in a JSON object or list; None if the secret is neither."""
+    """Returns the values in a JSON object or list, or None if the secret is neither."""
     try:
         document = json.loads(secret)
         return list(_leaves("", document)) if isinstance(document, dict | list) else None

@@ -1,4 +1,4 @@
-"""How the value of an option is read: intervals as Spark writes them, whole numbers, ratios, flags. What is none is refused by name."""
+"""Reads option values: intervals as Spark writes them, whole numbers, ratios and flags. Errors name the option."""
 
 import math
 import re
@@ -10,23 +10,23 @@ _UNITS_MS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_
 _UNIT_OF = {form: unit for unit in _UNITS_MS for form in (unit, f"{unit}s")}
 _TERM = re.compile(r"([0-9]+)\s*([a-z]+)(?:\s+|$)")
 _MOST_MS = 36_500 * _UNITS_MS["day"]
-"""A held watermark is held back by as much: longer than all history that a timestamp column sensibly has."""
+"""The delay of a held watermark: longer than any sensible history of timestamps."""
 
 
 class Refuse(Protocol):
-    """Makes the error to raise of two sentences and of evidence."""
+    """Makes the error to raise from two sentences and evidence."""
 
     def __call__(self, problem: str, remedy: str, **evidence: Any) -> RejectedError: ...
 
 
 def interval_ms(refused: Refuse, option: str, value: object, *, least_ms: int = 0) -> int:
-    """An interval in milliseconds, at most 100 years.
+    """Returns an interval in milliseconds, at most 100 years.
 
     Terms are whole numbers with a unit from milliseconds to weeks, such as ``"1 hour 30 minutes"``; several are added up. Months
     and years have no fixed length.
 
     Raises:
-        RejectedError: It is not such an interval, or is shorter than ``least_ms``.
+        RejectedError: The value is not such an interval, or is shorter than ``least_ms``.
     """
     remedy = 'Write a whole number and a unit from milliseconds to weeks, such as "30 minutes" or "1 hour 30 minutes".'
     if not isinstance(value, str):
@@ -53,41 +53,41 @@ def interval_ms(refused: Refuse, option: str, value: object, *, least_ms: int = 
 
 
 def whole_number(refused: Refuse, option: str, value: object, *, least: int) -> int:
-    """A whole number of at least ``least``.
+    """Returns a whole number of at least ``least``.
 
     Raises:
-        RejectedError: It is none.
+        RejectedError: The value is not such a number.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         problem = f"{option}={value!r} is not a whole number {f'above {least - 1}' if least else 'of at least 0'}."
-        raise refused(problem, f"Give {option} one.", **{option: str(value)})
+        raise refused(problem, f"Give {option} such a number.", **{option: str(value)})
     return value
 
 
 def ratio(refused: Refuse, option: str, value: object, *, least: float, most: float = math.inf, above: bool = False) -> float:
-    """A number from ``least``, or only above it, to ``most``.
+    """Returns a number from ``least``, or above it, to ``most``.
 
     Raises:
-        RejectedError: It is none, or is not finite.
+        RejectedError: The value is not such a number, or is not finite.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not number or not (least < value if above else least <= value) or value > most:  # type: ignore[operator]  # a number
         wanted = f"{'above' if above else 'from'} {least}" + ("" if most == math.inf else f" to {most}")
-        raise refused(f"{option}={value!r} is not a number {wanted}.", f"Give {option} one.", **{option: str(value)})
+        raise refused(f"{option}={value!r} is not a number {wanted}.", f"Give {option} such a number.", **{option: str(value)})
     return float(value)  # type: ignore[arg-type]  # a number
 
 
 def flag(refused: Refuse, option: str, value: object) -> bool:
-    """True or False.
+    """Returns True or False.
 
     Raises:
-        RejectedError: It is neither.
+        RejectedError: The value is neither.
     """
     if not isinstance(value, bool):
-        raise refused(f"{option}={value!r} is neither True nor False.", "Say one of them.", **{option: str(value)})
+        raise refused(f"{option}={value!r} is neither True nor False.", "Write True or False.", **{option: str(value)})
     return value
 
 
 def _bounded(number: str) -> int:
-    """``number``, or more than any interval may be: Python refuses to convert thousands of digits."""
+    """Returns ``number``, or more than the longest interval for a long text. Python refuses to convert thousands of digits."""
     return int(number) if len(number) <= 18 else _MOST_MS + 1

@@ -1,4 +1,4 @@
-"""Documents by which those who wait for an attempt agree on who may end it."""
+"""Documents with which waiting processes agree on the owner of an attempt, who may cancel it."""
 
 from datetime import datetime
 
@@ -7,18 +7,18 @@ from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RequestId
 
 
 class OwnerDocument(Document):
-    """``attempts/<n>.owner-<m>.json``: m has taken charge of attempt n; those before it no longer count."""
+    """``attempts/<n>.owner-<m>.json``: m owns attempt n. Earlier owners do not count any more."""
 
     kind = "owner"
     attempt: AttemptNumber
     owner: OwnerNumber
     token: str
-    """Who it is: the same for as long as it waits, another for everybody else."""
+    """The identity of the owner, the same while it waits. Every other process has another one."""
     since: datetime
 
 
 class CancelRequest(Document):
-    """``requests/cancel-<n>-<m>.json``: owner m wants attempt n to end. Counts only while m is the newest owner."""
+    """``requests/cancel-<n>-<m>.json``: owner m cancels attempt n. The request counts only while m is the newest owner."""
 
     kind = "cancel_request"
     request: RequestId

@@ -1,4 +1,4 @@
-"""Parts of the documents of a round: where each stream of a bounded source ends; see :mod:`spark_jobs.protocol.documents`."""
+"""Parts of the documents of a round: the end of each stream of a bounded source; see :mod:`spark_jobs.protocol.documents`."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ class DeltaPin(Part):
     table: str
     version: int
     rows: int | None = None
-    """Rows of the table at that version, where its log tells: for progress."""
+    """Rows of the table at that version if its log has the number. It is used for the progress."""
 
 
 class FilePin(Part):
@@ -33,11 +33,11 @@ class FilesPin(Part):
 
 
 class KafkaPin(Part):
-    """Every record before these offsets belongs to the round; none of a partition that is not named."""
+    """Every record before these offsets belongs to the round. Partitions that are not named have no records in it."""
 
     format: Literal["kafka"] = "kafka"
     topics: dict[str, dict[int, int]]
-    """By topic and partition the end: the offset that the next record would have got."""
+    """The end by topic and partition: the offset of the next record at that time."""
 
 
 Pin = DeltaPin | FilesPin | KafkaPin

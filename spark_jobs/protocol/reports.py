@@ -1,4 +1,4 @@
-"""Errors as they cross a process: in a response, in a command's JSON output."""
+"""Errors that cross a process, in a response or in a command's JSON output."""
 
 import json
 
@@ -8,7 +8,7 @@ from spark_jobs.protocol.errors import StreamPipelineError, error_from
 
 
 def report_error(error: StreamPipelineError) -> ErrorReport:
-    """What another process needs to know of ``error``; evidence that is no JSON value becomes text."""
+    """Returns a report of ``error`` for another process. Evidence that is not a JSON value becomes text."""
     return ErrorReport(
         error=type(error).__name__,
         retry=error.retry.value,
@@ -21,11 +21,11 @@ def report_error(error: StreamPipelineError) -> ErrorReport:
 
 
 def _whole(digits: str) -> int | str:
-    """Returns a number as a document takes it: one with more than 64 bits is text."""
+    """Returns a number that documents accept. Numbers with more than 64 bits become text."""
     number = int(digits)
     return number if -INTEGER_END <= number < INTEGER_END else digits
 
 
 def reported_error(report: ErrorReport) -> StreamPipelineError:
-    """The error that another process has reported."""
+    """Returns the error that another process has reported."""
     return error_from(report.error, report.failed, report.exists, report.safe, report.remedy, report.evidence)

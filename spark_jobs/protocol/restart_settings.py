@@ -1,4 +1,4 @@
-"""How often a failed pipeline is started again, and how long it waits: Flink's strategies, with its names, as they are stored."""
+"""The stored restart strategies, with Flink's names."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -8,13 +8,13 @@ from spark_jobs.protocol.options import Refuse, interval_ms, ratio, whole_number
 
 
 class NoRestart(Part):
-    """The first failure is the last."""
+    """Allows no restart."""
 
     type: Literal["none"] = "none"
 
 
 class FixedDelay(Part):
-    """So many restarts in all, each after the same time."""
+    """Allows a fixed number of restarts, each after the same delay."""
 
     type: Literal["fixed-delay"] = "fixed-delay"
     attempts: int
@@ -23,44 +23,44 @@ class FixedDelay(Part):
 
 
 class FailureRate(Part):
-    """As many restarts as are needed, while failures are rare."""
+    """Allows any number of restarts while failures are rare."""
 
     type: Literal["failure-rate"] = "failure-rate"
     max_failures_per_interval: int
-    """So many failures may come in one interval; one more ends the attempt. At least 1."""
+    """Number of failures allowed in one interval; one more ends the attempt. At least 1."""
     failure_rate_interval_ms: int
     delay_ms: int
 
 
 class ExponentialDelay(Part):
-    """Each restart after a longer time than the one before, until all has gone well for a while."""
+    """Waits longer before each restart, until there has been no failure for a while."""
 
     type: Literal["exponential-delay"] = "exponential-delay"
     initial_backoff_ms: int
     max_backoff_ms: int
     backoff_multiplier: float
-    """Above 1."""
+    """A factor above 1."""
     reset_backoff_threshold_ms: int
-    """Without a failure for this long after a restart, the next one is the first again."""
+    """Time without a failure after a restart, after which the next failure counts as the first."""
     jitter_factor: float
-    """From 0 to 1: by so much of itself a delay is longer or shorter, at random."""
+    """Random part of a delay, from 0 to 1: a delay is longer or shorter by up to this factor."""
     attempts_before_reset_backoff: int | None
-    """So many restarts in a row; None: any number."""
+    """Number of restarts in a row. None: any number."""
 
 
 RestartSettings = NoRestart | FixedDelay | FailureRate | ExponentialDelay
 
 
 def read_restart(refused: Refuse, kind: str, given: Mapping[str, object]) -> RestartSettings:
-    """A strategy as people write it, checked.
+    """Returns the checked strategy that people wrote.
 
     Args:
         refused: Makes the error to raise.
-        kind: Flink's name of it, such as ``"fixed-delay"``.
+        kind: Flink's name of the strategy, such as ``"fixed-delay"``.
         given: All of its options by the names that people write.
 
     Raises:
-        RejectedError: An option is not what it has to be.
+        RejectedError: An option has a value that is not allowed.
     """
     return _READ[kind](refused, given)
 

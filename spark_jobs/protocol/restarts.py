@@ -1,7 +1,7 @@
-"""Whether and when a failed pipeline is started again. Pure: time and chance are arguments, and what is remembered is a value.
+"""Decides whether and when a failed pipeline is started again. Time, chance and history are arguments.
 
-The formulas are Flink's. One rule is wider than Flink's: it merges failures that come while a restart is pending only for
-``exponential-delay``, and here one cause (a host, a full disk) ends several stages at once whatever the strategy is.
+The formulas are Flink's. One rule is wider: Flink merges failures during a pending restart only for ``exponential-delay``. Here every
+strategy does, because one cause (a host, a full disk) ends several stages at once.
 """
 
 import random
@@ -13,18 +13,18 @@ from spark_jobs.protocol.errors import FencedError, RestartsExhaustedError, Retr
 from spark_jobs.protocol.restart_settings import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartSettings
 
 _MOST_MS = 2**62
-"""A backoff that has overflowed; far above what any setting allows."""
+"""A backoff that has overflowed. It is far above what any setting allows."""
 
 
 class RestartHistory(Part):
-    """What a strategy remembers of failures. Nothing: none has come yet."""
+    """The failures that a strategy remembers. An empty history means that there was none."""
 
     restarts: int = 0
-    """Restarts in all; with ``exponential-delay`` since the backoff was reset."""
+    """Number of restarts; with ``exponential-delay`` since the backoff was reset."""
     failures_ms: tuple[int, ...] = ()
-    """When the last failures came that were answered by a restart, in milliseconds since 1970; as many as the strategy looks back."""
+    """Times of the last failures that led to a restart, in milliseconds since 1970, as many as the strategy needs."""
     restart_at_ms: int | None = None
-    """When the restart after the last of them was due; None: there was none, or the strategy was exhausted."""
+    """Time at which the restart after the last of them was due. None: there was none, or the strategy was exhausted."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class RestartIn:
     """The pipeline is started again."""
 
     delay_s: float
-    """From now."""
+    """Seconds from now."""
     merged: bool
-    """Whether the restart was pending already."""
+    """True if the restart was already pending."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Exhausted:
     """The strategy allows no more restarts."""
 
     reason: str
-    """One sentence."""
+    """The reason, in one sentence."""
 
 
 def may_heal(error: BaseException) -> bool:
-    """Whether a restart may help after a failure.
+    """Returns True if a restart may help after a failure.
 
-    It does not where the same would be met again, where somebody wants the pipeline to end, or where another attempt is live.
+    It does not help if the failure would repeat, if the pipeline was cancelled, or if another attempt is live.
     """
     if isinstance(error, FencedError | RunCancelledError):
         return False
@@ -56,10 +56,10 @@ def may_heal(error: BaseException) -> bool:
 
 
 def exhausted(decision: Exhausted, last: BaseException) -> RestartsExhaustedError:
-    """The error that ends a pipeline whose strategy allows no more restarts.
+    """Returns the error for a pipeline whose strategy allows no more restarts.
 
     Args:
-        decision: Why.
+        decision: The reason.
         last: The last failure.
     """
     failed, exists, safe = str(last).strip(), "", ""
@@ -68,8 +68,8 @@ def exhausted(decision: Exhausted, last: BaseException) -> RestartsExhaustedErro
     return RestartsExhaustedError(
         f"{decision.reason} The last failure was {type(last).__name__}: {failed}",
         exists=exists,
-        safe=safe or "Completed checkpoints, and what was published, stay.",
-        remedy="Mend the cause and start the pipeline again, in Airflow by clearing the task: restarts are counted anew.",
+        safe=safe or "Completed checkpoints and published rows stay.",
+        remedy="Remove the cause and start the pipeline again, in Airflow by clearing the task. The count of restarts begins at zero.",
         last=type(last).__name__,
     )
 
@@ -77,18 +77,18 @@ def exhausted(decision: Exhausted, last: BaseException) -> RestartsExhaustedErro
 def after_failure(
     settings: RestartSettings, history: RestartHistory, now_ms: int, chance: random.Random, *, progressed: bool = True
 ) -> tuple[RestartHistory, RestartIn | Exhausted]:
-    """What follows from a failure.
+    """Returns the decision after a failure.
 
     Args:
         settings: The strategy.
-        history: What it remembers of the failures before.
-        now_ms: When the failure came, in milliseconds since 1970; a clock that was set back does no harm.
+        history: Earlier failures.
+        now_ms: Time of the failure, in milliseconds since 1970. The clock may be set back.
         chance: Draws the jitter.
-        progressed: Whether a batch was done since the failure before. Without one no time sets the backoff back: a batch that fails after
-            hours would be tried for ever.
+        progressed: True if a batch was completed since the failure before. Without one the backoff is never reset: otherwise a batch
+            that fails after hours would be tried for ever.
 
     Returns:
-        What it remembers now, and what to do.
+        The new history, and the decision.
     """
     pending_ms = history.restart_at_ms
     if pending_ms is not None and history.failures_ms[-1] <= now_ms <= pending_ms:
@@ -111,7 +111,7 @@ class Restarts:
         settings: The strategy.
         clock: Seconds since 1970.
         chance: Draws the jitter.
-        history: What an earlier process remembered.
+        history: History of an earlier process.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Restarts:
         self._clock, self._chance = clock, chance
 
     def failed(self, *, progressed: bool = True) -> RestartIn | Exhausted:
-        """Counts a failure that has just come, and returns what to do; see :func:`after_failure`."""
+        """Counts a failure that happens now, and returns the decision; see :func:`after_failure`."""
         now_ms = int(self._clock() * 1000)
         self.history, decision = after_failure(self.settings, self.history, now_ms, self._chance, progressed=progressed)
         return decision
@@ -159,7 +159,7 @@ def _exponential_delay(
 
 
 def _backoff_ms(settings: ExponentialDelay, restarts: int, chance: random.Random) -> int:
-    """max(initial, min(initial · multiplier^restarts ± jitter, max))."""
+    """Returns max(initial, min(initial · multiplier^restarts ± jitter, max))."""
     try:
         backoff_ms = min(int(settings.initial_backoff_ms * settings.backoff_multiplier**restarts), _MOST_MS)
     except OverflowError:

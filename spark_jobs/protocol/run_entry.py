@@ -1,13 +1,13 @@
-"""The document of the index by run."""
+"""The document of the index of runs."""
 
 from spark_jobs.protocol.codec import Document
 from spark_jobs.protocol.ids import AttemptNumber, RunId
 
 
 class RunEntry(Document):
-    """``runs/<n>.<hash of the run>.json``: the start request for attempt n is this run's, if it names the run.
+    """``runs/<n>.<hash of the run>.json``: the start request for attempt n belongs to this run if it names the run.
 
-    Written before the request, so it may name one that was never made, or is another run's.
+    The entry is written before the request. The request may therefore not exist, or belong to another run.
     """
 
     kind = "run_entry"

@@ -1,4 +1,4 @@
-"""The document that makes a savepoint exist (see ``docs/reference/formats.md``)."""
+"""The document that completes a savepoint (see ``docs/reference/formats.md``)."""
 
 from datetime import datetime
 
@@ -10,13 +10,13 @@ class SavepointFile(Part):
     """A file of a savepoint."""
 
     path: str
-    """Below the savepoint's directory."""
+    """The path below the savepoint's directory."""
     size_bytes: int
     sha256: str
 
 
 class Savepoint(Document):
-    """``savepoint.json``: this directory holds a whole checkpoint, wherever it is moved to. Written last."""
+    """``savepoint.json``: this directory holds a complete checkpoint, even after a move. It is written last."""
 
     kind = "savepoint"
     max_bytes = LISTING_MAX_BYTES
@@ -24,13 +24,13 @@ class Savepoint(Document):
     pipeline_name: PipelineName
     incarnation: IncarnationId
     checkpoint: CheckpointId
-    """Its number in the home that it was taken in."""
+    """Number of the checkpoint in the home of the savepoint."""
     drained: bool
-    """Whether everything was flushed before: whoever goes on from it drops every later row as late."""
+    """True if everything was flushed before. A pipeline that continues it drops every later row as late."""
     request: RequestId | None
-    """Whose it is."""
+    """The request that the savepoint belongs to."""
     taken_at: datetime
-    """When the checkpoint was complete."""
+    """Time at which the checkpoint was complete."""
     size_bytes: int
     files: tuple[SavepointFile, ...]
-    """All others of the directory, by path."""
+    """All other files of the directory, by path."""

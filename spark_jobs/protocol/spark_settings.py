@@ -1,6 +1,6 @@
-"""Spark settings that may be seen, by an allow-list of names: every user of a host can read its command lines.
+"""The Spark settings that may be visible, by an allow-list of names. Every user of a host can read its command lines.
 
-All others reach a driver in its environment, and its JVM through the gateway. So no rule has to guess which names are those of secrets.
+All others reach a driver through its environment, and its JVM through the gateway. No rule has to guess which names are those of secrets.
 """
 
 import json
@@ -11,7 +11,7 @@ CONF_VARIABLE = "SPARK_JOBS_CONF"
 """The environment variable with a driver's other settings, a JSON object."""
 
 _ENVIRONMENT = r"(?:executorEnv|yarn[.]appMasterEnv|kubernetes[.]driverEnv)[.]"
-"""Names of environment variables follow, which are anybody's."""
+"""The prefix of settings that set environment variables, whose names are arbitrary."""
 _VARIABLES = (
     r"(?:TZ|LANG|LC_\w+|PATH|LD_LIBRARY_PATH|LD_PRELOAD|JAVA_HOME|HADOOP_CONF_DIR|YARN_CONF_DIR|PYTHON[A-Z]*|PYSPARK_(?:DRIVER_)?PYTHON"
     r"|SPARK_(?:HOME|CONF_DIR|LOCAL_DIRS|LOCAL_IP|USER)|OMP_NUM_THREADS|AWS_(?:DEFAULT_)?REGION|AWS_ROLE_ARN|\w+_FILE"
@@ -33,25 +33,25 @@ _SECRET = (
     r"(?i:secret|pass(word|wd|phrase)|pwd|pgpass|token|bearer |(access|private|account|encryption|api)[._-]?key(?!gen|size|[.]?provider)"
     r"|[.]sas[.](?!expiry|key[.]mode)|credentials?$)"
 )
-"""As ``spark.redaction.regex``, and the names that stores and environments use."""
+"""Matches names of secrets: those of ``spark.redaction.regex``, and names that stores and environments use."""
 REDACTED = rf"{_SECRET}|^spark[.](?!{_SHOWN})"
-"""For ``spark.redaction.regex``: what Spark's pages and event logs hide of its settings, and of names that the allow-list does not know."""
+"""The value of ``spark.redaction.regex``. Spark's pages and event logs hide secrets, and names that the allow-list does not know."""
 _NAME = re.compile(rf"spark[.]{_SHOWN}")
 _REFERENCE = re.compile(
     r"spark[.]kubernetes[.]((driver|executor)[.](secretKeyRef|secrets)[.]|kerberos[.]tokenSecret[.]|container[.]image[.]pullSecrets$)"
     r"|spark[.]yarn[.]am[.]tokenConfRegex$|spark[.]ssl[.].*privateKey$|.*secretBitLength$|.*(File|[._-]file|_FILE)s?$"
     r"|.*[.]token[.](provider|renew|binding)|.*GOOGLE_APPLICATION_CREDENTIALS$|spark[.]kerberos[.]renewal[.]credentials$"
 )
-"""These say where a secret is, what gives it, or what it has to be like."""
+"""Matches settings that say where a secret is, what provides it, or what it must look like."""
 
 
 def sounds_secret(name: str) -> bool:
-    """Returns whether the name of a setting, or of a Java property, says that its value is a secret."""
+    """Returns True if the name of a setting, or of a Java property, says that its value is a secret."""
     return re.search(_SECRET, name) is not None and not _REFERENCE.match(name)
 
 
 def is_shown(name: str) -> bool:
-    """Returns whether a setting of this name may be on a command line."""
+    """Returns True if a setting of this name may be on a command line."""
     return _NAME.match(name) is not None and not sounds_secret(name)
 
 
@@ -61,16 +61,16 @@ def shown_settings(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def hidden_settings(conf: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings that may not."""
+    """Returns the settings that may not be on a command line."""
     return {name: value for name, value in conf.items() if not is_shown(name)}
 
 
 def conf_environment(conf: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment that gives a driver the settings which may not be on its command line."""
+    """Returns the environment that gives a driver the settings that may not be on its command line."""
     hidden = hidden_settings(conf)
     return {CONF_VARIABLE: json.dumps(hidden)} if hidden else {}
 
 
 def conf_of_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings that :func:`conf_environment` has put there."""
+    """Returns the settings in a variable of :func:`conf_environment`."""
     return dict(json.loads(environment.get(CONF_VARIABLE, "{}")))

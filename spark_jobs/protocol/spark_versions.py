@@ -1,4 +1,4 @@
-"""The releases of Spark that pipelines run on, and which of two is older."""
+"""The supported releases of Spark, and their order."""
 
 import re
 from importlib.metadata import PackageNotFoundError, version
@@ -6,18 +6,18 @@ from importlib.metadata import PackageNotFoundError, version
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
 
 SUPPORTED = ("4.0", "4.1", "4.2")
-"""Spark's minor versions that pipelines run on, oldest first: those for which Delta Lake has jars."""
+"""Spark's minor versions that pipelines run on, oldest first. Delta Lake has jars for these."""
 NEWEST = SUPPORTED[-1]
 
 
 def spark_minor(release: str) -> str:
-    """Returns the minor version of a release of Spark: ``4.2`` of ``4.2.0``, and of a vendor's ``4.2.0-amzn-1``."""
+    """Returns the minor version of a release of Spark: ``4.2`` for ``4.2.0`` and for a vendor's ``4.2.0-amzn-1``."""
     found = re.match(r"\d+\.\d+", release)
     return found[0] if found else release
 
 
 def installed_minor() -> str | None:
-    """Returns the minor version of the Spark that a start here would have; None if none is installed. Loads no Spark."""
+    """Returns the minor version of the installed Spark, or None if none is installed. Does not load Spark."""
     try:
         return spark_minor(version("pyspark"))
     except PackageNotFoundError:
@@ -25,7 +25,7 @@ def installed_minor() -> str | None:
 
 
 def is_older(minor: str, other: str) -> bool:
-    """Returns whether one of Spark's minor versions is older than another."""
+    """Returns True if one of Spark's minor versions is older than another."""
     return _numbers(minor) < _numbers(other)
 
 
@@ -38,11 +38,11 @@ def check_spark_version(release: str, *, owner: str, remedy: str) -> None:
 
     Args:
         release: The release.
-        owner: Whose Spark it is, as the subject of a sentence.
-        remedy: What to do, as an error says it.
+        owner: The owner of the Spark, as the subject of a sentence.
+        remedy: The remedy of the error.
 
     Raises:
-        MissingRequirementError: It is another release.
+        MissingRequirementError: The release is not supported.
     """
     minor = spark_minor(release)
     if minor in SUPPORTED:
@@ -59,15 +59,15 @@ def check_spark_version(release: str, *, owner: str, remedy: str) -> None:
 
 
 def cannot_repartition(minor: str, partitions: int) -> RejectedError:
-    """Returns the error for a start that wants its state in another number of partitions, with a Spark that cannot change the number.
+    """Returns the error for a start that needs another number of state partitions than its Spark can provide.
 
     Args:
-        minor: The Spark's minor version.
-        partitions: The number that is wanted.
+        minor: Minor version of the Spark.
+        partitions: The requested number.
     """
     return RejectedError(
-        f"Spark {minor} cannot bring the state into {partitions} partitions: it has no way to change their number.",
-        exists="The state is in as many partitions as before.",
+        f"Spark {minor} cannot change the number of state partitions to {partitions}.",
+        exists="The number of partitions is unchanged.",
         safe="Nothing was changed.",
         remedy="Start with Spark 4.2 or newer, or without --state-partitions (state_partitions).",
         state_partitions=partitions,

@@ -7,19 +7,19 @@ from spark_jobs.protocol.ids import BatchId
 
 
 class TableShape(Part):
-    """The part of a Delta table that decides whether rows that were staged for it fit it later."""
+    """The part of a Delta table that decides whether staged rows still fit it later."""
 
     table_schema: str
-    """Its columns, as Delta writes them."""
+    """Its columns, in Delta's JSON."""
     partition_by: tuple[str, ...]
     configuration: dict[str, str]
-    """Those of its properties that say which rows and which files belong: CHECK constraints, column mapping, Iceberg compatibility."""
+    """The properties that limit rows and files: CHECK constraints, column mapping and Iceberg compatibility."""
     features: tuple[str, ...]
     """Its reader and writer features, sorted."""
 
 
 class StagedSince(Part):
-    """What a table was from some batch of a stage on."""
+    """The shape of a table from some batch of a stage on."""
 
     first: BatchId
     shape: TableShape
@@ -30,16 +30,16 @@ class StagedFor(Part):
 
     table_id: str
     since: tuple[StagedSince, ...]
-    """What it was, oldest first; the last one is what it was when the newest attempt looked."""
+    """Its shapes, oldest first. The last one is that of the newest attempt."""
 
     def shapes(self, after: BatchId, last: BatchId) -> tuple[TableShape, ...]:
-        """Returns what the table was for the batches after ``after`` up to ``last``, oldest first."""
+        """Returns the shapes of the table for the batches after ``after`` up to ``last``, oldest first."""
         ends = [*(BatchId(each.first - 1) for each in self.since[1:]), last]
         return distinct(each.shape for each, end in zip(self.since, ends, strict=True) if each.first <= last and end > after)
 
 
 def distinct(shapes: Iterable[TableShape]) -> tuple[TableShape, ...]:
-    """Returns each shape once."""
+    """Returns each shape once, in order."""
     found: list[TableShape] = []
     for each in shapes:
         if each not in found:

@@ -1,15 +1,15 @@
-"""The workspace of a home in a store: which one it is, and whose."""
+"""The identity and the owner of the workspace of a home in a store."""
 
 from spark_jobs.protocol.codec import Document, Part
 
 
 class NamedWorkspace(Part):
-    """A workspace, as ``pipeline.json`` names it."""
+    """A workspace, as named in ``pipeline.json``."""
 
     url: str
-    """Of the directory."""
+    """URL of the directory."""
     id: str
-    """The one that is in its ``workspace.json``: another disk under the same path has another one."""
+    """The id in its ``workspace.json``. Another disk under the same path has another id."""
 
 
 class WorkspaceDocument(Document):
@@ -17,6 +17,6 @@ class WorkspaceDocument(Document):
 
     kind = "workspace"
     id: str
-    """Made once, at random."""
+    """A random id, made once."""
     home: str
-    """URL of the home whose first start has made it."""
+    """URL of the home whose first start made the workspace."""

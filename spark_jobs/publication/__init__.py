@@ -1,1 +1,1 @@
-"""Phase 2: what is staged becomes public, once. No JVM is needed."""
+"""Phase 2 of a checkpoint: staged rows become public exactly once. No JVM is needed."""

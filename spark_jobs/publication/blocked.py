@@ -1,6 +1,6 @@
-"""A publication that does not get through: which tables wait, and until when their staged rows are safe.
+"""Blocked publications: the waiting tables, and the time until which their staged rows are safe.
 
-``VACUUM`` deletes files that a table does not name once they are older than the table's retention. Staged rows are such files.
+``VACUUM`` deletes files that a table does not name after the table's retention. Staged rows are such files.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from spark_jobs.publication.pending import is_due, ordered_sinks, pending_lines
 from spark_jobs.storage.files import Files
 
 _OLD_SHARE, _TOO_OLD_SHARE = 0.5, 0.9
-"""Of the time for which a table keeps files: rows that have waited so long are told of, and end the pipeline."""
+"""Shares of a table's retention. After the first, waiting rows are reported; after the second, they end the pipeline."""
 
 
 def waiting_sinks(manifest: Manifest) -> list[SinkName]:
-    """Returns the sinks in which a checkpoint is due and not public. A table that cannot be read counts as one that waits."""
+    """Returns the sinks that a checkpoint should be public in but is not. A table that cannot be read counts as waiting."""
     due = [sink for sink in ordered_sinks(manifest) if is_due(manifest, manifest.sinks[sink].publish)]
     return [sink for sink in due if not _has_reached(manifest, sink)]
 
@@ -34,13 +34,13 @@ def _has_reached(manifest: Manifest, sink: SinkName) -> bool:
 
 @dataclass(frozen=True)
 class StagedRows:
-    """Rows that wait in the directory of a table, where a VACUUM may find them.
+    """Rows that wait in the directory of a table, where a VACUUM may delete them.
 
     Args:
-        sink: Whose rows they are.
+        sink: Sink of the rows.
         table: The table's URI.
-        since: When the oldest of them was staged.
-        kept_for: How long the table keeps files that it does not name.
+        since: Time at which the oldest row was staged.
+        kept_for: Time for which the table keeps files that it does not name.
     """
 
     sink: SinkName
@@ -50,29 +50,29 @@ class StagedRows:
 
     @property
     def kept_until(self) -> datetime:
-        """From then on a VACUUM may delete the oldest of them."""
+        """Returns the time from which a VACUUM may delete the oldest rows."""
         return self.since + self.kept_for
 
     def is_old(self, now: datetime) -> bool:
-        """Returns whether people should know that they are not kept for ever."""
+        """Returns True if the rows have waited so long that people should be warned."""
         return now >= self.since + self.kept_for * _OLD_SHARE
 
     def check(self, checkpoint: CheckpointId, now: datetime) -> None:
-        """Refuses to let more rows wait behind them where they may be deleted soon.
+        """Refuses to let more rows wait if the oldest may be deleted soon.
 
         Raises:
-            UnsupportedTableError: They may. Nothing is lost yet.
+            UnsupportedTableError: A VACUUM may delete the rows soon. No row is lost yet.
         """
         if now < self.since + self.kept_for * _TOO_OLD_SHARE:
             return
         since, until = (f"{moment:%Y-%m-%d %H:%M:%SZ}" for moment in (self.since, self.kept_until))
         raise UnsupportedTableError(
-            f"Sink {self.sink}: rows of checkpoint {checkpoint} or before were staged at {since} and are not public, and from "
+            f"Sink {self.sink}: rows of checkpoint {checkpoint} or before were staged at {since} and are not public. From "
             f"{until} on a VACUUM of table {self.table} may delete them.",
             exists=f"The checkpoint is complete. The table keeps files that it does not name for {self.kept_for}.",
             safe="No row was lost.",
-            remedy="Undo what blocks the publication (spark-jobs status names it), or let the table keep its files longer (ALTER TABLE … "
-            "SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 30 days')). Then start again. Run no VACUUM before.",
+            remedy="Remove the cause of the block (spark-jobs status names it), or let the table keep its files longer (ALTER TABLE … "
+            "SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 30 days')). Then start again. Do not run VACUUM before.",
             sink=self.sink,
             table=self.table,
             checkpoint=checkpoint,
@@ -81,7 +81,7 @@ class StagedRows:
 
 
 def staged_rows(files: Files, manifest: Manifest, sink: SinkName) -> StagedRows | None:
-    """Returns the rows of a sink that wait in its table's directory; None if there are none, or if they wait in the home.
+    """Returns the waiting rows of a sink in its table's directory, or None if there are none or they wait in the home.
 
     Raises:
         StreamPipelineError: The table or a document cannot be read.

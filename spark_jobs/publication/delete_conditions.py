@@ -1,7 +1,7 @@
-"""Evaluates ``apply_as_deletes`` without Spark, where it is a condition that means the same everywhere.
+"""Evaluates simple ``apply_as_deletes`` conditions without Spark.
 
-These are comparisons of a column with a literal of its own type, ``IS NULL``, ``IN``, a boolean column, and ``AND``, ``OR`` and ``NOT`` of
-them. Every other condition is left to Spark: what a function, a cast or a comparison of two types comes to is Spark's to say.
+They are comparisons of a column with a literal of its type, ``IS NULL``, ``IN``, a boolean column, and ``AND``, ``OR`` and ``NOT`` of
+these. Spark evaluates all other conditions, because only Spark defines the result of functions, casts and mixed comparisons.
 """
 
 import re
@@ -31,30 +31,30 @@ _COMPARISONS = {"=": "equal", "==": "equal", "<>": "not_equal", "!=": "not_equal
     ">=": "greater_equal",
 }
 Mask = Callable[["pa.Table"], Any]
-"""Returns for each row of a table true, false or null, as SQL does."""
+"""Returns true, false or null for each row of a table, as SQL does."""
 
 
 @dataclass(frozen=True)
 class DeleteCondition:
-    """A condition that was understood."""
+    """A condition that can be evaluated without Spark."""
 
     mask: Mask
     columns: frozenset[str]
-    """The columns that it looks at."""
+    """The columns that the condition reads."""
 
     def holds(self, rows: "pa.Table") -> Any:
-        """Returns for each row whether the condition holds; one that comes to null does not."""
+        """Returns True for each row that fulfils the condition. Null does not fulfil it."""
         import pyarrow.compute as pc
 
         return pc.fill_null(self.mask(rows), False)
 
 
 def delete_condition(text: str, columns: Mapping[str, str]) -> DeleteCondition | None:
-    """Returns a condition as it is evaluated here; None where only Spark can say what it comes to.
+    """Returns a condition to evaluate, or None if only Spark can evaluate it.
 
     Args:
-        text: As the sink declares it.
-        columns: The columns of the rows, each with its type as Delta writes it. Case does not matter, as in Spark.
+        text: Condition of the sink.
+        columns: Columns of the rows with their types in Delta's notation. Case does not matter, as in Spark.
     """
     try:
         return _Parser(text, columns).parsed()
@@ -63,7 +63,7 @@ def delete_condition(text: str, columns: Mapping[str, str]) -> DeleteCondition |
 
 
 class _NotUnderstood(Exception):
-    """The condition is beyond the language of this module."""
+    """The condition is not in the language of this module."""
 
 
 class _Parser:
@@ -124,7 +124,7 @@ class _Parser:
         return lambda rows: rows[column]
 
     def _column(self) -> tuple[str, str]:
-        """Takes a name; returns the column and its type."""
+        """Reads a name. Returns the column and its type."""
         token = self._next()
         name = token[1:-1].replace("``", "`") if token.startswith("`") else token
         if not token.startswith("`") and token in _RESERVED:
@@ -164,7 +164,7 @@ class _Parser:
 
 
 def _tokens(text: str) -> Sequence[str]:
-    """Returns the words and signs of a condition; words in lower case, and names and texts in their quotes."""
+    """Returns the words and signs of a condition: words in lower case, names and texts in their quotes."""
     found, place = [], 0
     while text[place:].strip():
         match = _TOKEN.match(text, place)

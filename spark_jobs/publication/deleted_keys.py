@@ -1,15 +1,15 @@
-"""Keeps the table in which a sink remembers deleted keys small: it has as many files after years as after weeks.
+"""Keeps the table of a sink's deleted keys small: it has as many files after years as after weeks.
 
-Each publication with deletes adds a version to the table's log, and files. Now and then the table is *folded*, as a private log is
-(docs/adr/0009-private-logs-are-folded.md): small files become large ones, and a Delta checkpoint is put at the newest version. What the
-checkpoint before that has made needless is deleted: versions, and files that no version has any more.
+Each publication with deletes adds a version and files to the table. From time to time the table is *folded*, like a private log
+(docs/adr/0009-private-logs-are-folded.md): small files become large ones, and the newest version gets a Delta checkpoint. Then the
+versions before the previous Delta checkpoint are deleted, with the files that no version names any more.
 
 Invariants:
 
-1. A table is folded only when its newest version buries nothing that is not public. So nobody begins with a version before that one.
-2. What goes has been needless since the fold before: whoever has begun to read the table meanwhile reads on.
-3. Files go before the versions that name them, and old versions before newer ones: a crash leaves nothing that the next fold does not find,
-   and no gap after the oldest checkpoint.
+1. A table is folded only if all keys of its newest version are public. So no reader begins at an older version.
+2. Everything that is deleted was unneeded since the previous fold. A reader that began in between is not disturbed.
+3. Files are deleted before the versions that name them, and old versions before newer ones. After a crash the next fold finds all
+   leftovers, and there is no gap after the oldest checkpoint.
 """
 
 import json
@@ -27,16 +27,16 @@ from spark_jobs.storage.checksums import forget_checksum
 from spark_jobs.storage.files import Files, local_path, sync_below
 
 FOLD_VERSIONS = 20
-"""So many versions are folded at once: the table has at most about twice as many, and the files that these name."""
+"""Number of versions that are folded at once. The table has about twice as many at most, and their files."""
 _LEFT_OVER_S = 7 * 86_400.0
-"""A file that no version names, and that is older, was left by a writer that died. Delta's ``VACUUM`` waits as long."""
+"""Age at which a file that no version names is deleted, as the leftover of a dead writer. Delta's ``VACUUM`` waits as long."""
 
 
 class TableKeeper(Protocol):
-    """Does what only a writer of Delta can do."""
+    """The operations that only a Delta writer can do."""
 
     def compact(self, uri: str) -> None:
-        """Puts the rows of small files into larger ones, in one Delta commit, if there are several. Files that are large enough stay."""
+        """Merges several small files into larger ones, in one Delta commit. Large files stay."""
         ...
 
     def checkpoint(self, uri: str) -> None:
@@ -45,7 +45,7 @@ class TableKeeper(Protocol):
 
 
 def is_due(files: Files) -> bool:
-    """Returns whether a table has so many versions since it was folded last that it should be folded. One listing.
+    """Returns True if a table has enough versions since its last fold. Needs one listing.
 
     Args:
         files: The table's directory.
@@ -55,21 +55,21 @@ def is_due(files: Files) -> bool:
 
 
 def fold(files: Files, uri: str, app: AppId, reached: CheckpointId | None, keeper: TableKeeper) -> None:
-    """Folds a table; may be repeated. Nobody else may publish into the sink meanwhile.
+    """Folds a table. Can be repeated. No other process may publish into the sink at the same time.
 
     Args:
         files: The table's directory.
-        uri: The same.
-        app: Who buries in it.
-        reached: The newest checkpoint that is public in the sink.
-        keeper: Writes into the table.
+        uri: URI of the table.
+        app: App id of the writer of deleted keys.
+        reached: Newest public checkpoint of the sink.
+        keeper: Writer of the table.
 
     Raises:
-        StorageError: The storage fails, or the checkpoint was not written. The table is whole.
-        OutcomeUnknownError: Spark has failed. The table is whole.
+        StorageError: The storage fails, or the checkpoint was not written. The table is intact.
+        OutcomeUnknownError: Spark has failed. The table is intact.
     """
     if (open_table(uri).transaction_version(app) or 0) > (reached or 0):
-        return  # a publication that was interrupted: what was public before it is needed
+        return  # a publication was interrupted, so the public state before it is needed
     with step(Step.COMPACT_KEYS):
         keeper.compact(uri)
     with step(Step.FOLD_KEYS):
@@ -83,20 +83,20 @@ def fold(files: Files, uri: str, app: AppId, reached: CheckpointId | None, keepe
 
 
 def _check_folded(files: Files, uri: str) -> None:
-    """Delta only logs that it could not write a checkpoint."""
+    """Checks that the checkpoint exists. Delta only logs it if it could not write one."""
     listed = LogListing(files.names(DELTA_LOG))
     if listed.newest not in listed.checkpoints:
         raise StorageError(
             f"Table {uri} has no checkpoint at its newest version, {listed.newest}, although one was written.",
             safe="Nothing was deleted.",
-            remedy="See Spark's log for the reason.",
+            remedy="Spark's log has the reason.",
             table=uri,
             version=listed.newest,
         )
 
 
 def _trim(files: Files, uri: str, needed_from: int) -> None:
-    """Deletes the versions before one, and the files that no version from it on has."""
+    """Deletes the versions before ``needed_from``, and the files that no later version names."""
     names = files.names(DELTA_LOG)
     commits = sorted(LogListing(names).commits)
     before = set(_files_of(files, (version for version in commits if version <= needed_from)))

@@ -1,4 +1,4 @@
-"""Delta's own classes, reached through a Spark session. Imports no Spark: who has a session has it already."""
+"""Access to Delta's own classes through a Spark session. Does not import Spark: the owner of a session has imported it."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,10 +18,10 @@ _WRITE_CHECKSUM = "spark.databricks.delta.writeChecksumFile.enabled"
 
 
 def java_class(spark: "SparkSession", name: str) -> Any:
-    """A class of the session's JVM by its full name.
+    """Returns a class of the session's JVM by its full name.
 
-    For ``spark._jvm.a.b.C`` py4j asks the JVM what ``a`` is, and what ``a.b`` is, and each time every jar is searched for a class of
-    that name: milliseconds, in every batch.
+    For ``spark._jvm.a.b.C`` py4j asks the JVM for ``a`` and for ``a.b``, and each time searches every jar for a class of that name. This
+    takes milliseconds in every batch.
     """
     from py4j.java_gateway import JavaClass
 
@@ -30,16 +30,16 @@ def java_class(spark: "SparkSession", name: str) -> Any:
 
 
 def java_list(spark: "SparkSession", values: Any) -> list[Any]:
-    """The elements of a ``java.util.Collection``.
+    """Returns the elements of a ``java.util.Collection``.
 
-    A Java iterator tells py4j of its end by an exception, and PySpark asks the JVM about two dozen classes before it lets go of one.
+    A Java iterator ends with an exception, and PySpark asks the JVM about two dozen classes to translate it.
     """
-    found = java_class(spark, "java.util.ArrayList")(values)  # a list of Scala's would count its way to each element
+    found = java_class(spark, "java.util.ArrayList")(values)  # access by index is slow in a Scala list
     return [found.get(index) for index in range(found.size())]
 
 
 class DeltaJvm:
-    """Delta's own classes for one session."""
+    """Delta's own classes in one session."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self.spark = spark
@@ -50,32 +50,32 @@ class DeltaJvm:
         self.convert = self.java("scala.jdk.javaapi.CollectionConverters")
 
     def java(self, name: str) -> Any:
-        """A class of the JVM by its full name."""
+        """Returns a class of the JVM by its full name."""
         return java_class(self.spark, name)
 
     def object(self, name: str) -> Any:
-        """A Scala object of Delta. ``Class.forName`` misses jars that were added with ``--packages``."""
+        """Returns a Scala object of Delta. ``Class.forName`` does not find classes in jars of ``--packages``."""
         if name not in self._objects:
             self._objects[name] = self._utils.classForName(name, True, False).getField("MODULE$").get(None)
         return self._objects[name]
 
     def log(self, path: str) -> Any:
-        """The ``DeltaLog`` of a table; this thread's session becomes the active one, from which Delta reads its settings."""
+        """Returns the ``DeltaLog`` of a table. Makes this thread's session the active one, from which Delta reads its settings."""
         self._sessions.setActiveSession(self._session)
         return self.object("org.apache.spark.sql.delta.DeltaLog$").forTable(self._session, path)
 
     def forget(self, path: str) -> None:
-        """Makes Delta read a log anew that was changed otherwise than by adding versions."""
+        """Makes Delta read a log again that was changed in another way than by new versions."""
         location = self.java("org.apache.hadoop.fs.Path")(path)
         self.object("org.apache.spark.sql.delta.DeltaLog$").invalidateCache(self._session, location)
 
     def checkpoint(self, path: str) -> None:
-        """Writes a checkpoint of a table's log, and removes what has expired."""
+        """Writes a checkpoint of a table's log, and removes expired entries."""
         none, log = self.java("scala.Option").apply(None), self.log(path)
         log.checkpoint(log.update(False, none, none), none)
 
     def snapshot(self, path: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
-        """The newest version of a table, its metadata and its protocol; version -1 where there is no table."""
+        """Returns the newest version of a table, its metadata and its protocol; version -1 if there is no table."""
         none = self.java("scala.Option").apply(None)
         snapshot = self.log(path).update(False, none, none)
         return (
@@ -85,20 +85,20 @@ class DeltaJvm:
         )
 
     def earliest_version(self, path: str) -> int:
-        """The first version whose entry is still in a table's log."""
+        """Returns the first version whose entry is still in a table's log."""
         return int(self.object("org.apache.spark.sql.delta.DeltaHistoryManager$").getEarliestDeltaFile(self.log(path)))
 
     def commits(self, path: str, first: int, last: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """The actions of each commit between two versions of a table, both included."""
+        """Yields the actions of each commit between two versions of a table, both included."""
         log, none = self.log(path), self.java("scala.Option").apply(None)
         configuration, files = log.newDeltaHadoopConf(), log.getChangeLogFiles(first, last, none, False)
         while files.hasNext():
             commit = files.next()
-            lines = str(log.store().read(commit._2(), configuration).mkString("\n"))  # one call, however many actions there are
+            lines = str(log.store().read(commit._2(), configuration).mkString("\n"))  # one call for any number of actions
             yield int(commit._1()), [json.loads(line) for line in lines.splitlines() if line]
 
     def has_version(self, path: str, version: int) -> bool:
-        """Whether a table's log still tells what the table was at a version."""
+        """Returns True if a table's log can still reconstruct a version."""
         from py4j.protocol import Py4JJavaError
 
         none = self.java("scala.Option").apply(None)
@@ -109,9 +109,9 @@ class DeltaJvm:
         return True
 
     def commit_sha256(self, path: str, version: int) -> str | None:
-        """The SHA-256 of the beginning of a commit's file; None where the log no longer has the file.
+        """Returns the SHA-256 of the beginning of a commit's file, or None if the log no longer has the file.
 
-        The beginning is enough: it has times and names of files, which no two commits share.
+        The beginning identifies a commit: it contains times and file names, which are unique.
 
         Raises:
             StorageError: The file cannot be read.
@@ -132,13 +132,13 @@ class DeltaJvm:
             raise StorageError(
                 f"Version {version} of the log of table {path} cannot be read: {java_message(error)}",
                 safe="Nothing was written to the table.",
-                remedy="Look at the storage of the table; a retry reads it again.",
+                remedy="Check the storage of the table. A retry reads it again.",
                 table=path,
                 version=version,
             ) from error
 
     def files(self, path: str) -> Any:
-        """The data files of a table: a frame of Delta's ``AddFile``, for the JVM."""
+        """Returns the data files of a table as a frame of Delta's ``AddFile``, for the JVM."""
         none = self.java("scala.Option").apply(None)
         return self.log(path).update(False, none, none).allFiles().toDF()
 
@@ -148,13 +148,13 @@ class DeltaJvm:
         Returns:
             Delta's ``add`` actions, with paths relative to the table.
         """
-        # The only way to recognise a file that was written and recorded nowhere: Delta's own name for it would be a bare UUID.
+        # A file that was written but recorded nowhere is only recognized by this prefix. Delta's own names are bare UUIDs.
         self._session.sessionState().conf().setConfString(_FILE_PREFIX, prefix)
         actions = self.log(path).startTransaction().writeFiles(frame._jdf)
         return [json.loads(action.json())["add"] for action in java_list(self.spark, self.convert.asJava(actions))]
 
     def add_files(self, adds: Iterable[Mapping[str, Any]]) -> Any:
-        """Delta's own objects for ``add`` actions, as a Java list; parsed in one call, as a call for each takes longer than the commit."""
+        """Returns Delta's objects for ``add`` actions as a Java list. One call parses all: a call for each takes longer than the commit."""
         load = self._utils.classForName
         mapper = self.object("org.apache.spark.sql.delta.util.JsonUtils$").mapper()
         add_file = load("org.apache.spark.sql.delta.actions.AddFile", True, False)
@@ -162,41 +162,41 @@ class DeltaJvm:
         return mapper.readValue(canonical([dict(add) for add in adds]).decode(), kind)
 
     def transaction(self, path: str, app: AppId) -> "JvmTransaction":
-        """Begins a Delta transaction that is conditional on the version of ``app`` that the table has now.
+        """Begins a Delta transaction that is conditional on the present version of ``app`` in the table.
 
-        Says nothing of that version: to look it up, Delta computes the whole state of the table, every file of it.
+        It does not return that version: to look it up, Delta computes the whole state of the table with every file.
 
-        Further commits of this session write no ``.crc`` file: readers take the versions of app ids from it, and it would still
-        say that a publication is there when another writer has replaced its commit.
+        Further commits of this session write no ``.crc`` file. Readers take the versions of app ids from it, and it would still list a
+        publication after another writer has replaced its commit.
         """
         self._session.sessionState().conf().setConfString(_WRITE_CHECKSUM, "false")
         return JvmTransaction(self, path, app)
 
 
 class JvmTransaction:
-    """A Delta transaction of Spark that has not been committed."""
+    """A Delta transaction of Spark that is not committed yet."""
 
     def __init__(self, delta: DeltaJvm, path: str, app: AppId) -> None:
         self._delta, self._app = delta, app
         self._transaction = delta.log(path).startTransaction()
-        # An app id that counts as read makes a concurrent publication of the same one a conflict.
+        # Reading the app id makes a concurrent publication of the same app id a conflict.
         self._transaction.readTxn().addOne(app)
 
     @property
     def read_version(self) -> int:
-        """The Delta version that the transaction is conditional on."""
+        """Returns the Delta version that the transaction is conditional on."""
         return int(self._transaction.readVersion())
 
     @property
     def table_id(self) -> str:
-        """The id of the table that the transaction has read."""
+        """Returns the id of the table that the transaction has read."""
         return str(self._transaction.metadata().id())
 
     @property
     def newest_commit(self) -> tuple[int, int | None]:
-        """When the commit of the version that the transaction has read was written, in ms, and its size.
+        """Returns the time of the commit that the transaction has read, in ms, and its size.
 
-        The size is None where a checkpoint of that version is there.
+        The size is None if that version has a checkpoint.
         """
         segment = self._transaction.snapshot().logSegment()
         deltas = segment.deltas()
@@ -210,9 +210,9 @@ class JvmTransaction:
 
         Args:
             adds: Delta's ``add`` actions.
-            version: The app id's new version.
+            version: New version of the app id.
             commit_info: Written as JSON to ``userMetadata`` of the commit info.
-            replace: Remove all files that the table has, in the same transaction; then every other commit is a conflict.
+            replace: Remove all present files in the same transaction. Then every other commit is a conflict.
         """
         java, convert = self._delta.java, self._delta.convert
         some, now_ms = java("scala.Option").apply, int(java("java.lang.System").currentTimeMillis())
@@ -230,7 +230,7 @@ class JvmTransaction:
 
 
 def java_causes(error: Exception) -> list[Any]:
-    """The exceptions of the JVM behind an error, the outermost first; none where it did not come from there."""
+    """Returns the JVM's exceptions behind an error, the outermost first; empty if it does not come from the JVM."""
     found: list[Any] = []
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     while java is not None:
@@ -240,7 +240,7 @@ def java_causes(error: Exception) -> list[Any]:
 
 
 def java_class_names(exception: Any) -> set[str]:
-    """Returns the names of the class of an exception of the JVM, and of the classes above it."""
+    """Returns the class names of a JVM exception and of its superclasses."""
     found, kind = set(), exception.getClass()
     while kind is not None:
         found.add(str(kind.getName()))
@@ -249,6 +249,6 @@ def java_class_names(exception: Any) -> set[str]:
 
 
 def java_message(error: Exception) -> str:
-    """What went wrong at the bottom of an error that may have come through the JVM, without the stack traces around it."""
+    """Returns the innermost message of an error that may come from the JVM, without stack traces."""
     causes = java_causes(error)
     return str(causes[-1].getMessage() or causes[-1].toString() if causes else error).strip()

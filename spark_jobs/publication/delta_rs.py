@@ -1,9 +1,9 @@
-"""One Delta table without a JVM: what it is now, and the one conditional Delta transaction that publishes into it.
+"""One Delta table without a JVM: its present state, and one conditional Delta transaction that publishes into it.
 
-The table is looked at through its log alone (:mod:`spark_jobs.publication.table_log`). The version of an app id is read and the
-transaction committed on *one* :class:`OpenTable`. An append is the create of the log's next version. If somebody else has created
-that version, the log is followed, and the append is repeated only where neither the app id's version nor the schema nor the
-protocol has changed since the table was opened. That is the compare-and-swap this design rests on.
+The table's state comes only from its log (:mod:`spark_jobs.publication.table_log`). The version of an app id is read and the
+transaction is committed on *one* :class:`OpenTable`. An append creates the log's next version. If another writer has created that
+version, the new commits are read. The append is repeated only if the app id's version, the schema and the protocol have not changed since
+the table was opened. This compare-and-swap is the base of the design.
 
 delta-rs makes the one transaction that needs the list of files, a replacement, and writes checkpoints of the log.
 """
@@ -65,41 +65,41 @@ _ENGINE = f"airflow-provider-spark-jobs/{installed_version('airflow-provider-spa
 _APPEND_TRIES = 15
 _LOGS_KEPT = 256
 _CHECKPOINT_INTERVAL = 100
-"""The commits between two checkpoints of a log, where the table does not say it; delta-rs has the same default."""
+"""Number of commits between two checkpoints of a log, if the table does not set it. delta-rs has the same default."""
 
 
 LARGE_FILE_BYTES = 64 * 2**20
-"""Files of deleted keys that are as large are not compacted again: so much is written anew at most, beside what has been added since."""
+"""Files of deleted keys of at least this size are not compacted again. This limits the bytes that a compaction rewrites."""
 _NOTHING_AFTERWARDS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _BREAKING_ROWS = re.compile(r"Invalid data found: (\d+) rows failed validation check")
 _FILES_KEPT_BY_DEFAULT = timedelta(weeks=1)
 
 
 STAGED, TABLE = "staged", "published"
-"""The names of the source and of the table in a ``MERGE``."""
+"""The names of source and table in a ``MERGE``."""
 
 
 @dataclass(frozen=True)
 class MergeStatement:
-    """A ``MERGE`` as delta-rs takes it."""
+    """A ``MERGE`` for delta-rs."""
 
     source: Any
-    """An Arrow table with at most one row of each key."""
+    """An Arrow table with at most one row per key."""
     same: str
-    """The condition on which a row of the source is that of a row of the table."""
+    """The condition that matches a row of the source with a row of the table."""
     delete_if: str | None
-    """The condition on which it deletes that row; None: never."""
+    """The condition for deleting the matched row. None: never."""
     update_if: str | None
-    """The condition on which it replaces that row; None: never."""
+    """The condition for replacing the matched row. None: never."""
     insert_if: str
-    """The condition on which it is added where the table has no row of its key."""
+    """The condition for adding a row without a match."""
     values: Mapping[str, str]
-    """What is written: by column an expression."""
+    """The expression that is written, by column."""
 
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What a table is; recorded at the cut and compared before publication."""
+    """The properties of a table. They are recorded at the cut and compared before publication."""
 
     uri: str
     table_id: str
@@ -109,7 +109,7 @@ class TableFacts:
 
 
 def data_files(uri: str) -> list[tuple[str, int]]:
-    """Returns the data files of the table at ``uri``: the path of each below the table, and its size in bytes.
+    """Returns the data files of the table at ``uri``: their paths below the table, and their sizes in bytes.
 
     Raises:
         NotFoundError: There is no table.
@@ -122,7 +122,7 @@ def data_files(uri: str) -> list[tuple[str, int]]:
 
 
 def rows_by_file(uri: str) -> dict[str, int]:
-    """Returns the rows of each data file of the table at ``uri``, those that were deleted from it since included.
+    """Returns the number of rows of each data file of the table at ``uri``, including rows that were deleted later.
 
     Raises:
         NotFoundError: There is no table.
@@ -135,10 +135,10 @@ def rows_by_file(uri: str) -> dict[str, int]:
 
 
 class OpenTable:
-    """A Delta table as it was when it was opened.
+    """The state of a Delta table when it was opened.
 
     Raises:
-        UnsupportedTableError: Its schema has a type that is not known here.
+        UnsupportedTableError: Its schema has an unknown type.
     """
 
     def __init__(self, uri: str, log: TableLog, state: TableState) -> None:
@@ -154,52 +154,52 @@ class OpenTable:
         )
 
     def transaction_version(self, app: AppId) -> CheckpointId | None:
-        """Returns the checkpoint that ``app`` has published last, None if none."""
+        """Returns the newest checkpoint that ``app`` has published, or None."""
         return self._state.apps.get(app)
 
     def incarnations(self, pipeline: PipelineUuid) -> list[IncarnationId]:
-        """Returns the incarnations of a pipeline that have published into the table, sorted; the table never forgets one."""
+        """Returns the incarnations of a pipeline that have published into the table, sorted. The table never forgets one."""
         return sorted({incarnation for app in self._state.apps if (incarnation := incarnation_of(app, pipeline))})
 
     def differs_only_in_rows(self, other: "OpenTable") -> bool:
-        """Whether two looks at a table found the same but for its rows."""
+        """Returns True if two states of a table differ only in their rows."""
         return self._state.differs_only_in_rows(other._state)
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
+        """Returns the names of the columns."""
         return [field["name"] for field in self._fields]
 
     def obstacles(self, publisher: Publisher, mode: SinkMode = SinkMode.APPEND) -> list[str]:
-        """What this table has that ``publisher`` cannot commit with, or that breaks exactly-once publication; empty if nothing.
+        """Returns the features of this table that ``publisher`` cannot commit with or that break exactly-once publication.
 
         Args:
-            publisher: Who is to commit.
-            mode: The sink's: a merge writes rows, and what else commits only adds and removes files.
+            publisher: Publisher that commits.
+            mode: Mode of the sink. A merge writes rows. All other commits only add and remove files.
         """
         identity = any(name.startswith("delta.identity.") for field in self._fields for name in field["metadata"])
         state = self._state
         found = obstacles(publisher, state.features, state.writer_version, state.configuration, identity=identity)
         if publisher is Publisher.DELTA_RS and mode.has_keys:
             found += merge_obstacles(self._fields, state.configuration)
-        # Spark's commit in a store is no compare-and-swap: it could replace a commit of somebody else. What has keys may need Spark.
+        # Spark's commit in a store is no compare-and-swap: it could replace another writer's commit. A sink with keys may need Spark.
         needs_spark = publisher is Publisher.SPARK or mode.has_keys
         return [*found, "its place in a store"] if needs_spark and is_in_store(self._uri) else found
 
     def allows_replacement(self) -> bool:
-        """Whether files may be removed from this table."""
+        """Returns True if files may be removed from this table."""
         return self._state.configuration.get("delta.appendOnly", "false").lower() != "true"
 
     @property
     def keeps_deleted_files(self) -> timedelta:
-        """How old a file has to be that the table does not name before a VACUUM deletes it."""
+        """Returns the age at which a VACUUM deletes a file that the table does not name."""
         given = self._state.configuration.get("delta.deletedFileRetentionDuration", "")
         with suppress(RejectedError):
             return timedelta(milliseconds=interval_ms(_no_interval, "retention", given.lower().removeprefix("interval ")))
         return _FILES_KEPT_BY_DEFAULT
 
     def commits(self) -> Iterator[list[Mapping[str, Any]]]:
-        """Returns all actions of the commits that the log still has, oldest first.
+        """Yields all actions of the commits that the log still has, oldest first.
 
         Raises:
             StorageError: The storage fails, or the log cannot be read.
@@ -208,16 +208,16 @@ class OpenTable:
 
     @property
     def file_count(self) -> int:
-        """About how many files the table has."""
+        """Returns the approximate number of files of the table."""
         return self._log.file_count
 
     def needs_checkpoint(self) -> bool:
-        """Whether so many commits follow the log's newest checkpoint that a reader should get another one."""
+        """Returns True if so many commits follow the log's newest checkpoint that a new one should be written."""
         interval = self._state.configuration.get("delta.checkpointInterval", "")
         return self._log.commits_since_checkpoint >= (int(interval) if interval.isdecimal() else _CHECKPOINT_INTERVAL)
 
     def write_checkpoint(self) -> None:
-        """Writes a checkpoint of the log and removes what has expired. Loads the list of all files of the table.
+        """Writes a checkpoint of the log and removes expired entries. Loads the list of all files of the table.
 
         Raises:
             StorageError: The storage fails, or delta-rs cannot read the table.
@@ -237,24 +237,24 @@ class OpenTable:
         *,
         replace: bool = False,
     ) -> None:
-        """Makes ``adds`` public in one Delta transaction that carries ``SetTransaction(app, version)``; durable on return.
+        """Makes ``adds`` public in one Delta transaction with ``SetTransaction(app, version)``; durable on return.
 
-        Conditional: succeeds only if neither ``app``'s version nor the schema nor the protocol has changed since this table was
-        opened. Rows that somebody else has appended since do not matter. To look at the table again or to commit more, open it again.
+        The commit succeeds only if ``app``'s version, the schema and the protocol have not changed since this table was opened. Rows that
+        others
+        have appended do not matter. To read the table or to commit again, open it again.
 
         Args:
-            adds: Delta's ``add`` actions. May be empty: the version advances all the same.
-            app: Whose version advances.
-            version: Its new version.
+            adds: Delta's ``add`` actions. May be empty; the version still advances.
+            app: App id whose version advances.
+            version: New version of the app id.
             commit_info: Written as JSON to ``userMetadata`` of the commit info.
-            replace: Remove all files that the table has, in the same transaction; then *any* commit since it was opened is a
-                conflict.
+            replace: Remove all present files in the same transaction. Then *any* commit since the table was opened is a conflict.
 
         Raises:
-            ConflictError: Somebody else was faster; nothing of this was committed.
-            UnsupportedTableError: The table needs more of a commit than is possible without a JVM. Nothing was committed.
-            OutcomeUnknownError: It may be public. Read :meth:`transaction_version` of a newly opened table.
-            StorageError: The storage failed, probably before the commit. Read back as well.
+            ConflictError: Another writer was faster. Nothing was committed.
+            UnsupportedTableError: The table needs a commit that is not possible without a JVM. Nothing was committed.
+            OutcomeUnknownError: The rows may be public. Read :meth:`transaction_version` of a newly opened table.
+            StorageError: The storage failed, probably before the commit. Read back in this case, too.
         """
         refuse_unsupported(self, Publisher.DELTA_RS)
         user_metadata = canonical(dict(commit_info)).decode()
@@ -265,20 +265,20 @@ class OpenTable:
             self._append(adds, advance, user_metadata)
 
     def change_columns(self, before: Mapping[str, Any], metadata: Mapping[str, Any], protocol: Mapping[str, Any]) -> None:
-        """Gives the table other columns in one conditional commit; durable on return.
+        """Changes the table's columns in one conditional commit. Durable on return.
 
         Args:
-            before: The table's metadata as the caller has seen it.
-            metadata: What it is to be; the table keeps its id.
-            protocol: What the columns need.
+            before: Metadata that the caller has seen.
+            metadata: New metadata. The table keeps its id.
+            protocol: Protocol that the columns need.
 
         Raises:
-            ConflictError: Somebody else has changed the table; nothing was committed.
-            OutcomeUnknownError: It may be done.
+            ConflictError: Another writer has changed the table. Nothing was committed.
+            OutcomeUnknownError: The change may be committed.
             StorageError: The storage failed.
         """
         if (before["id"], before["schemaString"]) != (self._state.table_id, self._state.schema_text):
-            raise _changed(self._uri, "it has other columns now")
+            raise _changed(self._uri, "its columns have changed")
         info = {
             "timestamp": int(time.time() * 1000),
             "operation": "CHANGE COLUMNS",
@@ -314,14 +314,14 @@ class OpenTable:
         raise _changed(self._uri, "another commit was faster")
 
     def merge(self, statement: MergeStatement, app: AppId, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
-        """Merges rows into the table in one Delta transaction that carries ``SetTransaction(app, version)``; durable on return.
+        """Merges rows into the table in one Delta transaction with ``SetTransaction(app, version)``. Durable on return.
 
         Any commit since the table was opened is a conflict. The other errors are those of :meth:`commit`.
 
         Args:
-            statement: The rows, and what becomes of them.
-            app: Whose version advances.
-            version: Its new version.
+            statement: The rows and the merge.
+            app: App id whose version advances.
+            version: New version of the app id.
             commit_info: Written as JSON to ``userMetadata`` of the commit info.
         """
         refuse_unsupported(self, Publisher.DELTA_RS, SinkMode.UPSERT)
@@ -332,7 +332,7 @@ class OpenTable:
             statement.same,
             source_alias=STAGED,
             target_alias=TABLE,
-            streamed_exec=False,  # else delta-rs reads every file of the table, whatever the keys are
+            streamed_exec=False,  # otherwise delta-rs reads every file of the table
             commit_properties=_commit_properties(advance, canonical(dict(commit_info)).decode()),
             post_commithook_properties=_NOTHING_AFTERWARDS,
         )
@@ -343,7 +343,7 @@ class OpenTable:
         merge = merge.when_not_matched_insert(dict(statement.values), statement.insert_if)
         with delta_errors(self._uri, reading=False):
             merge.execute()
-        if table.version() == self._state.version:  # delta-rs commits nothing where no row changes
+        if table.version() == self._state.version:  # delta-rs commits nothing if no row changes
             self.commit((), app, version, commit_info)
         else:
             self._log.sync_written(self._state.version + 1)
@@ -364,19 +364,19 @@ class OpenTable:
             )
 
     def _pinned(self) -> DeltaTable:
-        """Returns the table with its files, at the version that was looked at."""
+        """Returns the table with its files, at the version of this state."""
         with delta_errors(self._uri, reading=True):
             try:
                 table = delta_table(self._uri, self._state.version)
             except DeltaError as error:
-                raise _changed(self._uri, "the version that was looked at is gone") from error
+                raise _changed(self._uri, "the version that was read is missing") from error
         if str(table.metadata().id) != self._state.table_id:
-            raise _changed(self._uri, "it is another table now")
+            raise _changed(self._uri, "it was replaced by another table")
         return table
 
 
 class DeltaRsTransaction:
-    """A table as it was when it was opened, and the one transaction that can follow.
+    """The state of a table when it was opened, and the one transaction that can follow.
 
     See :class:`spark_jobs.publication.transactions.Transaction`.
     """
@@ -393,7 +393,7 @@ class DeltaRsTransaction:
         *,
         replace: bool,
     ) -> None:
-        """As the protocol says. A merge reads the rows of the table, so any commit since it was opened is a conflict."""
+        """Implements the protocol. A merge reads rows of the table, so any commit since it was opened is a conflict."""
         if cut.merge is None:
             self.table.commit((line["add"] for line in lines), self._app, version, commit_info, replace=replace)
             return
@@ -402,7 +402,6 @@ class DeltaRsTransaction:
         publish_merge(self.table, cut, list(lines), self._app, version, commit_info)
 
     def close(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
-        """As the protocol says."""
         self.table.commit((), self._app, version, commit_info)
 
 
@@ -410,10 +409,10 @@ class DeltaRsKeeper:
     """Keeps a table of deleted keys small. See :class:`spark_jobs.publication.deleted_keys.TableKeeper`."""
 
     def compact(self, uri: str) -> None:
-        """As the protocol says.
+        """Merges small files.
 
         Raises:
-            ConflictError: Somebody else was faster.
+            ConflictError: Another writer was faster.
             StorageError: The storage fails.
         """
         with delta_errors(uri, reading=True):
@@ -422,7 +421,7 @@ class DeltaRsKeeper:
             table.optimize.compact(target_size=LARGE_FILE_BYTES, post_commithook_properties=_NOTHING_AFTERWARDS)
 
     def checkpoint(self, uri: str) -> None:
-        """As the protocol says.
+        """Writes a checkpoint of the log.
 
         Raises:
             StorageError: The storage fails.
@@ -431,13 +430,13 @@ class DeltaRsKeeper:
 
 
 def open_table(uri: str, version: int | None = None) -> OpenTable:
-    """Opens a table at its newest, or at an older, Delta version.
+    """Opens a table at its newest Delta version or at an older one.
 
-    This process remembers the logs that it has read: opening a table again reads what was committed since.
+    The process caches the logs that it has read. Opening a table again only reads new commits.
 
     Raises:
-        NotFoundError: There is no table, or not this version (any more).
-        UnsupportedTableError: Its address or its schema is beyond what is possible without a JVM.
+        NotFoundError: There is no table, or the version does not exist any more.
+        UnsupportedTableError: Its address or its schema needs a JVM.
         StorageError: The storage fails.
     """
     log = log_of(uri)
@@ -446,7 +445,7 @@ def open_table(uri: str, version: int | None = None) -> OpenTable:
 
 @lru_cache(maxsize=_LOGS_KEPT)
 def log_of(uri: str) -> TableLog:
-    """Returns the log of a table: one object in this process, which remembers what it has read."""
+    """Returns the log of a table: one object per process, which caches what it has read."""
     return TableLog(table_files(uri).below(DELTA_LOG), uri)
 
 
@@ -458,10 +457,10 @@ def delta_table(uri: str, version: int | None = None) -> DeltaTable:
 
 
 def choose_publisher(table: OpenTable, mode: SinkMode) -> Publisher:
-    """Who is to publish into a table: delta-rs wherever it can.
+    """Returns the publisher for a table: delta-rs wherever possible.
 
     Raises:
-        UnsupportedTableError: Nobody can exactly once; names what the table has that does not allow it.
+        UnsupportedTableError: No publisher can publish into it exactly once. The error names the features that prevent it.
     """
     for publisher in candidates(mode):
         if not table.obstacles(publisher, mode):
@@ -471,10 +470,10 @@ def choose_publisher(table: OpenTable, mode: SinkMode) -> Publisher:
 
 
 def publisher_now(table: OpenTable, recorded: Publisher, mode: SinkMode) -> Publisher:
-    """Who is to publish into a table that may have been changed since its publisher was recorded.
+    """Returns the publisher for a table that may have been changed since its publisher was recorded.
 
     Raises:
-        UnsupportedTableError: As :func:`choose_publisher`.
+        UnsupportedTableError: No publisher can; see :func:`choose_publisher`.
     """
     return choose_publisher(table, mode) if table.obstacles(recorded, mode) else recorded
 
@@ -483,19 +482,19 @@ def check_publishable(uri: str, mode: SinkMode = SinkMode.APPEND) -> tuple[Table
     """Refuses a table that cannot be published into exactly once.
 
     Returns:
-        What the table is, and who is to publish into it.
+        The facts of the table, and its publisher.
 
     Raises:
-        UnsupportedTableError: Names what the table has that does not allow it.
+        UnsupportedTableError: A feature of the table prevents it. The error names it.
         NotFoundError: There is no table.
         StorageError: The storage fails.
     """
     table = open_table(uri)
     if mode.removes_rows and not table.allows_replacement():
         raise UnsupportedTableError(
-            f'Table {uri} has delta.appendOnly, and a sink with mode="{mode.value}" removes rows.',
+            f'Table {uri} has delta.appendOnly, but a sink with mode="{mode.value}" removes rows.',
             safe="Nothing was written.",
-            remedy='Take the property away, or declare mode="append" or "insert".',
+            remedy='Remove the property, or declare mode="append" or "insert".',
             table=uri,
             mode=mode.value,
         )
@@ -506,7 +505,7 @@ def refuse_unsupported(table: OpenTable, publisher: Publisher, mode: SinkMode = 
     """Refuses an open table that ``publisher`` cannot publish into exactly once, in a mode.
 
     Raises:
-        UnsupportedTableError: Names everything that the table has and that does not allow publication.
+        UnsupportedTableError: Features of the table prevent it. The error names all of them.
     """
     if found := table.obstacles(publisher, mode):
         without = " without a JVM" if publisher is Publisher.DELTA_RS else ""
@@ -524,7 +523,7 @@ def refuse_lossy(table_uri: str, add: Mapping[str, Any]) -> None:
     """Refuses an ``add`` that delta-rs would commit without a field that readers need.
 
     Raises:
-        UnsupportedTableError: Names the fields.
+        UnsupportedTableError: There are such fields. The error names them.
     """
     lost = [
         name
@@ -547,7 +546,7 @@ def _no_interval(problem: str, remedy: str, **evidence: Any) -> RejectedError:
 
 def _commit_properties(advance: Transaction, user_metadata: str) -> CommitProperties:
     return CommitProperties(
-        max_commit_retries=0,  # left to itself, delta-rs would keep the files of an append that it has not seen
+        max_commit_retries=0,  # a retry of delta-rs would keep the files of an append that it has not seen
         custom_metadata={"userMetadata": user_metadata},
         app_transactions=[advance],
     )
@@ -566,16 +565,16 @@ def _add_action(add: Mapping[str, Any]) -> AddAction:
 
 def _changed(uri: str, why: str) -> ConflictError:
     return ConflictError(
-        f"Somebody else has changed table {uri} since it was looked at: {why}.",
+        f"Another writer has changed table {uri} since it was read: {why}.",
         safe="Nothing was committed.",
-        remedy="Repeat: the table is looked at anew.",
+        remedy="Repeat: the table is read again.",
         table=uri,
     )
 
 
 @contextmanager
 def delta_errors(uri: str, *, reading: bool) -> Iterator[None]:
-    """The one place where an exception of delta-rs becomes an error of ours."""
+    """Translates exceptions of delta-rs into errors of this package."""
     try:
         yield
     except (DeltaError, OSError, ValueError, NotImplementedError) as error:
@@ -583,33 +582,33 @@ def delta_errors(uri: str, *, reading: bool) -> Iterator[None]:
 
 
 def translated(error: Exception, uri: str, *, reading: bool) -> StreamPipelineError:
-    """What an exception of delta-rs means.
+    """Returns the error of this package for an exception of delta-rs.
 
     Args:
-        error: As raised by delta-rs, which gives the operating system's error number only as text.
-        uri: The table.
-        reading: Whether the call could not have changed the table.
+        error: Exception of delta-rs. It contains the operating system's error number only as text.
+        uri: URI of the table.
+        reading: True if the call cannot have changed the table.
     """
     number = _OS_ERROR.search(str(error))
-    if breaking := _BREAKING_ROWS.search(str(error)):  # what follows there are values of these rows
+    if breaking := _BREAKING_ROWS.search(str(error)):  # the rest of the message contains values of these rows
         return UnsupportedTableError(
-            f"Table {uri} does not take {breaking.group(1)} of the staged rows: a column of theirs is null and must not be.",
+            f"Table {uri} does not accept {breaking.group(1)} of the staged rows: a NOT NULL column is null in them.",
             exists="The rows stay staged.",
             safe="Nothing was committed.",
-            remedy=f"Undo what has changed in the table and publish again, or {BEGIN_ANEW}.",
+            remedy=f"Undo the change of the table and publish again, or {BEGIN_ANEW}.",
             table=uri,
         )
     evidence = {"table": uri, "cause": f"{type(error).__name__}: {error}"}
     if isinstance(error, CommitFailedError) and not number:
         return ConflictError(
-            f"Somebody else has changed table {uri} since it was looked at: {error}",
+            f"Another writer has changed table {uri} since it was read: {error}",
             safe="Nothing was committed.",
-            remedy="Repeat: the table is looked at anew.",
+            remedy="Repeat: the table is read again.",
             **evidence,
         )
     if isinstance(error, TableNotFoundError | FileNotFoundError):
         return NotFoundError(
-            f"Table {uri} is not there.", remedy="Check the path, or start the pipeline: it makes the table.", **evidence
+            f"Table {uri} does not exist.", remedy="Check the path, or start the pipeline: it creates the table.", **evidence
         )
     if number or isinstance(error, OSError):
         kind = _KINDS.get(int(number.group(1)) if number else 0, StorageError)
@@ -620,9 +619,9 @@ def translated(error: Exception, uri: str, *, reading: bool) -> StreamPipelineEr
         )
     if isinstance(error, DeltaProtocolError | SchemaMismatchError):
         return UnsupportedTableError(
-            f"Table {uri} is not one that delta-rs understands: {error}",
+            f"Table {uri} cannot be read by delta-rs: {error}",
             safe="Nothing was written.",
-            remedy="Drop the table feature that is named, or use another table.",
+            remedy="Drop the named table feature, or use another table.",
             **evidence,
         )
     return StorageError(f"Table {uri} cannot be read: {error}", remedy="Check the table's log and repeat.", **evidence)

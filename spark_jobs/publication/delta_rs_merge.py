@@ -1,6 +1,6 @@
-"""Publications of sinks with keys by delta-rs: which it can make, and how it makes one.
+"""Publications of sinks with keys by delta-rs: decides which ones it can make, and makes them.
 
-Loaded only where one is due: it needs pyarrow, which takes an Airflow worker longer to load than a publication takes.
+Loaded only when one is due. It needs pyarrow, which takes an Airflow worker longer to load than a publication takes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,17 +18,17 @@ from spark_jobs.publication.merge_rows import RowOrder, insert, upsert
 from spark_jobs.publication.merge_source import MergeSource
 
 _FILES_MOST = 10_000
-"""To open a table with so many files takes delta-rs a few hundredths of a second."""
+"""Maximum number of files of a table. delta-rs opens such a table in a few hundredths of a second."""
 
 
 def why_spark(cut: SinkCut, table: OpenTable, lines: Sequence[Mapping[str, Any]], *, replace: bool) -> list[str]:
-    """Returns why a publication of a sink with keys is Spark's, although delta-rs can merge into its table; empty if it is not.
+    """Returns the reasons to leave a publication of a sink with keys to Spark although delta-rs can merge into its table.
 
     Args:
-        cut: The sink's cut.
-        table: Its table.
-        lines: The staged files.
-        replace: Whether the rows that the table has go.
+        cut: Cut of the sink.
+        table: Table of the sink.
+        lines: Staged files.
+        replace: True if the present rows of the table are removed.
 
     Raises:
         StorageError: The storage fails.
@@ -50,10 +50,10 @@ def publish_merge(
     version: CheckpointId,
     commit_info: Mapping[str, Any],
 ) -> None:
-    """Merges staged rows into a table in one Delta transaction that carries ``SetTransaction(app, version)``; durable on return.
+    """Merges staged rows into a table in one Delta transaction with ``SetTransaction(app, version)``. Durable on return.
 
-    Deletes are remembered before, in a transaction of their own; repeating either changes nothing. Any commit since the table was opened is
-    a conflict. The errors are those of :meth:`OpenTable.commit`.
+    Deletes are stored before, in their own transaction. Repeating either changes nothing. Any commit since the table was opened is a
+    conflict. The errors are those of :meth:`OpenTable.commit`.
     """
     if not lines:
         table.commit((), app, version, commit_info)
@@ -75,7 +75,7 @@ def publish_merge(
 
 
 def _too_large(rule: MergeCut, table: OpenTable, lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns that a publication reads and writes more than a process without Spark should, or nothing."""
+    """Returns the reason why a publication is too large for a process without Spark, or nothing."""
     if table.file_count > _FILES_MOST:
         return [f"the table has more than {_FILES_MOST} files"]
     size_bytes = sum(int(line["add"]["size"]) for line in lines)
@@ -89,7 +89,7 @@ def _too_large(rule: MergeCut, table: OpenTable, lines: Sequence[Mapping[str, An
 def _bury(
     tombstones: str, rows: pa.Table, order: RowOrder, app: AppId, version: CheckpointId, commit_info: Mapping[str, Any]
 ) -> None:
-    """Remembers the deletes among staged rows; without any it makes no version. Idempotent."""
+    """Stores the deletes among staged rows. Makes no version without deletes. Idempotent."""
     deletes = rows.filter(rows[order.deleted])
     graves = open_table(tombstones)
     if not len(deletes) or (graves.transaction_version(app) or 0) >= version:
@@ -105,7 +105,7 @@ def _bury(
 
 
 def _tombstones(uri: str, rows: pa.Table, order: RowOrder) -> pa.Table:
-    """Returns the deleted keys that a table remembers, with the names and types of staged rows."""
+    """Returns the stored deleted keys, with the names and types of staged rows."""
     schema = pa.schema([rows.schema.field(name) for name in (*order.keys, order.sequence)])
     spelled = {name.casefold(): name for name in open_table(uri).columns}
     columns = ", ".join('"' + spelled[name.casefold()].replace('"', '""') + '"' for name in schema.names)

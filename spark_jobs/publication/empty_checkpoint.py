@@ -1,7 +1,6 @@
-"""A Delta checkpoint without files: lets readers begin a log in its middle, such as a stage's private log.
+"""A Delta checkpoint without files. Readers can begin a log in its middle, such as a stage's private log.
 
-A batch reader sees nothing of what was before it. A stream that is past it reads only the versions after it, and takes schema and protocol
-from here.
+A batch reader sees no rows from before it. A stream beyond it reads only later versions, and takes schema and protocol from here.
 """
 
 from collections.abc import Mapping
@@ -9,11 +8,11 @@ from typing import Any
 
 
 def empty_checkpoint(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
-    """The bytes of a classic checkpoint that holds a table's protocol and metadata and names no file.
+    """Returns the bytes of a classic checkpoint with a table's protocol and metadata and without files.
 
     Args:
-        protocol: As in the log's ``protocol`` action.
-        metadata: As in its ``metaData`` action.
+        protocol: The log's ``protocol`` action.
+        metadata: Its ``metaData`` action.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""What is public: read back from the tables' own logs, never remembered."""
+"""Reads the public state back from the tables' own logs."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,24 +18,24 @@ from spark_jobs.storage.files import Files
 
 
 def published_checkpoints(manifest: Manifest) -> dict[SinkName, CheckpointId | None]:
-    """The checkpoint that each sink's table has reached in the manifest's incarnation, None where nothing is public.
+    """Returns the checkpoint that each sink's table has reached in the manifest's incarnation, or None.
 
-    :data:`~spark_jobs.publication.pending.CLOSED` where the incarnation was closed.
+    It is :data:`~spark_jobs.publication.pending.CLOSED` if the incarnation was closed.
 
     Raises:
-        NotFoundError: A table is not there.
+        NotFoundError: A table does not exist.
         StorageError: The storage fails.
     """
     return {sink: open_table(cut.table).transaction_version(cut.app) for sink, cut in manifest.sinks.items()}
 
 
 def version_with(cut: SinkCut, checkpoint: CheckpointId) -> int | None:
-    """The first Delta version of a sink's table in which ``checkpoint`` is public; None if it is not.
+    """Returns the first Delta version of a sink's table in which ``checkpoint`` is public, or None.
 
-    Where older log entries were cleaned it is the first version that can still be read.
+    If older log entries were cleaned, it is the first readable version.
 
     Raises:
-        NotFoundError: The table is not there.
+        NotFoundError: The table does not exist.
         StorageError: The storage fails.
     """
     found = _first_version(cut, checkpoint)
@@ -43,13 +43,13 @@ def version_with(cut: SinkCut, checkpoint: CheckpointId) -> int | None:
 
 
 def line_after(store: CheckpointStore, checkpoint: CheckpointId) -> Manifest | None:
-    """The head, where ``checkpoint`` was one before it that was public in every sink, and may so be discarded; None where it was not.
+    """Returns the head if ``checkpoint`` was an earlier one that was public in every sink and may be discarded; otherwise None.
 
-    The tables tell: all of them have reached it, and one has a transaction of that very number. An incarnation's app id carries only
-    the numbers of its own checkpoints; a higher one alone may be another incarnation's.
+    The tables show it: all of them have reached it, and one has a transaction of exactly that number. The app id of an incarnation only has
+    numbers of its own checkpoints. A higher number alone could come from another incarnation.
 
     Raises:
-        NotFoundError: A table is not there.
+        NotFoundError: A table does not exist.
         StorageError: The storage fails.
     """
     head = store.head()
@@ -60,12 +60,12 @@ def line_after(store: CheckpointStore, checkpoint: CheckpointId) -> Manifest | N
 
 
 def before_closing(table: OpenTable, app: AppId) -> OpenTable:
-    """The table as it was when the line of ``app`` was closed, just before; ``table`` itself where it is not closed.
+    """Returns the table just before the line of ``app`` was closed, or ``table`` if it is not closed.
 
-    What has published since is what has another version in ``table``.
+    App ids with another version in ``table`` have published since then.
 
     Raises:
-        NotFoundError: The log entries of then were cleaned: what had been published, nobody knows.
+        NotFoundError: The log entries of that time were cleaned. The published checkpoint is unknown.
         StorageError: The storage fails.
     """
     closed = _search(table, app, CLOSED)
@@ -74,14 +74,14 @@ def before_closing(table: OpenTable, app: AppId) -> OpenTable:
 
 @dataclass(frozen=True, eq=False)
 class ConsistentVersions(Mapping[SinkName, tuple[str, int]]):
-    """Per sink the table's URI and the Delta version right after one checkpoint became public.
+    """The table's URI and the Delta version right after one checkpoint became public, by sink.
 
     Args:
         checkpoint: The checkpoint.
-        versions: What the mapping has.
-        behind: The sinks whose tables show less than the others. Their stages were failing or slow when the checkpoint was cut, or are
-            fed by such stages; or their tables refused rows then, and were held. Of these the mapping has the version that
-            shows what the table has, or nothing. All other tables show the same prefix of each source that one stage reads.
+        versions: The entries of the mapping.
+        behind: The sinks whose tables show less than the others. Their stages, or stages upstream, were failing or slow at the cut, or
+            their tables refused rows and were held. The mapping has the version with the rows that such a table has, or no entry. All
+            other tables show the same prefix of each source that only one stage reads.
     """
 
     checkpoint: CheckpointId
@@ -99,10 +99,10 @@ class ConsistentVersions(Mapping[SinkName, tuple[str, int]]):
 
 
 def versions_with(manifest: Manifest) -> ConsistentVersions | None:
-    """Returns the versions right after a checkpoint became public; None unless each sink has one of its own, or was held.
+    """Returns the versions right after a checkpoint became public, or None unless each sink has its own or was held.
 
     Raises:
-        NotFoundError: A table is not there.
+        NotFoundError: A table does not exist.
         StorageError: The storage fails.
     """
     versions, held = dict[SinkName, tuple[str, int]](), set[SinkName]()
@@ -123,33 +123,33 @@ def versions_with(manifest: Manifest) -> ConsistentVersions | None:
 
 
 def is_shown(manifest: Manifest) -> bool:
-    """Returns whether every table shows a checkpoint in a version of its own.
+    """Returns True if every table has its own version for a checkpoint.
 
     Raises:
-        NotFoundError: A table is not there.
+        NotFoundError: A table does not exist.
         StorageError: The storage fails.
     """
     return bool(manifest.sinks) and all(_own_version(cut, manifest.checkpoint) is not None for cut in manifest.sinks.values())
 
 
 def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = None) -> ConsistentVersions:
-    """One consistent cut over all tables of a pipeline, as the Delta versions right after one checkpoint was published.
+    """Returns a consistent cut over all tables of a pipeline: the Delta versions right after one checkpoint was published.
 
-    Reading each table ``versionAsOf`` that version shows the rows of exactly this checkpoint and those before it, and whatever
+    Read each table with ``versionAsOf`` that version. It shows the rows of exactly this checkpoint and all earlier ones, and rows that
     others have appended until then. Tables that show less than the others are named.
 
     Args:
         home: The home, or its URL.
-        checkpoint: By default the newest one that is public in every sink.
+        checkpoint: Number of the checkpoint; by default the newest one that is public in every sink.
 
     Returns:
-        Per sink the table's URI and the Delta version; :attr:`ConsistentVersions.behind` has the sinks whose tables show less.
+        The table's URI and the Delta version by sink. :attr:`ConsistentVersions.behind` has the sinks whose tables show less.
 
     Raises:
         RejectedError: The checkpoint does not exist, is not public in every sink, or became public together with a later one; or
             none is public in every sink.
         CorruptDocumentError: The checkpoint's manifest cannot be used.
-        NotFoundError: A table is not there.
+        NotFoundError: A table does not exist.
     """
     files = open_home(home) if isinstance(home, str) else home
     store = CheckpointStore(files)
@@ -165,10 +165,10 @@ def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = Non
     lacking = [sink for sink, cut in manifest.sinks.items() if _own_version(cut, checkpoint) is None]
     staged = [sink for sink in lacking if _first_version(manifest.sinks[sink], checkpoint) is None]
     if staged:
-        exists, remedy = f"Its rows are staged only in {', '.join(staged)}.", _publishing(files, [manifest])
+        exists, remedy = f"Its rows are only staged in {', '.join(staged)}.", _publishing(files, [manifest])
     else:
         exists = "It became public together with a later one."
-        remedy = "Ask for the newest consistent versions: leave the checkpoint out."
+        remedy = "Leave the checkpoint out to get the newest consistent versions."
     raise RejectedError(
         f"Checkpoint {checkpoint} has no Delta version of its own in {', '.join(lacking) or 'any sink'}.",
         exists=exists,
@@ -180,31 +180,31 @@ def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = Non
 
 
 def _publishing(home: Files, newest_first: Iterable[Manifest]) -> str:
-    """Returns how the newest of these checkpoints becomes public that does not have to wait for the end of its round."""
+    """Returns a text that says how to publish the newest checkpoint that need not wait for the end of its round."""
     publishable = (each for each in newest_first if not any(is_unfinished(each, sink) for sink in each.sinks))
     if (found := next(publishable, None)) is not None:
         return f"Publish it: spark-jobs publish --home {quote(home.url)} --checkpoint {found.checkpoint}"
     return (
-        "Run the pipeline on: the rows become public once the round has ended, or is drained. See how far it is: "
+        "Run the pipeline on: the rows become public when the round has ended or is drained. To see its progress: "
         f"spark-jobs status --home {quote(home.url)}"
     )
 
 
 def _nothing_public(home: Files, manifests: Sequence[Manifest]) -> RejectedError:
-    """Says why there is no cut over all tables, and what makes one; ``manifests`` are the complete checkpoints, newest first."""
+    """Returns the error if there is no cut over all tables. ``manifests`` are the complete checkpoints, newest first."""
     url = home.url
     if manifests:
-        exists = f"The newest complete checkpoint is {manifests[0].checkpoint}; its rows, or some of them, are staged only."
+        exists = f"The newest complete checkpoint is {manifests[0].checkpoint}; some or all of its rows are only staged."
         remedy = _publishing(home, [each for each in manifests if each.incarnation == manifests[0].incarnation])
     elif Channel(home).pipeline() is not None:
         exists, remedy = (
-            "It has no complete checkpoint.",
-            f"Run the pipeline, and see how far it is: spark-jobs status --home {quote(url)}",
+            "The home has no complete checkpoint.",
+            f"Run the pipeline. To see its progress: spark-jobs status --home {quote(url)}",
         )
     else:
         exists, remedy = (
-            "It is not the home of a pipeline: it has no pipeline.json.",
-            "Check the path. The first 'spark-jobs run' makes a home.",
+            "The directory is not the home of a pipeline: it has no pipeline.json.",
+            "Check the path. The first 'spark-jobs run' creates a home.",
         )
     return RejectedError(
         f"No checkpoint of {url} is public in every sink.",
@@ -222,22 +222,22 @@ def _own_version(cut: SinkCut, checkpoint: CheckpointId) -> int | None:
 
 
 def _newest_version(cut: SinkCut) -> int | None:
-    """Returns the Delta version right after the newest checkpoint that the table has became public; None if it has none."""
+    """Returns the Delta version right after the table's newest checkpoint became public, or None if it has none."""
     reached = open_table(cut.table).transaction_version(cut.app)
     found = None if reached is None else _first_version(cut, reached)
     return None if found is None else found[0]
 
 
 def _first_version(cut: SinkCut, checkpoint: CheckpointId) -> tuple[int, CheckpointId] | None:
-    """The first Delta version that has reached ``checkpoint``, and what it has reached."""
+    """Returns the first Delta version that has reached ``checkpoint``, and the checkpoint that it has reached."""
     found = _search(open_table(cut.table), cut.app, checkpoint)
-    return None if found is None or found[1] == CLOSED else found  # closing an incarnation makes nothing of it public
+    return None if found is None or found[1] == CLOSED else found  # closing an incarnation publishes nothing
 
 
 def _search(latest: OpenTable, app: AppId, checkpoint: CheckpointId) -> tuple[int, CheckpointId] | None:
-    """The first version of a table in which ``app`` has reached ``checkpoint``, and what it has reached; None where it has not.
+    """Returns the first version of a table in which ``app`` has reached ``checkpoint``, with the reached one, or None.
 
-    An app id's version only grows, so this is a binary search; it begins near the end, where what is asked for usually is.
+    An app id's version only grows, so this is a binary search. It begins near the end, where the result usually is.
     """
 
     @cache
@@ -245,7 +245,7 @@ def _search(latest: OpenTable, app: AppId, checkpoint: CheckpointId) -> tuple[in
         try:
             return open_table(latest.facts.uri, version).transaction_version(app) or CheckpointId(0)
         except NotFoundError:
-            return CheckpointId(0)  # cleaned, so older than every version that still can be read
+            return CheckpointId(0)  # cleaned, so it is older than every readable version
 
     now = latest.transaction_version(app)
     if now is None or now < checkpoint:

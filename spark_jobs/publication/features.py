@@ -1,4 +1,4 @@
-"""Which tables can be published into exactly once, and by whom."""
+"""Decides which tables can be published into exactly once, and by which publisher."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -21,7 +21,7 @@ DELTA_RS_FEATURES = frozenset(
         "variantType-preview",
     }
 )
-"""The table features that delta-rs can commit with. Spark enforces them while it stages."""
+"""The table features that delta-rs can commit with. Spark enforces them when it stages rows."""
 
 SPARK_FEATURES = DELTA_RS_FEATURES | {
     "allowColumnDefaults",
@@ -40,13 +40,13 @@ SPARK_FEATURES = DELTA_RS_FEATURES | {
     "variantShredding",
     "variantShredding-preview",
 }
-"""The table features that Spark can commit with what was staged before: it adds what they need in the transaction itself."""
+"""The table features that Spark can commit staged files with. It adds what they need in the transaction."""
 
 _CONSTRAINT = "delta.constraints."
 _MAPPING_MODE = "delta.columnMapping.mode"
 _MAPPING = frozenset({"delta.columnMapping.id", "delta.columnMapping.physicalName"})
 _HAS_MEANING = re.compile(r"delta\.|__|CURRENT_DEFAULT|EXISTS_DEFAULT")
-"""The beginnings of what Delta and Spark note of a column; other notes are for people."""
+"""The prefixes of column metadata that have a meaning for Delta and Spark. All other metadata is for people."""
 _MERGED_TYPES = re.compile(
     r"boolean|byte|short|integer|long|float|double|string|binary|date|timestamp|timestamp_ntz|decimal\(\d+, ?\d+\)"
 )
@@ -59,14 +59,14 @@ _FEATURE_WRITER = 7
 def obstacles(
     publisher: Publisher, features: Collection[str], writer_version: int, configuration: Mapping[str, str], *, identity: bool
 ) -> list[str]:
-    """What a table has that ``publisher`` cannot commit with, or that breaks exactly-once publication; empty if nothing.
+    """Returns the features of a table that ``publisher`` cannot commit with or that break exactly-once publication.
 
     Args:
-        publisher: Who is to commit.
-        features: The table's reader and writer features.
-        writer_version: The protocol's.
-        configuration: The table's properties.
-        identity: Whether it has an identity column.
+        publisher: Publisher that commits.
+        features: Reader and writer features of the table.
+        writer_version: Writer version of the protocol.
+        configuration: Properties of the table.
+        identity: True if the table has an identity column.
     """
     committable = SPARK_FEATURES if publisher is Publisher.SPARK else DELTA_RS_FEATURES
     found = sorted(set(features) - committable)
@@ -80,13 +80,13 @@ def obstacles(
 
 
 def merge_obstacles(fields: Iterable[Mapping[str, Any]], configuration: Mapping[str, str]) -> list[str]:
-    """What a table has that delta-rs cannot merge rows into as Spark does; empty if nothing.
+    """Returns the features of a table for which a merge of delta-rs differs from Spark's.
 
-    A merge computes what the table says of its rows. Where that is an expression, it is Spark's.
+    A merge computes the table's generated columns and constraints. Only Spark can evaluate their expressions.
 
     Args:
-        fields: The table's columns, as Delta writes them.
-        configuration: The table's properties.
+        fields: Columns of the table in Delta's notation.
+        configuration: Properties of the table.
     """
     found = [name for name in sorted(configuration) if name.startswith(_CONSTRAINT)]
     if configuration.get(_MAPPING_MODE, "none").lower() not in ("none", "name"):
@@ -102,5 +102,5 @@ def merge_obstacles(fields: Iterable[Mapping[str, Any]], configuration: Mapping[
 
 
 def candidates(mode: SinkMode) -> tuple[Publisher, ...]:
-    """Who could publish a sink of this mode, best first. A history is made from the table's own rows, by Spark alone."""
+    """Returns the publishers for a sink mode, best first. Only Spark can publish a history, which is made from the table's own rows."""
     return (Publisher.SPARK,) if mode is SinkMode.HISTORY else (Publisher.DELTA_RS, Publisher.SPARK)

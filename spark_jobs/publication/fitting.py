@@ -1,7 +1,7 @@
-"""Decides whether rows that were staged for a table as it was fit the table as it is.
+"""Decides whether rows that were staged for an earlier shape of a table fit its present shape.
 
-Staged files name their columns as Delta's column mapping does (by *physical name*), so columns may have been renamed, dropped, added
-and moved since. What only the rows themselves can tell, such as whether they keep a new constraint, is returned as conditions.
+Staged files name their columns as Delta's column mapping does (by *physical name*). Columns may therefore be renamed, dropped, added and
+moved in between. Checks that need the rows themselves, such as new constraints, are returned as conditions.
 """
 
 import json
@@ -20,7 +20,7 @@ _GENERATED = "delta.generationExpression"
 _ICEBERG = "delta.enableIcebergCompat"
 _ABOUT_ROWS = (_CONSTRAINT, _MAPPING_MODE, _ICEBERG)
 _OTHER_FILES = "materializePartitionColumns"
-"""The feature with which data files hold the partition columns, too."""
+"""The feature with which data files also contain the partition columns."""
 _HARMLESS = frozenset({"delta.columnMapping.id", _PHYSICAL_NAME, "delta.columnMapping.nested.ids", _TYPE_CHANGES})
 _TEXT_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 _Field = Mapping[str, Any]
@@ -30,10 +30,10 @@ def shape(schema_text: str, partition_by: Iterable[str], configuration: Mapping[
     """Returns the shape of a table.
 
     Args:
-        schema_text: Delta's own JSON.
-        partition_by: The partition columns.
-        configuration: All properties.
-        features: The reader and writer features.
+        schema_text: Schema in Delta's JSON.
+        partition_by: Partition columns.
+        configuration: All properties of the table.
+        features: Reader and writer features.
     """
     kept = {name: value for name, value in configuration.items() if name.startswith(_ABOUT_ROWS)}
     return TableShape(
@@ -42,7 +42,7 @@ def shape(schema_text: str, partition_by: Iterable[str], configuration: Mapping[
 
 
 def misfits(staged: TableShape, table: TableShape) -> list[str]:
-    """Returns why files that were staged for one shape cannot be part of a table of another; empty if they can.
+    """Returns the reasons why files that were staged for one shape cannot be part of a table of another shape.
 
     Each reason is the end of a sentence that begins with the table.
     """
@@ -63,10 +63,10 @@ def misfits(staged: TableShape, table: TableShape) -> list[str]:
 
 
 def conditions(staged: TableShape, table: TableShape) -> dict[str, str]:
-    """Returns what the staged rows were not checked for while they were staged, and the table asks of its rows now.
+    """Returns the conditions that the table requires now and that were not checked when the rows were staged.
 
     Returns:
-        By name a SQL condition on the table's columns.
+        SQL conditions on the table's columns, by name.
     """
     known = {value for name, value in staged.configuration.items() if name.startswith(_CONSTRAINT)}
     found = {
@@ -88,9 +88,9 @@ def conditions(staged: TableShape, table: TableShape) -> dict[str, str]:
 
 
 def unreadable(before: TableShape, now: TableShape) -> list[str]:
-    """Returns why rows that a table got in one shape cannot be read in another; empty if they can.
+    """Returns the reasons why rows that a table got in one shape cannot be read in another.
 
-    Columns that are new, gone or renamed are no reason. Each reason is the end of a sentence that begins with the table.
+    New, missing or renamed columns are no reason. Each reason is the end of a sentence that begins with the table.
     """
     found = [*_changed_types(_fields(before), _fields(now), ""), *_partition_misfits(before, now)]
     if _mode(now) != _mode(before) and _mode(now) == "id":
@@ -99,12 +99,12 @@ def unreadable(before: TableShape, now: TableShape) -> list[str]:
 
 
 def misfits_of(staged: Sequence[TableShape], table: TableShape, merged_by: Iterable[str] | None) -> list[str]:
-    """Returns why rows that were staged for some shapes, oldest first, cannot become rows of a table; empty if they can.
+    """Returns the reasons why rows that were staged for some shapes cannot become rows of a table.
 
     Args:
-        staged: The shapes.
-        table: The table's.
-        merged_by: The columns that a MERGE finds and orders the rows of a key by; None where the staged files become the table's.
+        staged: Shapes of the staged rows, oldest first.
+        table: Shape of the table.
+        merged_by: Columns with which a MERGE finds and orders the rows of a key. None if the staged files become files of the table.
     """
     if merged_by is not None:
         partitions = [reason for each in staged for reason in _partition_misfits(each, table)]
@@ -113,29 +113,29 @@ def misfits_of(staged: Sequence[TableShape], table: TableShape, merged_by: Itera
 
 
 def conditions_of(staged: Iterable[TableShape], table: TableShape) -> dict[str, str]:
-    """Returns what the rows that were staged for some shapes may not have been checked for, as :func:`conditions` does."""
+    """Returns the conditions for rows that were staged for some shapes, as :func:`conditions` does."""
     return {name: condition for each in staged for name, condition in conditions(each, table).items()}
 
 
 @dataclass(frozen=True)
 class Renaming:
-    """The names that the columns of staged rows have in the table that they are merged into.
+    """The names of staged columns in the table that they are merged into.
 
-    ``columns`` has those that the table still has, by the name that they were staged under.
+    ``columns`` has the existing columns of the table by their staged name.
     """
 
     columns: Mapping[str, str]
     misfits: Sequence[str]
-    """Why the rows cannot be merged; each is the end of a sentence that begins with the table."""
+    """The reasons why the rows cannot be merged. Each is the end of a sentence that begins with the table."""
 
 
 def renaming(staged: Sequence[TableShape], table: TableShape, needed: Iterable[str]) -> Renaming:
-    """Returns how rows that were staged for some shapes, oldest first, are merged into a table.
+    """Returns the renaming for a merge of rows that were staged for some shapes into a table.
 
     Args:
-        staged: The shapes.
-        table: The table's.
-        needed: The columns that a MERGE looks at to find a key's row.
+        staged: Shapes of the staged rows, oldest first.
+        table: Shape of the table.
+        needed: Columns with which a MERGE finds the row of a key.
     """
     now = {_physical(field): field for field in _fields(table)}
     columns: dict[str, str] = {}
@@ -155,10 +155,10 @@ def renaming(staged: Sequence[TableShape], table: TableShape, needed: Iterable[s
 
 
 def _partition_misfits(staged: TableShape, table: TableShape) -> list[str]:
-    """Compares the partition columns. Rows that are merged depend on them, too: an empty text is null in a partition column."""
+    """Compares the partition columns. Merged rows depend on them, too: an empty text becomes null in a partition column."""
     if _physical_partitions(staged) == _physical_partitions(table):
         return []
-    return [f"is partitioned by {list(table.partition_by)}, and was by {list(staged.partition_by)}"]
+    return [f"is partitioned by {list(table.partition_by)}, and was partitioned by {list(staged.partition_by)}"]
 
 
 def _struct_misfits(before: Sequence[_Field], after: Sequence[_Field], path: str, *, mapped: bool) -> Iterator[str]:
@@ -193,7 +193,7 @@ def _field_misfits(old: _Field, new: _Field, path: str, *, mapped: bool) -> Iter
 
 
 def _type_misfits(old: Any, new: Any, where: str, changes: Sequence[_Field], inside: str, *, mapped: bool) -> Iterator[str]:
-    """Compares two types; ``inside`` is the way from the field into arrays and maps, as Delta's record of widened types has it."""
+    """Compares two types. ``inside`` is the path from the field into arrays and maps, as in Delta's record of widened types."""
     kinds = _kind(old), _kind(new)
     if kinds == ("struct", "struct"):
         yield from _struct_misfits(old["fields"], new["fields"], f"{where}.", mapped=mapped)
@@ -213,9 +213,9 @@ def _type_misfits(old: Any, new: Any, where: str, changes: Sequence[_Field], ins
 
 
 def _changed_types(before: Sequence[_Field], after: Sequence[_Field], path: str) -> Iterator[str]:
-    """Yields the columns that have another type, unless Delta has widened their type to it.
+    """Yields the columns whose type has changed in another way than by Delta's type widening.
 
-    Delta gives a column another name in data files where a write replaces the table's columns and the type is another one.
+    If a write replaces the table's columns and changes a type, Delta gives the column another name in data files.
     """
     known, now = {_physical(field) for field in before}, {_physical(field): field for field in after}
     anew = {field["name"].casefold(): field for physical, field in now.items() if physical not in known}
@@ -244,7 +244,7 @@ def _changed_type(old: Any, new: Any, where: str, changes: Sequence[_Field], ins
 
 
 def _widened(kind: Any, changes: Sequence[_Field], inside: str) -> Any:
-    """Returns the type that Delta has widened a type to since; the same type if it has not."""
+    """Returns the type after Delta's widenings of a type."""
     for change in changes:
         if change.get("fieldPath", "") == inside and change["fromType"] == kind:
             kind = change["toType"]
@@ -252,7 +252,7 @@ def _widened(kind: Any, changes: Sequence[_Field], inside: str) -> Any:
 
 
 def _renamed_inside(old: Any, new: Any, where: str) -> Iterator[str]:
-    """Yields the fields of structs that have another name: rows that are merged find them by name."""
+    """Yields the fields of structs with another name. A merge finds them by name."""
     kinds = _kind(old), _kind(new)
     if kinds == ("struct", "struct"):
         now = {_physical(field): field for field in new["fields"]}
@@ -288,7 +288,7 @@ def _fields(table: TableShape) -> list[_Field]:
 
 
 def _physical(field: _Field) -> str:
-    """Returns the name of a field in data files, in lower case: two names that differ only in case are one."""
+    """Returns the name of a field in data files in lower case. Names that differ only in case are equal."""
     return str(field["metadata"].get(_PHYSICAL_NAME, field["name"])).casefold()
 
 

@@ -1,7 +1,7 @@
-"""Tables with a hold: what they refuse, and how long the other tables are published without them.
+"""Tables with a hold: their refusals, and the time for which the other tables are published without them.
 
-Nothing is remembered: how long a table has refused its rows, and how much waits for it, follows from the checkpoints that it lacks. So a
-hold lasts as long whoever publishes, and across attempts.
+Nothing is stored. The time since which a table refuses rows and the amount that waits follow from the checkpoints that the table lacks. A
+hold therefore lasts equally long for every publisher, and across attempts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,18 +38,18 @@ _ENDS = (FencedError, NotFoundError)
 
 
 def may_heal(error: StreamPipelineError) -> bool:
-    """Returns whether a publication that has failed with ``error`` is worth another try: somebody may undo what the table refuses.
+    """Returns True if a publication that failed with ``error`` is worth another try, because the cause can be removed.
 
-    What is gone, damaged, or published by another incarnation does not come back.
+    Missing or damaged files and rows of another incarnation do not come back.
     """
     return isinstance(error, _MAY_HEAL) and not isinstance(error, _ENDS)
 
 
 def hold_ends(store: CheckpointStore, manifest: Manifest, sink: SinkName, now: datetime) -> datetime | None:
-    """Returns until when the other tables are published without one that refuses a checkpoint; None: they wait with it.
+    """Returns the time until which other tables are published without one that refuses a checkpoint. None: all wait.
 
     Raises:
-        StreamPipelineError: What the table lacks cannot be read, or can never become public.
+        StreamPipelineError: The missing checkpoints cannot be read, or can never become public.
     """
     limits, reached = manifest.sinks[sink].hold, _reached(manifest, sink)
     if limits is None:
@@ -80,23 +80,23 @@ def _fits(limits: HoldLimits, waiting: Sequence[Manifest], sink: SinkName, reach
 
 @dataclass
 class Holding:
-    """The tables that one publication goes on without.
+    """The tables that one publication leaves out.
 
     Args:
-        store: The home's checkpoints.
-        manifest: The checkpoint that is published.
-        allowed: Whether it may go on without any.
+        store: Checkpoints of the home.
+        manifest: Checkpoint that is published.
+        allowed: True if tables may be left out.
     """
 
     store: CheckpointStore
     manifest: Manifest
     allowed: bool
     refused: dict[SinkName, StreamPipelineError] = field(default_factory=dict)
-    """By sink what its table has refused the checkpoint with."""
+    """The error with which a table has refused the checkpoint, by sink."""
 
     @contextmanager
     def of(self, sink: SinkName) -> Iterator[None]:
-        """Lets an error say which sink it is about; takes it up if the publication goes on without that sink."""
+        """Adds the sink to an error. Suppresses the error if the publication goes on without that sink."""
         try:
             yield
         except StreamPipelineError as error:
@@ -109,4 +109,4 @@ class Holding:
         try:
             return hold_ends(self.store, self.manifest, sink, datetime.now(UTC)) is None
         except StreamPipelineError:
-            return True  # what the table has refused says more
+            return True  # the table's refusal is more precise

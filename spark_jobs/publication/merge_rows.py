@@ -1,9 +1,9 @@
-"""Merges by keys without a JVM: what staged rows make of a table, as one ``MERGE`` of delta-rs.
+"""Merges staged rows into a table by keys without a JVM, as one ``MERGE`` of delta-rs.
 
-The order of rows is that of :mod:`spark_jobs.publication.merges`, and so is the result. Staged rows are put in order here, in Arrow: of
-each key one is left. The ``MERGE`` compares it with the row of the table.
+Order and result of the rows are those of :mod:`spark_jobs.publication.merges`. Arrow orders the staged rows here and leaves one row per
+key. The ``MERGE`` compares it with the row of the table.
 
-Spark's order differs from Arrow's and from delta-rs' in one thing: to Spark all NaN are one value, and so are 0.0 and -0.0.
+Spark's order differs in one point from those of Arrow and delta-rs: in Spark all NaN are equal, and so are 0.0 and -0.0.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,10 +26,10 @@ class RowOrder:
     """The total order of the rows of a key.
 
     Args:
-        keys: The columns that identify a row.
-        sequence: The column that orders the rows of a key: ``sequence_by``, or the batch of a row.
-        deleted: The column that says whether a row deletes its key.
-        ties: The columns that settle a tie, in this order.
+        keys: Columns that identify a row.
+        sequence: Column that orders the rows of a key: ``sequence_by``, or the batch of a row.
+        deleted: Column that is true if a row deletes its key.
+        ties: Columns that break a tie, in this order.
     """
 
     keys: tuple[str, ...]
@@ -39,7 +39,7 @@ class RowOrder:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that order the rows of a key, the one that counts most first."""
+        """Returns the columns that order the rows of a key, the most significant first."""
         return (self.sequence, self.deleted, *self.ties)
 
     def greatest(self, rows: pa.Table) -> pa.Table:
@@ -51,11 +51,11 @@ class RowOrder:
         return self._one_of_each_key(rows, "min")
 
     def risen(self, rows: pa.Table, tombstones: pa.Table) -> pa.Table:
-        """Returns the rows whose key was not deleted at the same time or later.
+        """Returns the rows whose keys were not deleted at the same time or later.
 
         Args:
-            rows: At most one of each key.
-            tombstones: The deleted keys, each with the highest :attr:`sequence` of its deletes.
+            rows: At most one row per key.
+            tombstones: Deleted keys, each with the highest :attr:`sequence` of its deletes.
         """
         number = unused("number", rows.schema.names)
         wanted = [*self.keys, self.sequence]
@@ -80,11 +80,11 @@ class RowOrder:
 
 
 def _sortable(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    """Returns columns that Arrow sorts as Spark sorts the columns ``names``."""
+    """Yields columns that Arrow sorts as Spark sorts the columns ``names``."""
     for number, name in enumerate(names):
         column = _one_zero(rows[name])
         yield f"{number} is there", column.is_valid()  # null comes first
-        if pa.types.is_floating(column.type):  # Arrow puts NaN beside null
+        if pa.types.is_floating(column.type):  # Arrow sorts NaN next to null
             nan = pc.is_nan(column)
             yield f"{number} is NaN", nan
             column = pc.if_else(nan, pa.scalar(0, column.type), column)
@@ -92,20 +92,20 @@ def _sortable(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Ch
 
 
 def _one_zero(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns a column in which all NaN have the same bytes, and all zeros."""
+    """Returns a column in which all NaN have the same bytes, and all zeros, too."""
     if not pa.types.is_floating(column.type):
         return column
     return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), pc.add(column, pa.scalar(0, column.type)))
 
 
 def upsert(rows: pa.Table, order: RowOrder, written: Sequence[str], *, compared: bool) -> MergeStatement:
-    """Returns the ``MERGE`` after which the table has the greater one of its row and the staged row of each key.
+    """Returns the ``MERGE`` that leaves the greater one of the table's row and the staged row of each key.
 
     Args:
-        rows: At most one of each key, with the table's names and types.
-        order: The order of the rows of a key.
-        written: The columns that are written.
-        compared: Whether the row of the table may be the greater one. Else all that is staged is newer.
+        rows: At most one row per key, with the table's names and types.
+        order: Order of the rows of a key.
+        written: Columns to write.
+        compared: True if the row of the table may be the greater one. False: all staged rows are newer.
     """
     source = _Source(rows)
     same, deleted = source.same(order.keys), _of(STAGED, order.deleted)
@@ -130,31 +130,31 @@ def insert(rows: pa.Table, order: RowOrder, written: Sequence[str]) -> MergeStat
 
 
 class _Source:
-    """The source of a ``MERGE``: rows, and helper columns for what delta-rs does not compare as Spark does."""
+    """The source of a ``MERGE``: rows, and helper columns for values that delta-rs compares differently from Spark."""
 
     def __init__(self, rows: pa.Table) -> None:
         self.rows = rows
 
     def same(self, keys: Sequence[str]) -> str:
-        """Returns the condition on which a row of the source and one of the table have the same keys."""
+        """Returns the condition that a row of the source and a row of the table have the same keys."""
         return " AND ".join(map(self._same, keys))
 
     def _same(self, key: str) -> str:
-        """Null is a value like any other. delta-rs would not join by ``IS NOT DISTINCT FROM``: it would compare each row with each."""
+        """Returns the condition for one key. Null equals null. delta-rs would compare all pairs of rows for ``IS NOT DISTINCT FROM``."""
         column, theirs = self.rows[key], _of(TABLE, key)
         if not column.null_count and not pa.types.is_floating(column.type):
-            return f"{theirs} = {_of(STAGED, key)}"  # no expression: files that have no such key are not read
+            return f"{theirs} = {_of(STAGED, key)}"  # without an expression, delta-rs skips files without such a key
         sql, value = _filler(column.type)
         filled = self._add(pc.coalesce(_one_zero(column), pa.scalar(value, column.type)))
         absent = self._add(column.is_null())
         return f"coalesce({_one_zero_sql(theirs, column.type)}, {sql}) = {filled} AND ({theirs} IS NULL) = {absent}"
 
     def after(self, order: RowOrder) -> str:
-        """Returns the condition on which a row of the source comes after that of the table, which deletes nothing."""
+        """Returns the condition that a row of the source comes after a row of the table, which is not a delete."""
         return f"CASE {' '.join(map(self._decides, order.columns, repeat(order.deleted)))} ELSE false END"
 
     def _decides(self, name: str, deleted: str) -> str:
-        """Returns the branch for the pairs of rows that differ in a column, and in none before it. Null comes first."""
+        """Returns the branch for pairs of rows whose first difference is in this column. Null comes first."""
         ours, theirs = _of(STAGED, name), _of(TABLE, name)
         if name == deleted:
             return f"WHEN {ours} THEN true"
@@ -170,7 +170,7 @@ class _Source:
 
 
 def _one_zero_sql(value: str, kind: pa.DataType) -> str:
-    """Returns an expression for a value of the table in which all NaN have the same bytes, and all zeros."""
+    """Returns an expression for a value of the table in which all NaN have the same bytes, and all zeros, too."""
     if not pa.types.is_floating(kind):
         return value
     name = "REAL" if kind == pa.float32() else "DOUBLE"
@@ -179,7 +179,7 @@ def _one_zero_sql(value: str, kind: pa.DataType) -> str:
 
 
 def _filler(kind: pa.DataType) -> tuple[str, Any]:
-    """Returns some value of a type, as SQL has it and as Python has it."""
+    """Returns any value of a type, in SQL and in Python."""
     if pa.types.is_timestamp(kind):
         zone = f'Some("{kind.tz}")' if kind.tz else "None"
         return f"arrow_cast('1970-01-01T00:00:00', 'Timestamp(Microsecond, {zone})')", datetime(

@@ -1,4 +1,4 @@
-"""The staged rows of a sink with keys, read without Spark: with the names and types of the table that they are merged into."""
+"""Reads the staged rows of a sink with keys without Spark, with the names and types of the table that they are merged into."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,13 +28,13 @@ _Field = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MergeSource:
-    """How the staged rows of a publication are read.
+    """The reader of a publication's staged rows.
 
     Args:
-        cut: The sink's cut; its ``staged_for`` has the shapes of all rows of the publication.
-        rule: Its rule.
-        staged: The shape of the table whose files the staged files are.
-        table: The shape of the table that they are merged into.
+        cut: Cut of the sink. Its ``staged_for`` has the shapes of all rows of the publication.
+        rule: Merge rule of the cut.
+        staged: Shape of the table with the staged files.
+        table: Shape of the table to merge into.
     """
 
     cut: SinkCut
@@ -43,7 +43,7 @@ class MergeSource:
     table: TableShape
 
     def obstacles(self) -> list[str]:
-        """Returns why only Spark can read these rows as they are meant; empty if it is not needed."""
+        """Returns the reasons why only Spark can read these rows correctly."""
         found = [
             f"column {name} was staged as {source['type']}"
             for name, sources in self._sources.items()
@@ -51,17 +51,17 @@ class MergeSource:
             if source["type"] != self._fields[name]["type"]
         ]
         if self.rule.apply_as_deletes is not None and self._condition is None:
-            found.append(f"apply_as_deletes={self.rule.apply_as_deletes!r} is Spark's to evaluate")
+            found.append(f"apply_as_deletes={self.rule.apply_as_deletes!r} can only be evaluated by Spark")
         return found
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The columns of the table that the rows have a value for."""
+        """Returns the columns of the table that the rows have a value for."""
         return tuple(self._sources)
 
     @cached_property
     def order(self) -> RowOrder:
-        """The order of the rows of a key."""
+        """Returns the order of the rows of a key."""
         keys = tuple(map(self._named, self.rule.keys))
         sequence = self.batch if self.rule.sequence_by is None else self._named(self.rule.sequence_by)
         ties = sorted(name for name in self.written if name not in (*keys, sequence))
@@ -69,22 +69,22 @@ class MergeSource:
 
     @property
     def is_compared(self) -> bool:
-        """Whether a row of the table may come after a staged one."""
+        """Returns True if a row of the table may come after a staged one."""
         return self.rule.sequence_by is not None
 
     @property
     def adds_only(self) -> bool:
-        """Whether rows of the table stay as they are."""
+        """Returns True if rows of the table stay unchanged."""
         return self.cut.mode is SinkMode.INSERT
 
     @cached_property
     def batch(self) -> str:
-        """The column that holds the batch of a row."""
+        """Returns the name of the column with the batch of a row."""
         return unused("__batch", self._taken)
 
     @cached_property
     def deleted(self) -> str:
-        """The column that says whether a row deletes its key."""
+        """Returns the name of the column that is true if a row deletes its key."""
         return unused("__deleted", self._taken)
 
     def read(self, lines: Iterable[Mapping[str, Any]]) -> pa.Table:
@@ -115,7 +115,7 @@ class MergeSource:
         return pa.Table.from_arrays([*columns, batches, deletes], schema=self._schema)
 
     def _column(self, stored: pa.Table, field: _Field) -> pa.ChunkedArray:
-        """Returns a column of a staged file; null in a file that is older than the column, and of the newest type."""
+        """Returns a column of a staged file in its newest type; null if the file is older than the column."""
         kind = _arrow_type(field)
         name = field["metadata"].get(_PHYSICAL_NAME, field["name"])
         if name not in stored.schema.names:
@@ -136,7 +136,7 @@ class MergeSource:
 
     @cached_property
     def _sources(self) -> dict[str, list[_Field]]:
-        """By column of the table those of the staged rows that are for it: several where it was renamed in between."""
+        """Returns the staged columns for each column of the table: several if it was renamed in between."""
         names = renaming(self.cut.staged_for or (self.table,), self.table, self.rule.compared).columns
         found: dict[str, list[_Field]] = {}
         for field in _fields(self.staged):
@@ -147,12 +147,12 @@ class MergeSource:
 
     @cached_property
     def _plain_fields(self) -> dict[str, _Field]:
-        """The staged columns whose types are not made of others."""
+        """Returns the staged columns with simple types."""
         return {field["name"]: field for field in _fields(self.staged) if isinstance(field["type"], str)}
 
     @cached_property
     def _staged_fields(self) -> dict[str, _Field]:
-        """The staged columns that are read: for a column of the table, or for the condition."""
+        """Returns the staged columns to read, for columns of the table or for the condition."""
         wanted = {field["name"] for sources in self._sources.values() for field in sources}
         if self._condition is not None:
             wanted |= self._condition.columns
@@ -167,7 +167,7 @@ class MergeSource:
         return [field["name"] for shape in (self.staged, self.table) for field in _fields(shape)]
 
     def _named(self, name: str) -> str:
-        """Returns a column as the table spells it."""
+        """Returns a column in the table's spelling."""
         return next(column for column in self.written if column.casefold() == name.casefold())
 
 

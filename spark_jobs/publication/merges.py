@@ -1,13 +1,13 @@
-"""Merges by keys: what the staged rows of a publication make of a table's rows, and the MERGE that does it.
+"""Merges staged rows into a table by keys with Spark's MERGE.
 
-The staged rows of a key are put into one total order: by ``sequence_by``, then deletes after rows, then by the other columns. What comes of
-them depends on the set of rows alone: neither their order, nor how they came in batches and checkpoints, nor a repetition changes it.
-Without ``sequence_by`` the batch takes its place, and what is published is always older than what is not.
+The staged rows of a key have one total order: by ``sequence_by``, then deletes after rows, then by the other columns. The result depends
+only on the set of rows. Neither their order, nor their distribution over batches and checkpoints, nor a repetition changes it. Without
+``sequence_by`` the batch takes its place, and public rows are always older than staged ones.
 
-The three modes differ in what of this order becomes rows: the greatest row (:class:`Upsert`), the least row of a key that the table does
-not have (:class:`Insert`), or all rows, each as a version (:class:`History`).
+The three modes differ in the rows that they take from this order: the greatest row (:class:`Upsert`), the least row of a key that the
+table does not have (:class:`Insert`), or all rows, each as a version (:class:`History`).
 
-Needs Spark: loaded by name, by :mod:`spark_jobs.publication.publisher`.
+Needs Spark. :mod:`spark_jobs.publication.publisher` loads it by name.
 """
 
 from abc import ABC, abstractmethod
@@ -31,15 +31,15 @@ _STAGED, _TABLE = "staged", "published"
 
 @dataclass(frozen=True)
 class KeyedMerge(ABC):
-    """The rows of one publication and how they go into a table.
+    """The merge of one publication's rows into a table.
 
     Args:
-        rule: As the manifest records it.
+        rule: Merge rule of the manifest.
         events: All staged rows.
-        batch: The column of ``events`` that holds the batch of a row; none of the stage's.
-        replace: Whether the rows that the table has go.
-        schema: The table's columns.
-        names: By staged column (in lower case) the table's that it is for. Others are not in the table any more.
+        batch: Column of ``events`` with the batch of a row. It is not a column of the stage.
+        replace: True if the present rows of the table are removed.
+        schema: Columns of the table.
+        names: Column of the table by staged column (in lower case). Other columns are not in the table any more.
     """
 
     rule: MergeCut
@@ -50,7 +50,7 @@ class KeyedMerge(ABC):
     names: Mapping[str, str]
 
     def bury(self, tombstones: DeltaTable) -> None:
-        """Remembers the deletes among the staged rows; without any it makes no version. Idempotent."""
+        """Stores the deletes among the staged rows. Makes no version without deletes. Idempotent."""
         if not self.replace and self._dead().isEmpty():
             return
         sequence = self._sequence()
@@ -62,7 +62,7 @@ class KeyedMerge(ABC):
         (merge.whenNotMatchedBySourceDelete() if self.replace else merge).execute()
 
     def merge_into(self, table: DeltaTable, tombstones: DataFrame | None) -> None:
-        """Makes the table what the staged rows make of it, after the deletes among them were buried."""
+        """Merges the staged rows into the table, after their deletes were stored."""
         values, deleted = _values(self._written), _of(_STAGED, self._deleted)
         merge = table.alias(_TABLE).merge(self._changes(table, tombstones).alias(_STAGED), self._same(self._found_by))
         wins = F.lit(True) if self.replace else self._wins()
@@ -73,35 +73,35 @@ class KeyedMerge(ABC):
 
     @abstractmethod
     def _changes(self, table: DeltaTable, tombstones: DataFrame | None) -> DataFrame:
-        """Returns the rows that the MERGE writes or deletes: at most one for each row of the table, marked as deleting or not."""
+        """Returns the rows that the MERGE writes or deletes, at most one per row of the table, marked as deleting or not."""
 
     @abstractmethod
     def _wins(self) -> Column | None:
-        """Returns the condition on which a changed row replaces the row of the table that it matches; None if it never does."""
+        """Returns the condition for replacing the matched row of the table by a changed row, or None if it is never replaced."""
 
     @property
     def _found_by(self) -> tuple[str, ...]:
-        """The columns by which the MERGE finds the row of the table."""
+        """Returns the columns with which the MERGE finds the row of the table."""
         return self.rule.keys
 
     @property
     def _remembered_by(self) -> tuple[str, ...]:
-        """The columns by which a delete is remembered; of two with the same values the later one."""
+        """Returns the columns that identify a stored delete. Of two deletes with the same values the later one is stored."""
         return self.rule.keys
 
     @cached_property
     def _columns(self) -> list[str]:
-        """The table's columns that the staged rows have a value for."""
+        """Returns the columns of the table that the staged rows have a value for."""
         return [name for name in self.schema.names if name.casefold() in self._sources]
 
     @property
     def _written(self) -> list[str]:
-        """The columns that the MERGE writes."""
+        """Returns the columns that the MERGE writes."""
         return self._columns
 
     @cached_property
     def _sources(self) -> dict[str, list[str]]:
-        """By column of the table (in lower case) those of the staged rows that are for it: several where it was renamed in between."""
+        """Returns the staged columns for each column of the table (in lower case): several if it was renamed in between."""
         found: dict[str, list[str]] = {}
         for name in self.events.columns:
             if name != self.batch and (target := self.names.get(name.casefold())):
@@ -110,12 +110,12 @@ class KeyedMerge(ABC):
 
     @cached_property
     def _deleted(self) -> str:
-        """The column that says whether a row deletes its key."""
+        """Returns the name of the column that is true if a row deletes its key."""
         return self._unused("__deleted")
 
     @cached_property
     def _marked(self) -> DataFrame:
-        """All staged rows with the table's names and types, marked as deleting or not."""
+        """Returns all staged rows with the table's names and types, marked as deleting or not."""
         condition = self.rule.apply_as_deletes
         deleted = F.coalesce(F.expr(condition), F.lit(False)) if condition else F.lit(False)
         values = [F.coalesce(*map(_quoted, self._sources[name.casefold()])).alias(name) for name in self._columns]
@@ -127,18 +127,18 @@ class KeyedMerge(ABC):
 
     @property
     def _order(self) -> Column:
-        """Where a staged row comes among those of its key."""
+        """Returns the position of a staged row among those of its key."""
         return F.struct(_quoted(self.rule.sequence_by or self.batch), _quoted(self._deleted), *map(_quoted, self._ties()))
 
     def _one_of_each_key(self, choose: Callable[[Column, Column], Column]) -> DataFrame:
-        """Returns one staged row of each key, chosen by the order of its rows."""
+        """Returns one staged row per key, chosen by the order of its rows."""
         chosen = self._unused("chosen")
         whole = F.struct(*map(_quoted, [*self._columns, self._deleted]))
         grouped = self._marked.groupBy(*self._keys())
         return grouped.agg(choose(whole, self._order).alias(chosen)).select(f"{chosen}.*")
 
     def _deletes(self) -> DataFrame:
-        """Returns the deletes to remember: also those that do not win, because a row from between two deletes may still come."""
+        """Returns the deletes to store, including those that do not win: a row between two deletes may still come."""
         sequence, last = self._sequence(), self._unused("last")
         latest = F.max(F.struct(_quoted(sequence).alias(sequence))).alias(last)
         grouped = self._dead().groupBy(*map(_quoted, self._remembered_by)).agg(latest)
@@ -156,7 +156,7 @@ class KeyedMerge(ABC):
         return [_quoted(key) for key in self.rule.keys]
 
     def _ties(self) -> list[str]:
-        """Returns the columns that settle a tie, sorted by name: the order of a table's columns may change."""
+        """Returns the columns that break a tie, sorted by name, because the order of a table's columns may change."""
         settled = {name.casefold() for name in (*self.rule.keys, self.rule.sequence_by or self.batch)}
         fields = (self.schema[name] for name in self._columns)
         return sorted(f.name for f in fields if f.name.casefold() not in settled and has_order(f.dataType))
@@ -171,14 +171,14 @@ class KeyedMerge(ABC):
 
 
 class Upsert(KeyedMerge):
-    """The greatest row of each key, within what is staged, against the table and against the tombstones."""
+    """Keeps the greatest row of each key among staged rows, table and stored deletes."""
 
     def _changes(self, table: DeltaTable, tombstones: DataFrame | None) -> DataFrame:
         rows = self._one_of_each_key(F.max_by)
         return rows if tombstones is None else self._risen(rows, tombstones)
 
     def _risen(self, rows: DataFrame, tombstones: DataFrame) -> DataFrame:
-        """Returns the rows whose key was not deleted at the same time or later."""
+        """Returns the rows whose keys were not deleted at the same time or later."""
         sequence = self._sequence()
         buried = ~_after(F.struct(_of(_STAGED, sequence)), F.struct(_of(_TABLE, sequence)))
         matching = self._same(self.rule.keys) & ~_of(_STAGED, self._deleted) & buried
@@ -194,7 +194,7 @@ class Upsert(KeyedMerge):
 
 
 class Insert(KeyedMerge):
-    """The least row of each key that the table does not have."""
+    """Adds the least row of each key that the table does not have."""
 
     def _changes(self, table: DeltaTable, tombstones: DataFrame | None) -> DataFrame:
         return self._one_of_each_key(F.min_by)
@@ -204,13 +204,13 @@ class Insert(KeyedMerge):
 
 
 class History(KeyedMerge):
-    """All rows of each key, one for each ``sequence_by``: each is valid until the next one, or until the next delete.
+    """Keeps all rows of each key, one per ``sequence_by``. Each is valid until the next one, or until the next delete.
 
-    The table tells what was merged before: each version begins with a change, and one that ends where no other begins ends with a delete.
-    The tombstones have all deletes, also those that end no version. So the versions of a key that changes are made again from all its
+    The table contains the earlier changes: each version begins with a change, and a version whose end is not the beginning of another ends
+    with a delete. The stored deletes include those that end no version. So the versions of a changed key are computed again from all its
     changes.
 
-    The table is read by the MERGE itself, in whose transaction both reads of it see one version.
+    The MERGE itself reads the table: in its transaction both reads see one version.
     """
 
     @property
@@ -231,12 +231,12 @@ class History(KeyedMerge):
 
     @cached_property
     def _stored(self) -> str:
-        """The column that says whether the table has a row, as it is."""
+        """Returns the name of the column that is true if the table has exactly this row."""
         return self._unused("__stored")
 
     @cached_property
     def _before(self) -> tuple[str, str]:
-        """The columns that hold the end of a stored version and whether it was current."""
+        """Returns the names of the columns with the stored end of a version and its stored mark as current."""
         return self._unused("__was_end"), self._unused("__was_current")
 
     def _changes(self, table: DeltaTable, tombstones: DataFrame | None) -> DataFrame:
@@ -258,7 +258,7 @@ class History(KeyedMerge):
         return self._unlike_the_table(self._one_at_a_time(changes))
 
     def _published(self, table: DataFrame, touched: DataFrame) -> DataFrame:
-        """Returns the changes of some keys that the table tells of: its versions, and the deletes that have ended a version."""
+        """Returns the changes of some keys that the table contains: its versions, and the deletes that ended a version."""
         start, end, current = self.rule.version_columns
         was_end, was_current = self._before
         stored = [
@@ -276,7 +276,7 @@ class History(KeyedMerge):
         return events.withColumns({start: at, self._stored: ~deleted})
 
     def _one_at_a_time(self, changes: DataFrame) -> DataFrame:
-        """Returns the greatest change of each key at each time. Its column :attr:`_occupied` says whether the table has a row there."""
+        """Returns the greatest change of each key at each time. Its column :attr:`_occupied` is true if the table has a row there."""
         chosen = self._unused("chosen")
         whole = F.struct(*map(_quoted, changes.columns))
         order = F.struct(*map(_quoted, [self._deleted, *self._ties(), self._stored]))
@@ -285,7 +285,7 @@ class History(KeyedMerge):
         return grouped.agg(F.max_by(whole, order).alias(chosen), occupied).select(f"{chosen}.*", _quoted(self._occupied))
 
     def _unlike_the_table(self, changes: DataFrame) -> DataFrame:
-        """Returns the versions that the table lacks or has otherwise, and, marked as deleted, its rows that are no versions any more."""
+        """Returns versions that are missing or different in the table, and, marked as deleted, its rows that are not versions any more."""
         _, end, current = self.rule.version_columns
         ended = changes.withColumn(end, F.lead(_quoted(self._start)).over(self._turns))
         versions = ended.withColumn(current, _quoted(end).isNull())
@@ -305,7 +305,7 @@ class History(KeyedMerge):
 
     @property
     def _turns(self) -> WindowSpec:
-        """The changes of a key, one after the other; null comes first."""
+        """Returns the window over the changes of a key in order; null comes first."""
         return Window.partitionBy(*self._keys()).orderBy(_quoted(self._start).asc_nulls_first())
 
     def _of_keys(self, rows: DataFrame, keys: DataFrame) -> DataFrame:
@@ -330,7 +330,7 @@ def read_events(spark: SparkSession, directory: str) -> DataFrame:
 
 
 def repeated_keys(frame: DataFrame, keys: Sequence[str]) -> int:
-    """Returns how many keys a frame has more than once."""
+    """Returns the number of keys that a frame has more than once."""
     return frame.groupBy(*(_quoted(key) for key in keys)).count().where("count > 1").count()
 
 
@@ -343,17 +343,17 @@ def _of(side: str, name: str) -> Column:
 
 
 def _values(columns: Sequence[str]) -> dict[str, str | Column]:
-    """Returns what a MERGE writes: each column as it was staged."""
+    """Returns the values that a MERGE writes: each column as staged."""
     return {quoted(name): _of(_STAGED, name) for name in columns}
 
 
 def _after(later: Column, earlier: Column) -> Column:
-    """Returns whether one struct comes after another. Null comes before everything, so the condition is never null."""
+    """Returns the condition that one struct comes after another. Null comes first, so the condition is never null."""
     return later > earlier
 
 
 def nullable_type(kind: DataType) -> DataType:
-    """Returns the type with fields and elements that may all be null."""
+    """Returns the type with nullable fields and elements."""
     match kind:
         case StructType():
             return StructType([StructField(field.name, nullable_type(field.dataType)) for field in kind.fields])
@@ -365,7 +365,7 @@ def nullable_type(kind: DataType) -> DataType:
 
 
 def has_order(kind: DataType) -> bool:
-    """Returns whether the values of a type can be compared: only then can they be a key or settle which row wins."""
+    """Returns True if the values of a type can be compared. Only then can they be a key or break a tie."""
     if isinstance(kind, MapType | VariantType):
         return False
     if isinstance(kind, StructType):

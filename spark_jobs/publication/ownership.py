@@ -1,8 +1,8 @@
-"""Tells the rows of a table that a pipeline has published from those of others.
+"""Distinguishes the rows of a table that a pipeline has published from rows of others.
 
-A commit of a publication carries an app id that begins with the pipeline's uuid. Files that were only rewritten (compacted, deleted from,
+A commit of a publication has an app id that begins with the pipeline's uuid. Files that were only rewritten (compacted, deleted from,
 updated) belong to the owner of the files that they replace. If the log no longer has the commit that added a file, its name decides: the
-name of a staged file begins with a prefix of its incarnation. A file without either counts as another's.
+name of a staged file begins with a prefix of its incarnation. All other files belong to others.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,19 +16,19 @@ from spark_jobs.publication.delta_rs import OpenTable
 
 _REWRITING = frozenset({"DELETE", "MERGE", "OPTIMIZE", "REORG", "UPDATE"})
 _INSERTING = "MERGE"
-"""Of these the one that adds rows which were in no file before."""
+"""The one of these operations that adds new rows."""
 
 
 def rows_of_others(
     commits: Iterable[list[Mapping[str, Any]]], files: Mapping[str, int], pipeline: PipelineUuid, prefixes: Collection[str]
 ) -> int:
-    """Returns how many rows of a table the pipeline has not published; where its rows share a file with others', all of the file's.
+    """Returns the number of rows of others in a table. A file with rows of both counts fully.
 
     Args:
-        commits: The actions of the table's commits, as far as its log still has them, oldest first.
-        files: The table's files, each with its rows.
-        pipeline: Whose rows are not counted.
-        prefixes: What the names of files begin with that the pipeline has staged.
+        commits: Actions of the commits that the table's log still has, oldest first.
+        files: Files of the table with their numbers of rows.
+        pipeline: The pipeline, whose rows are not counted.
+        prefixes: Prefixes of the pipeline's staged files.
     """
     own: dict[str, bool] = {}
     rows = dict(files)
@@ -53,25 +53,25 @@ def rows_of_others(
 
 
 def own_prefixes(table: OpenTable, pipeline: PipelineUuid, stage: StageName) -> tuple[str, ...]:
-    """Returns the prefixes of the names of all files that a stage has staged for a table in incarnations that have published."""
+    """Returns the name prefixes of all files that a stage has staged for a table in incarnations that have published."""
     return tuple(file_prefix(incarnation, stage) for incarnation in table.incarnations(pipeline))
 
 
 def refuse_rows_of_others(
     table: OpenTable, pipeline: PipelineUuid, sink: SinkName, mode: SinkMode, stage: StageName, files: Mapping[str, int]
 ) -> None:
-    """Refuses to replace the rows of a table that also has rows which the pipeline has not published.
+    """Refuses to replace the rows of a table that also has rows of others.
 
     Args:
         table: The table.
-        pipeline: Whose rows are to be replaced.
+        pipeline: Pipeline that replaces its rows.
         sink: The sink.
-        mode: Its mode.
-        stage: The stage whose rows the sink gets.
+        mode: Mode of the sink.
+        stage: Stage of the sink.
         files: As for :func:`rows_of_others`.
 
     Raises:
-        UnsupportedTableError: Says how many there are.
+        UnsupportedTableError: There are rows of others. The error says how many.
         StorageError: The storage fails.
     """
     if mode is SinkMode.COMPLETE:
@@ -80,9 +80,9 @@ def refuse_rows_of_others(
         keep = "To keep them, begin with --fresh --on-rewind keep, and delete this pipeline's rows yourself (DELETE FROM)."
     if rows := rows_of_others(table.commits(), files, pipeline, own_prefixes(table, pipeline, stage)):
         raise UnsupportedTableError(
-            f"Sink {sink}: table {table.facts.uri} has {rows} rows that this pipeline has not published, and --on-rewind replace would "
+            f"Sink {sink}: table {table.facts.uri} has {rows} rows that this pipeline has not published. --on-rewind replace would "
             "remove them.",
-            exists="Other writers have added them, or the table's log no longer says who has.",
+            exists="Other writers have added them, or the table's log does not show the writer any more.",
             safe="Nothing was written to any table.",
             remedy=f"{keep} To lose them, empty the table first (DELETE FROM), then repeat.",
             sink=sink,

@@ -1,4 +1,4 @@
-"""What is not public yet: which checkpoints a sink's table still lacks, and whether they may go into it as it is now."""
+"""Pending publications: the checkpoints that a sink's table lacks, and the check that they still fit the table."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -29,20 +29,20 @@ from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
 CLOSED = CheckpointId(2**63 - 1)
-"""The version of an app id whose incarnation was abandoned: nothing of it can be published any more."""
+"""The version of the app id of an abandoned incarnation. It cannot publish any more."""
 
 
 @dataclass(frozen=True)
 class PendingTransaction:
-    """One Delta transaction that is still to be made.
+    """One Delta transaction that is not made yet.
 
     Args:
-        publisher: Who makes it, as the table is now.
-        after: The checkpoint that the table must have reached.
-        manifests: The checkpoints that it makes public, oldest first.
-        lines: Their files, ``{"add": …, "batch": …}``.
-        replace: Whether the rows that the table has go.
-        conditions: What its rows have to be checked for first, as the table is now.
+        publisher: Publisher for the present state of the table.
+        after: Checkpoint that the table must have reached.
+        manifests: Checkpoints that it makes public, oldest first.
+        lines: Files of these checkpoints, ``{"add": …, "batch": …}``.
+        replace: True if the present rows of the table are removed.
+        conditions: Conditions of the present table that the rows must be checked for first.
     """
 
     publisher: Publisher
@@ -54,29 +54,29 @@ class PendingTransaction:
 
     @property
     def manifest(self) -> Manifest:
-        """The checkpoint whose number the transaction carries."""
+        """Returns the checkpoint whose number the transaction has."""
         return self.manifests[-1]
 
     def cut(self, sink: SinkName) -> SinkCut:
-        """What that checkpoint says of the sink; with what the table was for all rows of the transaction."""
+        """Returns that checkpoint's cut of the sink, with the table's shapes for all rows of the transaction."""
         shapes = distinct(shape for m in self.manifests for shape in m.sinks[sink].staged_for)
         return self.manifest.sinks[sink].model_copy(update={"staged_for": shapes})
 
 
 def conditions_now(cut: SinkCut, table: OpenTable) -> dict[str, str]:
-    """Returns what staged rows have to be checked for before they become public: the table asks it of its rows since they were staged.
+    """Returns the new conditions of the table that staged rows must be checked for before they become public.
 
-    A MERGE checks that itself.
+    A MERGE checks them itself.
     """
     return {} if cut.merge else conditions_of(cut.staged_for, table.facts.shape)
 
 
 def chosen_manifest(store: CheckpointStore, checkpoint: CheckpointId | None) -> Manifest:
-    """The manifest of ``checkpoint``, by default the head.
+    """Returns the manifest of ``checkpoint``, by default the head.
 
     Raises:
         RejectedError: There is no such checkpoint.
-        CorruptDocumentError: It cannot be used.
+        CorruptDocumentError: The manifest cannot be used.
     """
     try:
         manifest = store.head() if checkpoint is None else store.manifest(checkpoint)
@@ -86,27 +86,27 @@ def chosen_manifest(store: CheckpointStore, checkpoint: CheckpointId | None) -> 
         raise RejectedError(
             f"The home {store.home} has no complete checkpoint.",
             safe="Nothing was written.",
-            remedy=f"Run the pipeline to its end first. See whether it runs: spark-jobs status --home {quote(store.home)}",
+            remedy=f"Run the pipeline to its end first. To see its state: spark-jobs status --home {quote(store.home)}",
         )
     return manifest
 
 
 def _not_there(store: CheckpointStore, checkpoint: CheckpointId | None) -> RejectedError:
-    """Says that a checkpoint is not there, or is there no more."""
+    """Returns the error for a checkpoint that does not exist, or does not exist any more."""
     kept = store.taken()
     was_there = checkpoint is not None and bool(kept) and checkpoint < kept[-1]
     return RejectedError(
         f"There is no complete checkpoint {checkpoint} in {store.home}{' any more' if was_there else ''}.",
         exists=f"It has {', '.join(map(str, kept)) or 'none'}."
-        + (" Older ones are deleted once no table and no request needs them." if was_there else ""),
+        + (" Older ones are deleted when no table and no request needs them." if was_there else ""),
         safe="Nothing was written.",
-        remedy=f"Leave the number out for the newest, or choose one that is there: spark-jobs checkpoints --home {quote(store.home)}",
+        remedy=f"Leave the number out for the newest, or choose an existing one: spark-jobs checkpoints --home {quote(store.home)}",
         checkpoint=checkpoint,
     )
 
 
 def ordered_sinks(manifest: Manifest) -> list[SinkName]:
-    """The sinks, each after those upstream of it: a document does not keep the order of its fields."""
+    """Returns the sinks, each after those upstream of it. A document does not keep the order of its fields."""
     stages = manifest.graph.get("stages", {})
     sorter = TopologicalSorter({name: sorted(stage["inputs"].values()) for name, stage in sorted(stages.items())})
     position = {name: index for index, name in enumerate(sorter.static_order())}
@@ -114,17 +114,17 @@ def ordered_sinks(manifest: Manifest) -> list[SinkName]:
 
 
 def sink_cut(manifest: Manifest, sink: SinkName) -> SinkCut:
-    """What ``manifest`` says about ``sink``.
+    """Returns the cut of ``sink`` in ``manifest``.
 
     Raises:
-        InvalidParameterError: It has no such sink.
+        InvalidParameterError: The manifest has no such sink.
     """
     if sink not in manifest.sinks:
         raise InvalidParameterError(
             f"Pipeline {manifest.pipeline_name} has no sink {sink} in checkpoint {manifest.checkpoint}.",
             exists=f"It has {', '.join(manifest.sinks) or 'none'}.",
             safe="Nothing was written.",
-            remedy="Correct the sink's name, or ask for a checkpoint that has it.",
+            remedy="Correct the sink's name, or choose a checkpoint that has it.",
             sink=sink,
             checkpoint=manifest.checkpoint,
         )
@@ -132,19 +132,19 @@ def sink_cut(manifest: Manifest, sink: SinkName) -> SinkCut:
 
 
 def pending_manifests(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId | None) -> list[Manifest]:
-    """The checkpoints up to ``manifest`` whose rows the sink's table lacks, oldest first.
+    """Returns the checkpoints up to ``manifest`` whose rows the sink's table lacks, oldest first.
 
     Args:
         store: The home's checkpoints.
-        manifest: The last one to publish.
+        manifest: Last checkpoint to publish.
         sink: One of its sinks.
-        reached: The version that the table has for the sink's app id.
+        reached: Version of the sink's app id in the table.
 
     Raises:
-        RejectedError: ``reached`` is neither before nor after ``manifest`` on one chain, the incarnation was closed, or the table
-            has lost what it had.
-        CorruptDocumentError: A manifest on the way cannot be used.
-        NotFoundError: A manifest on the way is gone, and no later one carries its rows.
+        RejectedError: ``reached`` is neither before nor after ``manifest`` on one chain, the incarnation was closed, or the table has
+            lost published checkpoints.
+        CorruptDocumentError: A manifest in between cannot be used.
+        NotFoundError: A manifest in between is missing, and no later one carries its rows.
     """
     if reached == CLOSED:
         raise RejectedError(
@@ -163,9 +163,9 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest, sink: SinkName
     known = manifest.sinks[sink].known_published if sink in manifest.sinks else None
     if known is not None and known > (reached or 0):
         raise RejectedError(
-            f"Sink {sink}: the table has reached checkpoint {reached}, but had {known} when {manifest.checkpoint} was made.",
+            f"Sink {sink}: the table has reached checkpoint {reached}, but had {known} when checkpoint {manifest.checkpoint} was taken.",
             safe="Nothing was written: publishing again would double rows.",
-            remedy=f"Somebody has replaced the table's log. Restore it, or {BEGIN_ANEW}.",
+            remedy=f"The table's log was replaced. Restore it, or {BEGIN_ANEW}.",
             sink=sink,
             expected=known,
             found=reached,
@@ -174,9 +174,9 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest, sink: SinkName
 
 
 def _check_chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId) -> None:
-    """Refuses a table that has reached a checkpoint which does not come after ``manifest``.
+    """Refuses a table that has reached a checkpoint that is not after ``manifest``.
 
-    If a checkpoint between the two is gone, a sink whose rows become public by round is not refused.
+    If a checkpoint between the two is missing, a sink that is published by round is not refused.
     """
     try:
         store.chain(reached, down_to=manifest.checkpoint)
@@ -186,7 +186,7 @@ def _check_chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, rea
 
 
 def _chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId | None) -> list[Manifest]:
-    """The checkpoints after ``reached`` up to ``manifest``, oldest first. The first one may be later, if it carries those before it."""
+    """Returns the checkpoints after ``reached`` up to ``manifest``, oldest first. The first one may be later if it carries earlier ones."""
     try:
         return store.chain(manifest.checkpoint, down_to=reached)
     except NotFoundError:
@@ -202,7 +202,7 @@ def _chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: 
 def _lines(
     store: CheckpointStore, pending: Sequence[Manifest], sink: SinkName, reached: CheckpointId | None
 ) -> dict[CheckpointId, list[dict[str, Any]]]:
-    """By checkpoint the files that it makes public: of the first one also those that it carries."""
+    """Returns the files that each checkpoint makes public. The first one includes the files that it carries."""
     found = {m.checkpoint: store.read_actions(m.sinks[sink]) for m in pending}
     first = pending[0]
     carried = [line for each in _carried(first.sinks[sink], reached) for line in store.read_actions(each)]
@@ -211,17 +211,17 @@ def _lines(
 
 
 def _carried(cut: SinkCut, reached: CheckpointId | None) -> list[CarriedActions]:
-    """What a sink cut carries that a table lacks which has come to ``reached``.
+    """Returns the carried files of a sink cut that a table lacks after ``reached``.
 
     Raises:
-        RejectedError: The table has a part of a file of actions: somebody has published a checkpoint while it was merged with others.
+        RejectedError: The table has a part of a file of actions: a checkpoint was published while it was being merged with others.
     """
     found = [each for each in cut.carried if each.last > (reached or 0)]
     if found and found[0].first <= (reached or 0):
         raise RejectedError(
             f"Table {cut.table} has reached checkpoint {reached}, in the middle of the files of checkpoints {found[0].first} to "
             f"{found[0].last}.",
-            exists="Somebody has published a checkpoint of a round that was not at its end.",
+            exists="A checkpoint of a round that was not at its end was published.",
             safe="Nothing was written: rows would be public twice.",
             remedy="Begin anew: --fresh --on-rewind replace.",
             table=cut.table,
@@ -233,7 +233,7 @@ def _carried(cut: SinkCut, reached: CheckpointId | None) -> list[CarriedActions]
 def _refuse_unknown(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId) -> None:
     if reached not in store.taken():
         raise RejectedError(
-            f"Sink {sink}: the table has reached checkpoint {reached} of this incarnation, which the home does not have.",
+            f"Sink {sink}: the table has reached checkpoint {reached} of this incarnation, but the home does not have it.",
             safe="Nothing was written.",
             remedy="Use the home that published it. See 'a checkpoint that is not on the chain' in docs/troubleshooting.md.",
             sink=sink,
@@ -243,32 +243,32 @@ def _refuse_unknown(store: CheckpointStore, manifest: Manifest, sink: SinkName, 
 
 
 def is_unfinished(manifest: Manifest, sink: SinkName) -> bool:
-    """Whether a checkpoint holds rows for a sink that only the end of a round makes public: whoever goes on from it publishes them."""
+    """Returns True if a checkpoint has rows for a sink that only the end of a round publishes. A start from it publishes them."""
     return manifest.is_published_by_round(sink) and not manifest.ends_round
 
 
 def is_due(manifest: Manifest, policy: Publish) -> bool:
-    """Returns whether whoever completes a checkpoint publishes it in a sink with such a policy."""
+    """Returns True if a driver that completes a checkpoint publishes it in a sink with this policy."""
     return policy is Publish.EVERY_CHECKPOINT or (policy is Publish.FINAL and manifest.ends_round)
 
 
 def prepare(
     store: CheckpointStore, manifest: Manifest, sink: SinkName, *, by_round: bool, together: bool = False
 ) -> list[PendingTransaction]:
-    """Everything that is to be committed to one sink, checked; nothing is written.
+    """Returns the checked transactions for one sink. Nothing is written.
 
     Args:
         store: The home's checkpoints.
-        manifest: The last one to publish.
+        manifest: Last checkpoint to publish.
         sink: One of its sinks.
-        by_round: Whether the rows of a round become public together.
-        together: Whether all that the sink lacks becomes public in one transaction.
+        by_round: True if the rows of a round become public together.
+        together: True if everything that the sink lacks becomes public in one transaction.
 
     Raises:
-        RejectedError: The table is not the one that the files were staged for any more, or the chain does not lead to it.
+        RejectedError: The table is not the one that the files were staged for, or its checkpoint is not on the chain.
         CorruptDocumentError: A manifest or a file of actions was altered.
-        NotFoundError: The table, a staged file or a document is gone.
-        ConflictError: Somebody else published meanwhile; prepare again.
+        NotFoundError: The table, a staged file or a document is missing.
+        ConflictError: Another process published in the meantime. Prepare again.
     """
     cut = sink_cut(manifest, sink)
     table = open_table(cut.table)
@@ -278,9 +278,9 @@ def prepare(
         return []
     if by_round and not manifest.ends_round:
         raise RejectedError(
-            f"Sink {sink} is published from final checkpoints only; {manifest.checkpoint} is {manifest.checkpoint_kind.value}.",
-            safe="Nothing was written; everything stays staged.",
-            remedy="Run the pipeline on: the rows become public once the round has ended, or is drained.",
+            f"Sink {sink} is published only with final checkpoints. Checkpoint {manifest.checkpoint} is {manifest.checkpoint_kind.value}.",
+            safe="Nothing was written. All rows stay staged.",
+            remedy="Run the pipeline on: the rows become public when the round has ended or is drained.",
             sink=sink,
             checkpoint=manifest.checkpoint,
         )
@@ -306,7 +306,7 @@ def prepare(
 
 
 def _by_spark_if_needed(pending: PendingTransaction, sink: SinkName, table: OpenTable) -> PendingTransaction:
-    """Returns a transaction with Spark as its publisher if it is a merge that delta-rs leaves to Spark."""
+    """Returns the transaction with Spark as its publisher if it is a merge that delta-rs leaves to Spark."""
     cut = pending.cut(sink)
     if cut.merge is None or pending.publisher is Publisher.SPARK:
         return pending
@@ -320,9 +320,9 @@ def _by_spark_if_needed(pending: PendingTransaction, sink: SinkName, table: Open
 
 
 def _groups(pending: list[Manifest], sink: SinkName, *, by_round: bool) -> list[list[Manifest]]:
-    """The checkpoints of each transaction. A checkpoint whose rows a later one replaces has no transaction of its own.
+    """Returns the checkpoints of each transaction. A checkpoint whose rows a later one replaces has no transaction of its own.
 
-    If somebody else publishes the sink, each round has one transaction, as far as its last checkpoint is on the chain.
+    If others publish the sink, each round whose last checkpoint is on the chain has one transaction.
     """
     if by_round and pending[-1].sinks[sink].publish is Publish.FINAL:
         return [pending]
@@ -341,7 +341,7 @@ def _groups(pending: list[Manifest], sink: SinkName, *, by_round: bool) -> list[
 
 
 def alike(pending: Sequence[Manifest], sink: SinkName) -> list[list[Manifest]]:
-    """Returns the checkpoints of as few transactions as possible: those in a row whose rows go into the table by one rule share one."""
+    """Returns the checkpoints in as few transactions as possible: successive ones with the same rule share one."""
     groups = list[list[Manifest]]()
     for manifest in pending:
         if not groups or _rule(groups[-1][-1].sinks[sink]) != _rule(manifest.sinks[sink]):
@@ -355,7 +355,7 @@ def _rule(cut: SinkCut) -> tuple[SinkMode, MergeCut | None]:
 
 
 def _counting(pending: Sequence[Manifest], sink: SinkName) -> Sequence[Manifest]:
-    """The checkpoints from the last one on that replaces the table's rows; all, where none does."""
+    """Returns the checkpoints from the last one that replaces the table's rows, or all if none does."""
     return pending[max((index for index, m in enumerate(pending) if m.sinks[sink].replace), default=0) :]
 
 
@@ -363,7 +363,7 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
     """Refuses a table that the pending files do not fit any more.
 
     Raises:
-        UnsupportedTableError: Names what is different.
+        UnsupportedTableError: The table has changed. The error names the differences.
         RejectedError: The files belong to another app id.
     """
     facts, cuts = table.facts, [m.sinks[sink] for m in pending]
@@ -376,14 +376,14 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
         raise UnsupportedTableError(
             f"Sink {sink}: the rows of table {facts.uri} are to be replaced, but it has delta.appendOnly.",
             safe="Nothing was written to any table.",
-            remedy="Take the property away, or start with --fresh --on-rewind keep.",
+            remedy="Remove the property, or start with --fresh --on-rewind keep.",
             sink=sink,
             table=facts.uri,
         )
     for manifest, cut in zip(pending, cuts, strict=True):
         if cut.app != app_id(manifest.pipeline, manifest.incarnation, sink):
             raise UnsupportedTableError(
-                f"Sink {sink}: checkpoint {manifest.checkpoint} names another app id than that of its own incarnation.",
+                f"Sink {sink}: checkpoint {manifest.checkpoint} names an app id that is not that of its incarnation.",
                 exists="The rows stay staged.",
                 safe="Nothing was written to any table.",
                 remedy=f"Restore the manifest from a copy, or {BEGIN_ANEW}.",
@@ -393,7 +393,7 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
                 found=cut.app,
             )
         if cut.table_id != facts.table_id:
-            problems = ["is another table (it was made anew, and has another id)"]
+            problems = ["is another table (it was created again, and has another id)"]
         else:
             problems = misfits_of(cut.staged_for, facts.shape, cut.merge.compared if cut.merge else None)
         if problems:
@@ -411,47 +411,47 @@ def refuse_changed(table: OpenTable, sink: SinkName, pending: Sequence[Manifest]
 
 
 def refuse_overtaken(sink: SinkName, reached: CheckpointId | None, expected: CheckpointId | None) -> None:
-    """Refuses a publication that somebody else was faster with.
+    """Refuses a publication if another process was faster.
 
     Args:
         sink: The sink.
-        reached: The version that the table has for the sink's app id.
-        expected: The one that the publication goes on from.
+        reached: Version of the sink's app id in the table.
+        expected: Version that the publication expects.
 
     Raises:
         ConflictError: They differ.
     """
     if reached != expected:
         raise ConflictError(
-            f"Sink {sink}: somebody else has published up to checkpoint {reached}.",
+            f"Sink {sink}: another process has published up to checkpoint {reached}.",
             safe="Nothing was written.",
-            remedy="Repeat: what is public already is left alone.",
+            remedy="Repeat: rows that are public already are left alone.",
             sink=sink,
         )
 
 
 def refuse_missing(cut: SinkCut, sink: SinkName, reached: CheckpointId | None, adds: Sequence[Mapping[str, Any]]) -> None:
-    """Refuses staged files that are not there any more.
+    """Refuses staged files that are missing.
 
     Args:
-        cut: What they are staged for.
-        sink: The same.
-        reached: The checkpoint that the table had reached when it was looked at.
+        cut: Cut that the files are staged for.
+        sink: Sink of the cut.
+        reached: Checkpoint that the table had reached when it was read.
         adds: Delta's ``add`` actions.
 
     Raises:
-        NotFoundError: Names the first of the files that are gone.
-        ConflictError: Somebody else published meanwhile.
+        NotFoundError: Files are missing. The error names the first ones.
+        ConflictError: Another process published in the meantime.
     """
     missing = missing_files(staged_in(cut), adds)
     if not missing:
         return
-    # what was public in between may have been compacted and vacuumed since
+    # files that became public in between may have been compacted and vacuumed since
     refuse_overtaken(sink, open_table(cut.table).transaction_version(cut.app), reached)
     raise NotFoundError(
-        f"Sink {sink}: {len(missing)} staged files of table {cut.table} are gone or cut short, the first is {missing[0]}.",
+        f"Sink {sink}: {len(missing)} staged files of table {cut.table} are missing or truncated. The first is {missing[0]}.",
         safe="None of their rows was published.",
-        remedy=f"A VACUUM has probably deleted them; their rows must be computed again: {BEGIN_ANEW}.",
+        remedy=f"A VACUUM has probably deleted them. Their rows must be computed again: {BEGIN_ANEW}.",
         sink=sink,
         table=cut.table,
         missing=missing[:10],
@@ -460,21 +460,21 @@ def refuse_missing(cut: SinkCut, sink: SinkName, reached: CheckpointId | None, a
 
 
 def pending_lines(files: Files, sink: SinkName, checkpoint: CheckpointId | None = None) -> list[dict[str, Any]]:
-    """The files that publishing a checkpoint would make public in ``sink``, oldest first; empty if it is public.
+    """Returns the files that publishing a checkpoint would make public in ``sink``, oldest first; empty if it is public.
 
     Args:
-        files: The home.
+        files: Files of the home.
         sink: One of the checkpoint's sinks.
-        checkpoint: By default the newest valid one.
+        checkpoint: Number of the checkpoint; by default the newest valid one.
 
     Returns:
         ``{"add": …, "batch": …}`` for each file; the paths are URL-encoded, and relative to the directory
         of :func:`~spark_jobs.checkpoint.savepoint_files.staged_in`.
 
     Raises:
-        RejectedError: There is no such checkpoint or sink, or it could not be published.
+        RejectedError: There is no such checkpoint or sink, or it cannot be published.
         CorruptDocumentError: A manifest or a file of actions was altered.
-        NotFoundError: The table or a document is gone.
+        NotFoundError: The table or a document is missing.
     """
     store = CheckpointStore(files)
     manifest = chosen_manifest(store, checkpoint)

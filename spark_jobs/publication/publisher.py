@@ -1,9 +1,9 @@
-"""Phase 2 of the two-phase commit: what complete checkpoints have staged becomes public, each row once.
+"""Phase 2 of the two-phase commit: the staged rows of complete checkpoints become public, each row once.
 
-Anyone may publish, any number of times, at once, from anywhere. Three things make that safe:
+Several processes may publish at the same time, from any host, any number of times. Three rules make that safe:
 
-1. A Delta transaction carries ``SetTransaction(app id, k)`` and is conditional on the version that was read on the same handle.
-2. Whatever goes wrong, the table itself is asked what it has; no memory of an earlier try is used.
+1. A Delta transaction has ``SetTransaction(app id, k)`` and is conditional on the version that was read on the same handle.
+2. After every failure the table itself is read again. Nothing is remembered of an earlier try.
 3. All sinks are checked before anything is written to any of them.
 """
 
@@ -57,7 +57,7 @@ from spark_jobs.storage.files import Files, local_path
 _TRIES = 12
 _TURN_TIMEOUT_S = 600.0
 WITHOUT_SPARK = Publishers()
-"""Every sink that delta-rs can publish, and no other."""
+"""The publishers without Spark: they publish every sink that delta-rs can publish, and refuse all others."""
 T = TypeVar("T")
 
 
@@ -70,35 +70,35 @@ def publish(
     policy: Publish | None = None,
     publishers: Publishers = WITHOUT_SPARK,
 ) -> dict[SinkName, SinkResult]:
-    """Makes a complete checkpoint, and all before it in its incarnation, public in its sinks.
+    """Makes a complete checkpoint, and all earlier ones of its incarnation, public in its sinks.
 
-    Idempotent: what is public already is left alone and reported the same way, also where the pipeline has gone on and has discarded
-    the checkpoint since: only its rows are not counted any more. Sinks are published one after the other, in topological order; after a
-    crash in between the same call does the rest. Sinks that are behind come first: one whose table refuses holds the others.
+    Idempotent: public rows are left alone and reported in the same way. This also holds if the pipeline has discarded the checkpoint since:
+    only its rows are not counted any more. Sinks are published one after the other, in topological order. After a crash in between, the
+    same call does the rest. Sinks that are behind come first: a table that refuses its rows holds the others.
 
     Args:
-        files: The home.
-        checkpoint: The checkpoint; by default the newest valid one.
-        sinks: Only these; by default all.
-        by_policy: Leave out what is not due: sinks with :attr:`Publish.EXTERNAL`, and sinks with :attr:`Publish.FINAL` unless the
-            checkpoint is final or drained. What a sink lacks becomes public in one transaction. Without it, each checkpoint has one of its
-            own; an external sink is published, and one that is published by round is refused unless the checkpoint ends its round.
-        policy: Instead of the policy that the manifest records for each sink.
-        publishers: Who makes the Delta transactions; by default sinks that need Spark are refused.
+        files: Files of the home.
+        checkpoint: Number of the checkpoint; by default the newest valid one.
+        sinks: Sinks to publish; by default all.
+        by_policy: True leaves out sinks that are not due: those with :attr:`Publish.EXTERNAL`, and those with :attr:`Publish.FINAL` unless
+            the checkpoint is final or drained. Everything that a sink lacks becomes public in one transaction. False gives each checkpoint
+            its own transaction, and publishes external sinks; a sink that is published by round is refused unless the checkpoint ends it.
+        policy: Overrides the policy that the manifest records for each sink.
+        publishers: Publishers of this process; by default sinks that need Spark are refused.
 
     Returns:
-        Per chosen sink the Delta version in which the checkpoint's rows are public (None while they are staged only), and the
-        rows that the checkpoint's round has added up to it.
+        The result by sink: the Delta version in which the checkpoint's rows are public (None while they are only staged), and the rows that
+        the checkpoint's round has added up to it.
 
     Raises:
-        SparkRequiredError: A sink is published by Spark, and ``publishers`` has none. Nothing was written.
-        RejectedError: No such checkpoint or sink, a table was changed since staging, its incarnation was closed, or the table has
+        SparkRequiredError: Spark publishes a sink, but ``publishers`` has none. Nothing was written.
+        RejectedError: There is no such checkpoint or sink, a table was changed since staging, its incarnation was closed, or the table has
             reached a checkpoint that is not on the chain. Nothing was written.
         CorruptDocumentError: A manifest or a file of actions was altered. Nothing was written.
-        NotFoundError: A table, a staged file or a document is gone. Nothing was written.
-        ConflictError: Others were faster every time.
-        OutcomeUnknownError: The storage did not say what happened; repeat.
-        StorageError: The storage fails; repeat.
+        NotFoundError: A table, a staged file or a document is missing. Nothing was written.
+        ConflictError: Other processes were faster in every try.
+        OutcomeUnknownError: The storage did not confirm the commit. Repeat.
+        StorageError: The storage fails. Repeat.
     """
     planned = plan_publication(files, checkpoint, sinks=sinks, by_policy=by_policy, policy=policy)
     planned.require(publishers)
@@ -107,11 +107,11 @@ def publish(
 
 @dataclass(frozen=True)
 class Published:
-    """What a publication by policy has come to.
+    """The result of a publication by policy.
 
     Args:
-        results: As of :func:`publish`. A held sink has no version.
-        held: By sink that has a hold what its table has refused. The others are public.
+        results: Results as in :func:`publish`. A held sink has no version.
+        held: Errors of tables with a hold that refused their rows, by sink. The other tables are public.
     """
 
     results: Mapping[SinkName, SinkResult]
@@ -119,9 +119,9 @@ class Published:
 
 
 def publish_due(files: Files, checkpoint: CheckpointId, publishers: Publishers, *, holds: bool = True) -> Published:
-    """Publishes a checkpoint by the policies of its sinks, as :func:`publish`; without tables that refuse, as long as their holds last.
+    """Publishes a checkpoint by the policies of its sinks, like :func:`publish`. Leaves out tables that refuse while their holds last.
 
-    With ``holds=False`` no hold counts.
+    ``holds=False`` ignores all holds.
     """
     planned = plan_publication(files, checkpoint, by_policy=True, holds=holds)
     planned.require(publishers)
@@ -131,53 +131,53 @@ def publish_due(files: Files, checkpoint: CheckpointId, publishers: Publishers, 
 
 @dataclass(frozen=True)
 class Publication:
-    """What a publication would do. All of it was checked, and nothing was written.
+    """The plan of a publication. All of it is checked, and nothing is written yet.
 
-    Made by :func:`plan_publication`. Several can be planned before the first is carried out: then none is, if one is refused.
+    :func:`plan_publication` makes it. Plan several before you carry out the first: if one is refused, none is carried out.
     """
 
     files: Files
     checkpoint: CheckpointId
     manifest: Manifest
-    """The checkpoint's; where it was public and was discarded since, the head of its incarnation."""
+    """The manifest of the checkpoint. If it was public and was discarded since: the head of its incarnation."""
     sinks: frozenset[SinkName]
-    """Those that are asked for."""
+    """The requested sinks."""
     by_round: frozenset[SinkName]
-    """Those of them that are published with a round as a whole."""
+    """The sinks among them that are published by round."""
     plans: Mapping[SinkName, Sequence[PendingTransaction]]
-    """By sink that is due what it lacks; none where everything is public."""
+    """The missing transactions of each due sink; empty if everything is public."""
     holding: Holding
-    """The tables that it goes on without."""
+    """The tables that the publication leaves out."""
     together: bool = False
-    """Whether all that a sink lacks becomes public in one transaction."""
+    """True if everything that a sink lacks becomes public in one transaction."""
     turns: Files | None = None
-    """The home in which publications by Spark take turns; by default it is ``files``."""
+    """The home in which publications by Spark take turns; by default ``files``."""
 
     @property
     def was_discarded(self) -> bool:
-        """Whether the checkpoint is not there any more: it was public, so that there is nothing to do."""
+        """Returns True if the checkpoint does not exist any more. It was public, so there is nothing to do."""
         return self.manifest.checkpoint != self.checkpoint
 
     @property
     def by_spark(self) -> list[SinkName]:
-        """The sinks that lack something which only Spark can publish, or check."""
+        """Returns the sinks with transactions that only Spark can publish or check."""
         return [sink for sink, plan in self.plans.items() if any(_needs_spark(transaction) for transaction in plan)]
 
     def require(self, publishers: Publishers) -> None:
-        """Refuses publishers that cannot do all of it.
+        """Refuses publishers that cannot carry out the whole plan.
 
         Raises:
-            SparkRequiredError: A sink is published by Spark, and there is none. Nothing was written.
+            SparkRequiredError: Spark publishes a sink, but there is none. Nothing was written.
         """
         for sink in self.by_spark:
             publishers.require(Publisher.SPARK, f"Sink {sink}")
 
     def check(self, publishers: Publishers) -> None:
-        """Refuses rows that a table does not take, as far as that is seen before they are written.
+        """Refuses rows that a table does not accept, as far as this can be checked before writing.
 
         Raises:
-            UnsupportedTableError: A table does not take rows of a checkpoint.
-            SparkRequiredError: Only Spark can tell, and there is none.
+            UnsupportedTableError: A table does not accept rows of a checkpoint.
+            SparkRequiredError: Only Spark can check, but there is none.
         """
         for sink, plan in self.plans.items():
             with self.holding.of(sink):
@@ -188,7 +188,7 @@ class Publication:
                         _refuse_rows_of_others(sink, transaction, cut, publishers)
 
     def carry_out(self, publishers: Publishers = WITHOUT_SPARK) -> dict[SinkName, SinkResult]:
-        """Does it; results, errors and idempotence are those of :func:`publish`."""
+        """Carries out the plan. Results, errors and idempotence are those of :func:`publish`."""
         store, manifest = CheckpointStore(self.files), self.manifest
         store.make_durable({m.checkpoint for plan in self.plans.values() for transaction in plan for m in transaction.manifests})
         self.check(publishers)
@@ -213,15 +213,15 @@ def plan_publication(
     policy: Publish | None = None,
     holds: bool = False,
 ) -> Publication:
-    """Checks what :func:`publish` would do, with its arguments and its errors; writes nothing.
+    """Returns the checked plan of :func:`publish`, with its arguments and its errors. Writes nothing.
 
-    With ``holds`` it goes on without tables that refuse, as long as their holds last.
+    With ``holds``, the plan leaves out tables that refuse while their holds last.
     """
     store = CheckpointStore(files)
     try:
         manifest = chosen_manifest(store, checkpoint)
     except RejectedError:
-        # Who has published it may ask again after its pipeline has gone on, and has discarded it.
+        # A process that has published it may ask again after its pipeline has gone on and discarded it.
         if checkpoint is None or (head := line_after(store, checkpoint)) is None:
             raise
         manifest = head
@@ -241,13 +241,13 @@ def plan_publication(
 
 
 def published(files: Files, checkpoint: CheckpointId) -> dict[SinkName, SinkResult]:
-    """What :func:`publish` would return, read back without publishing anything: also for an incarnation that was closed.
+    """Returns the results of :func:`publish` without publishing anything, also for a closed incarnation.
 
     Raises:
         RejectedError: There is no such checkpoint.
         CorruptDocumentError: Its manifest was altered.
-        NotFoundError: A table is gone.
-        StorageError: The storage fails; repeat.
+        NotFoundError: A table is missing.
+        StorageError: The storage fails. Repeat.
     """
     store = CheckpointStore(files)
     manifest = chosen_manifest(store, checkpoint)
@@ -255,11 +255,11 @@ def published(files: Files, checkpoint: CheckpointId) -> dict[SinkName, SinkResu
 
 
 def never_public(manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> RejectedError | None:
-    """Returns why the run of a checkpoint of a closed incarnation has not succeeded: rows of it can never become public any more.
+    """Returns the error of a run whose rows can never become public, because its incarnation is closed; otherwise None.
 
     Args:
-        manifest: The checkpoint.
-        results: Of :func:`published`.
+        manifest: Manifest of the run's checkpoint.
+        results: Results of :func:`published`.
     """
     lost = [sink for sink, cut in manifest.sinks.items() if cut.publish is not Publish.EXTERNAL and results[sink].version is None]
     if not lost:
@@ -268,7 +268,7 @@ def never_public(manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> 
         f"Checkpoint {manifest.checkpoint} of run {manifest.run} was never published into {', '.join(lost)}, and never can be.",
         exists="A later start began a new incarnation, which closed this one.",
         safe="Nothing was changed.",
-        remedy="Use the answer of the later run.",
+        remedy="Use the result of the later run.",
         checkpoint=manifest.checkpoint,
         sinks=lost,
     )
@@ -276,45 +276,45 @@ def never_public(manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> 
 
 @dataclass(frozen=True, order=True)
 class SinkLine:
-    """What one incarnation publishes into one sink."""
+    """The publications of one incarnation into one sink."""
 
     sink: SinkName
     table: str
     app: AppId
     publisher: Publisher
     has_keys: bool = False
-    """Whether the sink's rows are merged by keys: Spark may publish some of them, and delta-rs others."""
+    """True if the sink's rows are merged by keys. Then Spark may publish some of them, and delta-rs others."""
 
 
 def close_incarnation(files: Files, line: SinkLine, decided_on: CheckpointId | None, publishers: Publishers) -> None:
-    """Makes sure that no pending publication of an abandoned incarnation can ever land in one table.
+    """Prevents all pending publications of an abandoned incarnation into one table.
 
     Idempotent, durable on return.
 
     Args:
         files: The home.
-        line: What is closed.
-        decided_on: The checkpoint that the table had reached when it was decided to abandon the incarnation.
-        publishers: Who makes the Delta transaction.
+        line: The line to close.
+        decided_on: Checkpoint that the table had reached when the incarnation was abandoned.
+        publishers: Publishers of this process.
 
     Raises:
-        ConflictError: The table has reached another checkpoint meanwhile: decide again.
+        ConflictError: The table has reached another checkpoint in the meantime. Decide again.
         NotFoundError: There is no table.
         UnsupportedTableError: The line's publisher cannot commit to the table.
-        OutcomeUnknownError: Repeat.
-        StorageError: The storage fails; repeat.
+        OutcomeUnknownError: The line may be closed. Repeat.
+        StorageError: The storage fails. Repeat.
     """
     try:
         found = _close(files, line, decided_on, publishers, line.publisher)
-    except UnsupportedTableError:  # the table may have become one that only Spark can commit to
+    except UnsupportedTableError:  # only Spark may be able to commit to the changed table
         if line.publisher is Publisher.SPARK or open_table(line.table).obstacles(Publisher.SPARK):
             raise
         found = _close(files, line, decided_on, publishers, Publisher.SPARK)
     if found not in (decided_on, CLOSED):
         raise ConflictError(
-            f"Table {line.table} has reached checkpoint {found}, not {decided_on}: the incarnation was published meanwhile.",
-            safe="It was not closed.",
-            remedy="Look at the home again and decide anew.",
+            f"Table {line.table} has reached checkpoint {found}, not {decided_on}: the incarnation was published in the meantime.",
+            safe="The incarnation was not closed.",
+            remedy="Read the home again and decide again.",
             table=line.table,
             expected=decided_on,
             found=found,
@@ -324,7 +324,7 @@ def close_incarnation(files: Files, line: SinkLine, decided_on: CheckpointId | N
 def _close(
     files: Files, line: SinkLine, decided_on: CheckpointId | None, publishers: Publishers, publisher: Publisher
 ) -> CheckpointId | None:
-    """Closes a line unless its table has reached another checkpoint than it was decided on; returns which it had reached."""
+    """Closes a line unless its table has reached another checkpoint than ``decided_on``. Returns the reached one."""
 
     def close() -> CheckpointId | None:
         transaction = publishers.begin(publisher, line.table, line.app)
@@ -344,8 +344,8 @@ def _behind_first(
 ) -> dict[SinkName, Sequence[PendingTransaction]]:
     """Returns the plans in the order in which they are carried out.
 
-    The table that is behind comes first: while it refuses, no other gets further ahead of it. Of tables that are equally far, those with
-    a hold come first: where others are ahead of such a table, it has refused.
+    The table that is behind comes first: while it refuses, no other table gets further ahead. Of tables that are equally far, those with a
+    hold come first.
     """
 
     def key(sink: SinkName) -> tuple[int, bool]:
@@ -362,7 +362,7 @@ def _publish_sink(
     publishers: Publishers,
     turns: Files,
 ) -> None:
-    """Commits a plan; makes a new one whenever the table is not where the plan expects it. ``turns`` is the home of :func:`_alone`."""
+    """Commits a plan. Makes a new one whenever the table is not in the expected state. ``turns`` is the home of :func:`_alone`."""
     checked: Sequence[PendingTransaction] | None = plan
 
     def carry_out() -> None:
@@ -381,7 +381,7 @@ def _publish_sink(
         if Publisher.DELTA_RS in by:
             publishers.keep_log_short(table)
 
-    _persist(carry_out, tries=_TRIES + len(plan))  # each transaction that somebody else makes costs at most one try
+    _persist(carry_out, tries=_TRIES + len(plan))  # each transaction of another process costs at most one try
 
 
 def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers) -> None:
@@ -391,9 +391,9 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
     refuse_changed(transaction.table, sink, pending.manifests)
     if transaction.table.obstacles(pending.publisher, cut.mode):
         raise ConflictError(
-            f"Somebody else has changed table {cut.table} since it was looked at: it is published by another publisher now.",
+            f"Another writer has changed table {cut.table} since it was read: another publisher publishes into it now.",
             safe="Nothing was committed.",
-            remedy="Repeat: the table is looked at anew.",
+            remedy="Repeat: the table is read again.",
             table=cut.table,
         )
     if pending.lines:
@@ -413,7 +413,7 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
     version = manifest.checkpoint
 
     def land() -> None:
-        # Again, as late as possible: a VACUUM may have run since everything was checked.
+        # Checked again as late as possible: a VACUUM may have run since the first check.
         refuse_missing(cut, sink, pending.after, [line["add"] for line in pending.lines])
         transaction.publish(cut, pending.lines, version, info, replace=pending.replace)
 
@@ -426,9 +426,9 @@ def _needs_spark(pending: PendingTransaction) -> bool:
 
 
 def _replaces_own(pending: PendingTransaction, cut: SinkCut) -> bool:
-    """Returns whether a transaction may replace only rows that the pipeline published before it was begun anew: rows of others stay.
+    """Returns True if a transaction must only replace rows that the pipeline published before its fresh start.
 
-    Later transactions of a complete result replace all rows of the table, whoever has written them.
+    Later transactions of a complete result replace all rows of the table, also those of others.
     """
     return pending.replace and cut.replaces_own and pending.after is None
 
@@ -441,11 +441,11 @@ def _refuse_rows_of_others(sink: SinkName, pending: PendingTransaction, cut: Sin
 def _refuse_unkept(
     sink: SinkName, pending: PendingTransaction, table: str, conditions: Mapping[str, str], publishers: Publishers
 ) -> None:
-    """Refuses rows that do not keep what the table asks of its rows since they were staged.
+    """Refuses rows that break a constraint that the table got after they were staged.
 
     Raises:
-        UnsupportedTableError: Names the constraint, and how many rows break it.
-        SparkRequiredError: Only Spark can tell, and there is none.
+        UnsupportedTableError: Rows break a constraint. The error names it and their number.
+        SparkRequiredError: Only Spark can check, but there is none.
     """
     if not conditions:
         return
@@ -467,9 +467,9 @@ def _refuse_unkept(
 
 
 def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> OpenTable:
-    """Opens the table and checks that what was committed is in its log.
+    """Opens the table and checks that the commit is in its log.
 
-    A writer whose log store is no compare-and-swap may have replaced it.
+    A writer whose log store has no compare-and-swap may have replaced it.
     """
     table = open_table(cut.table)
     reached = table.transaction_version(cut.app)
@@ -477,8 +477,8 @@ def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> OpenTabl
         raise ConflictError(
             f"Sink {sink}: another writer has replaced the commit that made checkpoint {checkpoint} public.",
             exists=f"Table {cut.table} has reached checkpoint {reached}.",
-            safe="No row is doubled when it is published again.",
-            remedy="Keep other Spark applications on this host from writing to the table at the same time.",
+            safe="Publishing again does not double rows.",
+            remedy="Do not let other Spark applications on this host write to the table at the same time.",
             sink=sink,
             table=cut.table,
             checkpoint=checkpoint,
@@ -489,14 +489,14 @@ def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> OpenTabl
 
 @contextmanager
 def _alone(files: Files, sink: SinkName, *, takes_turns: bool) -> Iterator[None]:
-    """Lets one process at a time publish into a sink that Spark may publish into.
+    """Lets only one process at a time publish into a sink that Spark may publish into.
 
-    Spark's log on a local file system is no compare-and-swap between processes.
+    Spark's log on a local file system has no compare-and-swap between processes.
     """
     if not takes_turns:
         yield
         return
-    check_workspace(files)  # an empty place under its path would be a turn of its own
+    check_workspace(files)  # otherwise an empty directory under its path would give a second turn
     patient = Retrying(
         retry=retry_if_exception_type(BlockingIOError),
         stop=stop_after_delay(_TURN_TIMEOUT_S),
@@ -508,16 +508,16 @@ def _alone(files: Files, sink: SinkName, *, takes_turns: bool) -> Iterator[None]
             patient(lambda: stack.enter_context(holding(local_path(files, publication_lock_path(sink)), str(os.getpid()))))
         except BlockingIOError as error:
             raise ConflictError(
-                f"Sink {sink} has been published by another process for {_TURN_TIMEOUT_S:.0f} s.",
-                safe="This one has written nothing.",
-                remedy="Look at that process, then repeat.",
+                f"Another process has been publishing into sink {sink} for {_TURN_TIMEOUT_S:.0f} s.",
+                safe="This process has written nothing.",
+                remedy="Check that process, then repeat.",
                 sink=sink,
             ) from error
         yield
 
 
 def _land(commit: Callable[[], None], table: str, app: AppId, version: CheckpointId) -> None:
-    """Runs ``commit``; an error after which the table has the version all the same is none."""
+    """Runs ``commit``. Ignores an error if the table has the version afterwards."""
     try:
         commit()
     except (OutcomeUnknownError, StorageError):
@@ -526,7 +526,7 @@ def _land(commit: Callable[[], None], table: str, app: AppId, version: Checkpoin
 
 
 def _persist(call: Callable[[], T], tries: int = _TRIES) -> T:
-    """Repeats ``call``, which looks at the table anew each time, while others are faster or the answer is lost."""
+    """Repeats ``call``, which reads the table again each time, while others are faster or the answer is lost."""
     return Retrying(
         retry=retry_if_exception_type((ConflictError, OutcomeUnknownError)),
         stop=stop_after_attempt(tries),
@@ -538,7 +538,7 @@ def _persist(call: Callable[[], T], tries: int = _TRIES) -> T:
 def _result(
     store: CheckpointStore, manifest: Manifest, sink: SinkName, checkpoint: CheckpointId, *, held: bool = False
 ) -> SinkResult:
-    """What ``checkpoint`` has left in a sink; ``manifest`` is its own, or a later one of its incarnation. A held table is not read."""
+    """Returns the result of ``checkpoint`` in a sink. ``manifest`` is its own, or a later one of its incarnation. Skips a held table."""
     cut, rows, oldest = manifest.sinks[sink], 0, None
     for oldest in _round(store, checkpoint):
         rows += oldest.sinks[sink].actions.rows if sink in oldest.sinks else 0
@@ -550,10 +550,10 @@ def _result(
 
 
 def _round(store: CheckpointStore, checkpoint: CheckpointId) -> Iterator[Manifest]:
-    """The checkpoints of a checkpoint's round up to it, newest first, as far back as they still exist."""
+    """Yields the checkpoints of a round up to ``checkpoint``, newest first, as far back as they exist."""
     try:
         ancestry = store.ancestry(checkpoint)
         newest = next(ancestry)
         yield from takewhile(lambda m: m.round == newest.round, chain([newest], ancestry))
     except NotFoundError:
-        return  # deleted once it was public and superseded
+        return  # deleted after it was public and superseded

@@ -1,4 +1,4 @@
-"""A Delta log of one version that names staged files where they lie, so that Spark can read them as a table."""
+"""A Delta log of one version that names staged files in their place, so that Spark can read them as a table."""
 
 import atexit
 import json
@@ -26,16 +26,16 @@ def scratch_table(
     *,
     label: str | None = None,
 ) -> Iterator[Path]:
-    """The log, in a directory of its own that is removed when the context closes: frames must have been read by then.
+    """Creates the log in its own directory, and removes it when the context closes. Frames must be read before that.
 
-    It has an id of its own, because Delta keeps what it knows of a table by id.
+    The log has its own id, because Delta caches its knowledge of a table by id.
 
     Args:
-        uri: The directory of the staged files.
-        metadata: Of the table that they were staged for.
-        protocol: The same table's.
-        lines: ``{"add": …}`` for each staged file, with whatever else is known of it.
-        label: What of a line each of its file's rows gets, as the number in column :func:`column_of`.
+        uri: Directory of the staged files.
+        metadata: Metadata of the table that they were staged for.
+        protocol: Protocol of the same table.
+        lines: ``{"add": …}`` for each staged file, perhaps with other fields.
+        label: Field of a line whose number each row of its file gets, in column :func:`column_of`.
     """
     directory = _new_directory()
     try:
@@ -48,7 +48,7 @@ def scratch_table(
 def lasting_scratch_table(
     uri: str, metadata: Mapping[str, Any], protocol: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]
 ) -> Path:
-    """As :func:`scratch_table`, for a frame that a user keeps: the directory is removed when this process ends."""
+    """Creates the log of :func:`scratch_table` for a frame that a user keeps. The directory is removed when this process ends."""
     directory = _new_directory()
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     _write_log(directory, uri, metadata, protocol, lines, None)
@@ -85,12 +85,12 @@ def _write_log(
 
 
 def column_of(label: str, metadata: Mapping[str, Any]) -> str:
-    """The column that a scratch table has for a label: one that the table with ``metadata`` does not have."""
+    """Returns the name of a scratch table's column for a label. The table with ``metadata`` does not have it."""
     return unused(f"__{label}", (field["name"] for field in json.loads(metadata["schemaString"])["fields"]))
 
 
 def unused(name: str, columns: Iterable[str]) -> str:
-    """``name``, or another one like it where a column has it: rows of change data capture often have a ``__deleted`` of their own."""
+    """Returns ``name``, or a similar name if a column has it. Rows of change data capture often have a ``__deleted`` of their own."""
     taken = {column.casefold() for column in columns}
     while name.casefold() in taken:
         name = f"_{name}"
@@ -98,7 +98,7 @@ def unused(name: str, columns: Iterable[str]) -> str:
 
 
 def _labelled(metadata: dict[str, Any], column: str) -> dict[str, Any]:
-    """Delta reads a partition column from the log and not from the files: so each file's rows get its label."""
+    """Adds a label column as a partition column: Delta takes its value from the log, so each row of a file gets the file's label."""
     schema = json.loads(metadata["schemaString"])
     mapped = {}
     if metadata["configuration"].get(_MAPPING_MODE, "none") != "none":

@@ -1,4 +1,4 @@
-"""The publisher for what delta-rs cannot do. Needs Spark: loaded by name, by :mod:`spark_jobs.publication.publisher`."""
+"""The publisher for everything that delta-rs cannot do. Needs Spark: :mod:`spark_jobs.publication.publisher` loads it by name."""
 
 import json
 import os
@@ -38,8 +38,8 @@ class SparkPublisher:
     """Publishes through one Spark application.
 
     Args:
-        spark: Any classic session with Delta; each publication gets a session of its own, because what makes a MERGE
-            idempotent are settings of its session.
+        spark: Any classic session with Delta. Each publication gets its own session, because settings of the session make a MERGE
+            idempotent.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -50,7 +50,7 @@ class SparkPublisher:
 
         Raises:
             NotFoundError: There is no table.
-            UnsupportedTableError: delta-rs cannot read what the table is.
+            UnsupportedTableError: delta-rs cannot read the table.
             StorageError: The storage fails.
         """
         session = self._session()
@@ -63,13 +63,13 @@ class SparkPublisher:
         return _begin(session, uri, app)
 
     def count_breaking(self, uri: str, lines: Iterable[Mapping[str, Any]], conditions: Mapping[str, str]) -> dict[str, int]:
-        """Returns by condition how many rows of staged files it does not hold for.
+        """Returns the number of rows in staged files that break each condition.
 
-        As Delta checks the rows that it writes: a condition that comes to null does not hold.
+        As in Delta's checks, a condition that is null is broken.
 
         Raises:
             UnsupportedTableError: A condition cannot be evaluated on the rows.
-            OutcomeUnknownError: Spark has failed; repeat.
+            OutcomeUnknownError: Spark has failed. Repeat.
         """
         session = self._session()
         with _spark_errors(uri):
@@ -81,10 +81,10 @@ class SparkPublisher:
         return dict(zip(conditions, map(int, found), strict=True))
 
     def rows_by_file(self, uri: str) -> dict[str, int]:
-        """As :func:`spark_jobs.publication.delta_rs.rows_by_file`.
+        """Returns the rows by file, as :func:`spark_jobs.publication.delta_rs.rows_by_file` does.
 
         Raises:
-            OutcomeUnknownError: Spark has failed; repeat.
+            OutcomeUnknownError: Spark has failed. Repeat.
         """
         with _spark_errors(uri):
             session = self._session()
@@ -93,11 +93,11 @@ class SparkPublisher:
         return {unquote(row["path"]): int(row["rows"] or 1) for row in found}
 
     def compact(self, uri: str) -> None:
-        """As :class:`spark_jobs.publication.deleted_keys.TableKeeper` says.
+        """Merges small files; see :class:`spark_jobs.publication.deleted_keys.TableKeeper`.
 
         Raises:
-            OutcomeUnknownError: Spark has failed; repeat.
-            ConflictError: Somebody else was faster.
+            OutcomeUnknownError: Spark has failed. Repeat.
+            ConflictError: Another writer was faster.
         """
         session = self._session()
         for key in _COMPACTED_SIZES:
@@ -106,10 +106,10 @@ class SparkPublisher:
             DeltaTable.forPath(session, spark_path(uri)).optimize().executeCompaction()
 
     def checkpoint(self, uri: str) -> None:
-        """Writes a checkpoint of a table's log, and removes what has expired.
+        """Writes a checkpoint of a table's log, and removes expired entries.
 
         Raises:
-            OutcomeUnknownError: Spark has failed; repeat.
+            OutcomeUnknownError: Spark has failed. Repeat.
         """
         with _spark_errors(uri):
             DeltaJvm(self._session()).checkpoint(spark_path(uri))
@@ -119,7 +119,7 @@ class SparkPublisher:
 
 
 class SparkTransaction:
-    """A table as it was when it was opened, and the one transaction that can follow.
+    """The state of a table when it was opened, and the one transaction that can follow.
 
     See :class:`spark_jobs.publication.transactions.Transaction`.
     """
@@ -129,10 +129,10 @@ class SparkTransaction:
         self.table = table
 
     def has_read_what_is_there(self) -> bool:
-        """Whether Delta, which reads each version of a log once, has read the log that is there: it may have been replaced.
+        """Returns True if Delta has read the present log. Delta reads each version once, and the log may have been replaced.
 
         Raises:
-            NotFoundError: The commit is gone.
+            NotFoundError: The commit is missing.
             StorageError: The storage fails.
         """
         uri = self.table.facts.uri
@@ -159,7 +159,7 @@ class SparkTransaction:
         *,
         replace: bool,
     ) -> None:
-        """As the protocol says. A MERGE reads the rows anew: what somebody else has written is merged with, or a conflict."""
+        """Implements the protocol. A MERGE reads the rows again: rows of other writers are merged with, or are a conflict."""
         with _spark_errors(cut.table):
             if cut.merge is None:
                 self._transaction.commit((line["add"] for line in lines), version, commit_info, replace=replace)
@@ -168,7 +168,7 @@ class SparkTransaction:
                 self._merge(cut, cut.merge, lines, replace=replace)
 
     def _make_repeatable(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
-        """Makes Delta skip every statement of this session whose table has ``version`` already."""
+        """Makes Delta skip every statement of this session if its table already has ``version``."""
         for key, value in {
             _TXN_APP: self._app,
             _TXN_VERSION: str(version),
@@ -178,8 +178,8 @@ class SparkTransaction:
 
     def _merge(self, cut: SinkCut, rule: MergeCut, lines: Iterable[Mapping[str, Any]], *, replace: bool) -> None:
         table, shape = cut.table, self.table.facts.shape
-        names = renaming(cut.staged_for or (shape,), shape, rule.compared).columns  # a checkpoint without rows names no shape
-        for key, value in rule.settings.items():  # else the same rows would come to something else in another time zone
+        names = renaming(cut.staged_for or (shape,), shape, rule.compared).columns  # a checkpoint without rows has no shape
+        for key, value in rule.settings.items():  # otherwise another time zone would change the result
             self._session.conf.set(key, value)
         _, metadata, protocol = DeltaJvm(self._session).snapshot(spark_path(rule.staged_in))
         with scratch_table(rule.staged_in, metadata, protocol, lines, label="batch") as directory:
@@ -194,9 +194,9 @@ class SparkTransaction:
                 tombstones = self._session.read.format("delta").load(path)
             if not open_table(table).differs_only_in_rows(self.table):
                 raise ConflictError(
-                    f"Somebody else has changed table {table} since it was looked at.",
+                    f"Another writer has changed table {table} since it was read.",
                     safe="Nothing was merged.",
-                    remedy="Repeat: the table is looked at anew.",
+                    remedy="Repeat: the table is read again.",
                     table=table,
                 )
             merge.merge_into(DeltaTable.forPath(self._session, spark_path(table)), tombstones)
@@ -206,11 +206,11 @@ def _begin(session: SparkSession, uri: str, app: AppId) -> SparkTransaction:
     with _spark_errors(uri):
         transaction = DeltaJvm(session).transaction(spark_path(uri), app)
     if transaction.read_version < 0:
-        open_table(uri)  # says that there is no table, unless somebody has made one since
+        open_table(uri)  # raises an error if there is no table
         raise ConflictError(
-            f"Somebody else has dropped table {uri} and made it anew since it was looked at.",
+            f"Table {uri} was dropped and created again since it was read.",
             safe="Nothing was committed.",
-            remedy="Repeat: the table is looked at anew.",
+            remedy="Repeat: the table is read again.",
             table=uri,
         )
     return SparkTransaction(session, transaction, open_table(uri, transaction.read_version), app)
@@ -222,42 +222,42 @@ _ABOUT_ROWS = ("22", "23")
 
 @contextmanager
 def _spark_errors(uri: str) -> Iterator[None]:
-    """The one place where an exception of Spark becomes an error of ours."""
+    """Translates exceptions of Spark into errors of this package."""
     try:
         yield
     except DeltaConcurrentModificationException as error:
         raise ConflictError(
-            f"Somebody else has changed table {uri} since it was looked at: {str(error).splitlines()[0]}",
+            f"Another writer has changed table {uri} since it was read: {str(error).splitlines()[0]}",
             safe="Nothing was committed.",
-            remedy="Repeat: the table is looked at anew.",
+            remedy="Repeat: the table is read again.",
             table=uri,
         ) from error
     except (PySparkException, Py4JError) as error:
         reason = _reason(error)
         if isinstance(error, AnalysisException) or _is_about_rows(error):
             raise UnsupportedTableError(
-                f"Table {uri} does not take the staged rows: {reason}",
+                f"Table {uri} does not accept the staged rows: {reason}",
                 exists="The rows stay staged.",
                 safe="Nothing was committed.",
-                remedy=f"Undo what has changed in the table and publish again, or {BEGIN_ANEW}.",
+                remedy=f"Undo the change of the table and publish again, or {BEGIN_ANEW}.",
                 table=uri,
             ) from error
         raise OutcomeUnknownError(
             f"It is unknown whether table {uri} was changed: {reason}",
-            remedy="Repeat: it is read back first.",
+            remedy="Repeat: the table is read first.",
             table=uri,
             cause=str(error)[:2000],
         ) from error
 
 
 def _reason(error: Exception) -> str:
-    with suppress(Py4JError):  # the JVM may have ended, and can be asked nothing
+    with suppress(Py4JError):  # the JVM may have ended
         return java_message(error).splitlines()[0]
     return str(error).strip().splitlines()[0]
 
 
 def _is_about_rows(error: Exception) -> bool:
-    """Whether a value or a constraint has failed the statement: then it has failed before its commit, and always will."""
+    """Returns True if a value or a constraint made the statement fail. Then it failed before its commit, and always will."""
     with suppress(Py4JError):
         return any(_sql_state(java).startswith(_ABOUT_ROWS) for java in java_causes(error))
     return False
@@ -267,4 +267,4 @@ def _sql_state(java: Any) -> str:
     try:
         return str(java.getSqlState())
     except (Py4JError, TypeError):
-        return ""  # an exception that has none
+        return ""  # an exception without SQLSTATE

@@ -1,13 +1,13 @@
-"""Names as Spark's SQL takes them, whatever characters they have."""
+"""Quotes names for Spark's SQL, with any characters."""
 
 from os import PathLike
 
 
 def quoted(name: str) -> str:
-    """An identifier for exactly this name."""
+    """Returns an identifier for exactly this name."""
     return f"`{name.replace('`', '``')}`"
 
 
 def delta_at(path: str | PathLike[str]) -> str:
-    """The Delta table in a directory."""
+    """Returns the name of the Delta table in a directory."""
     return f"delta.{quoted(str(path))}"

@@ -1,4 +1,4 @@
-"""The staged Parquet files of a table, and the directory that they are in: what is gone, what is in the way."""
+"""Checks the staged Parquet files of a table and their directory."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -13,10 +13,10 @@ from spark_jobs.storage.table_uris import table_files
 
 
 def check_no_file(uri: str) -> None:
-    """Refuses a directory that can be no table's, because a file is there, or where one above it would be.
+    """Refuses a table directory if a file is in its place or in the place of a parent.
 
     Raises:
-        UnsupportedTableError: There is one.
+        UnsupportedTableError: There is such a file.
     """
     directory = table_files(uri).local()
     above = () if directory is None else (directory, *directory.parents)
@@ -32,18 +32,18 @@ def check_no_file(uri: str) -> None:
 
 
 def missing_files(uri: str, adds: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The staged files that are not there any more with the size they were staged with, as paths or URLs.
+    """Returns the staged files that are missing or have another size, as paths or URLs.
 
     Args:
-        uri: The table they were staged for.
-        adds: Delta's ``add`` actions; paths relative to the table, URL-encoded.
+        uri: URI of the table that they were staged for.
+        adds: Delta's ``add`` actions, with URL-encoded paths relative to the table.
 
     Raises:
-        StorageError: The storage does not tell.
+        StorageError: The storage does not answer.
     """
     files = table_files(uri)
     root: Path | str = files.local() or files.url
     named = [(unquote(add["path"]), int(add["size"])) for add in adds]
     looks = [partial(files.size_bytes, path) for path, _ in named]
-    found = at_once(looks) if files.local() is None else [look() for look in looks]  # a disk answers sooner than a thread begins
+    found = at_once(looks) if files.local() is None else [look() for look in looks]  # a disk answers before a thread would start
     return [f"{root}/{path}" for (path, size_bytes), here in zip(named, found, strict=True) if here != size_bytes]

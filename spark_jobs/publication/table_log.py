@@ -2,11 +2,11 @@
 
 A publication needs five things of a table: its newest version, its metadata, its protocol, the versions of app ids, and a
 conditional commit. None of them grows with the number of files. So this module reads three columns of the newest checkpoint and
-the JSON commits after it, skips every line that names a file, and from then on follows the tail of the log. delta-rs has no such
-reader: opening a table there loads all of its files (docs/adr/0017-publication-reads-no-list-of-files.md).
+the JSON commits after it, skips every line that names a file, and then follows the tail of the log. delta-rs has no such reader: it
+loads all files when it opens a table (docs/adr/0017-publication-reads-no-list-of-files.md).
 
-Nothing that was read before is trusted: each look lists the log and reads the newest known commit again. If that commit is gone or
-has other bytes, somebody has replaced the table or the commit, and the log is read from the start.
+Earlier reads are not trusted: each read lists the log and compares the newest known commit. If that commit is missing or has other
+bytes, the table or the commit was replaced, and the log is read from the start.
 """
 
 import json
@@ -27,7 +27,7 @@ from spark_jobs.storage.table_uris import table_files
 
 _FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
 _COLUMNS = {"protocol": "minReaderVersion", "metaData": "id", "txn": "appId"}
-"""The columns of a checkpoint that are read, each with a field that every value has."""
+"""The columns of a checkpoint that are read, each with a field that is never null."""
 _KEPT_VERSIONS = 64
 _TRIES = 5
 _BATCH_ROWS = 1 << 16
@@ -35,46 +35,46 @@ _BATCH_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class TableState:
-    """A table at one version, without its files.
+    """The state of a table at one version, without its files.
 
-    ``mark`` identifies the bytes of the version's commit; None where only a checkpoint of this version is left.
+    ``mark`` identifies the bytes of the version's commit. None if only a checkpoint of this version is left.
     """
 
     version: int
     table_id: str
     schema_text: str
-    """Delta's own JSON."""
+    """The schema in Delta's JSON."""
     partition_by: tuple[str, ...]
     configuration: Mapping[str, str]
     reader_version: int
     writer_version: int
     features: frozenset[str]
     apps: Mapping[AppId, CheckpointId]
-    """By app id the newest version."""
+    """The newest version of each app id."""
     mark: str | None = field(default=None, compare=False)
 
     def differs_only_in_rows(self, other: "TableState") -> bool:
-        """Whether two states of a log differ in nothing but files and the versions of app ids."""
+        """Returns True if two states of a log differ only in files and versions of app ids."""
         return replace(self, version=other.version, apps=other.apps) == other
 
 
 class TableLog:
-    """The log of one table. Safe for several threads: what is remembered is replaced as a whole.
+    """The log of one table. It is thread-safe, because its cache is replaced as a whole.
 
     Args:
-        files: The table's ``_delta_log``.
-        table: The table's URI, for messages.
+        files: Files of the table's ``_delta_log``.
+        table: URI of the table, for messages.
     """
 
     def __init__(self, files: Files, table: str) -> None:
         self._files, self._table = files, table
         self._recent: tuple[TableState, ...] = ()
-        """The newest known versions, oldest first, without a gap."""
+        """The newest known versions, oldest first, without gaps."""
         self._file_count = 0
         self._checkpoint: int | None = None
 
     def newest(self) -> TableState:
-        """Returns the newest version. Reads only what was committed since the last call.
+        """Returns the newest version. Reads only commits since the last call.
 
         Raises:
             NotFoundError: There is no table.
@@ -93,13 +93,13 @@ class TableLog:
         else:
             raise self._unreadable("its log changes faster than it can be read, or lacks a version")
         raise NotFoundError(
-            f"Table {self._table} is not there.",
-            remedy="Check the path, or start the pipeline: it makes the table.",
+            f"Table {self._table} does not exist.",
+            remedy="Check the path, or start the pipeline: it creates the table.",
             table=self._table,
         )
 
     def at(self, version: int) -> TableState:
-        """Returns one version, as long as it can be read.
+        """Returns one version if it can still be read.
 
         Raises:
             NotFoundError: There is no such version, or its log entry was cleaned.
@@ -112,10 +112,10 @@ class TableLog:
         try:
             return self._read(LogListing(self._files.names("")), version)[-1]
         finally:
-            self._file_count = file_count  # which is that of the newest version
+            self._file_count = file_count  # the count of the newest version
 
     def commits(self) -> Iterator[list[Mapping[str, Any]]]:
-        """Returns all actions of the commits that are still in the log, oldest first. Reads every one of them.
+        """Yields all actions of the commits that are still in the log, oldest first. Reads every commit.
 
         Raises:
             StorageError: The storage fails, or the log cannot be read.
@@ -128,15 +128,15 @@ class TableLog:
             try:
                 yield [json.loads(line) for line in lines if line.strip()]
             except ValueError as error:
-                raise self._unreadable(f"its log has a line that is no JSON: {error}") from error
+                raise self._unreadable(f"its log has a line that is not JSON: {error}") from error
 
     def create(self, after: TableState, commit: bytes) -> None:
-        """Creates the commit that follows ``after``; durable on return, as are those before it.
+        """Creates the commit after ``after``. On return it is durable, like all earlier ones.
 
         Raises:
-            AlreadyExistsError: Somebody else has created that version.
+            AlreadyExistsError: Another writer has created that version.
             ConflictError: ``after`` is not in the log any more: the table, or its newest commit, was replaced.
-            OutcomeUnknownError: It may be there.
+            OutcomeUnknownError: The commit may exist.
             StorageError: The storage failed.
         """
         try:
@@ -147,16 +147,16 @@ class TableLog:
             unchanged = False
         if not unchanged:
             raise ConflictError(
-                f"Somebody else has replaced the log of table {self._table} since it was looked at.",
+                f"The log of table {self._table} was replaced since it was read.",
                 safe="Nothing was committed.",
-                remedy="Repeat: the table is looked at anew.",
+                remedy="Repeat: the table is read again.",
                 table=self._table,
                 version=after.version,
             )
         self._files.create(commit_name(after.version + 1), commit)
 
     def sync_written(self, version: int) -> None:
-        """Makes the commit of a version durable, and the files that it adds. For commits that others have made for us.
+        """Makes the commit of a version and its added files durable. For commits that a library has made.
 
         Raises:
             StorageError: The storage fails.
@@ -168,17 +168,17 @@ class TableLog:
 
     @property
     def commits_since_checkpoint(self) -> int:
-        """How many commits a reader has to read after the newest checkpoint, as of the last :meth:`newest`."""
+        """Returns the number of commits after the newest checkpoint, as of the last :meth:`newest`."""
         newest = self._recent[-1].version if self._recent else 0
         return newest - (0 if self._checkpoint is None else self._checkpoint)
 
     @property
     def file_count(self) -> int:
-        """About how many files the table has, as of the last :meth:`newest`."""
+        """Returns the approximate number of files of the table, as of the last :meth:`newest`."""
         return self._file_count
 
     def _followed(self, listed: "LogListing") -> tuple[TableState, ...]:
-        """The known versions and those committed since; empty where the log has to be read from the start."""
+        """Returns the known versions and the new ones, or nothing if the log must be read from the start."""
         if not self._recent:
             return ()
         known = self._recent[-1]
@@ -190,10 +190,10 @@ class TableLog:
         return (*self._recent, *self._replayed(known, newer))
 
     def _read(self, listed: "LogListing", version: int) -> tuple[TableState, ...]:
-        """The versions from the newest checkpoint that is not after ``version`` up to ``version``, from storage.
+        """Reads the versions up to ``version``, beginning with the newest checkpoint that is not after it.
 
         Raises:
-            NotFoundError: Something that is needed is not there.
+            NotFoundError: A needed file is missing.
         """
         base = max((number for number in listed.checkpoints if number <= version), default=None)
         newer = range(0 if base is None else base + 1, version + 1)
@@ -224,7 +224,7 @@ class TableLog:
     def _applied(
         self, before: TableState | None, version: int, actions: Iterable[Mapping[str, Any]], mark: str | None
     ) -> TableState:
-        """``before`` with the actions of one commit, or a state made of a checkpoint's or the first commit's."""
+        """Returns ``before`` with the actions of one commit, or a state made of a checkpoint's or the first commit's actions."""
         found: dict[str, Any] = {"version": version, "mark": mark}
         apps: dict[AppId, CheckpointId] = {}
         for action in actions:
@@ -246,7 +246,7 @@ class TableLog:
         return TableState(**found, apps=MappingProxyType(apps))
 
     def _commit_actions(self, version: int) -> tuple[list[Mapping[str, Any]], str]:
-        """The actions of a commit that are not about files, and the commit's mark."""
+        """Returns the actions of a commit that are not about files, and the commit's mark."""
         actions: list[Mapping[str, Any]] = []
         mark, rest = "", b""
         for chunk in self._files.chunks(commit_name(version)):
@@ -268,11 +268,11 @@ class TableLog:
                 try:
                     action = json.loads(line)
                 except ValueError as error:
-                    raise self._unreadable(f"its log has a line that is no JSON: {error}") from error
+                    raise self._unreadable(f"its log has a line that is not JSON: {error}") from error
                 yield action
 
     def _checkpoint_actions(self, name: str) -> Iterator[Mapping[str, Any]]:
-        """The actions of a checkpoint, or of a part of one, that are not about files."""
+        """Yields the actions of a checkpoint, or of a part of it, that are not about files."""
         if name.endswith(".json"):
             yield from self._parsed(self._files.read(name).split(b"\n"))
             return
@@ -291,7 +291,7 @@ class TableLog:
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[IO[bytes]]:
-        """Opens a file of the log at any position. One in a store is copied: a reader of Parquet jumps."""
+        """Opens a file of the log with random access, which Parquet readers need. A file in a store is copied first."""
         here = self._files.local(name)
         with TemporaryFile() if here is None else here.open("rb") as opened:
             for chunk in self._files.chunks(name) if here is None else ():
@@ -299,7 +299,7 @@ class TableLog:
             yield opened
 
     def _files_in_checkpoint(self, version: int | None) -> int:
-        """The number of files that the newest checkpoint names, as its writer has said it."""
+        """Returns the number of files in the newest checkpoint, according to its writer."""
         try:
             hint = json.loads(self._files.read(LAST_CHECKPOINT))
             return int(hint.get("numOfAddFiles") or hint["size"]) if hint["version"] == version else 0
@@ -307,21 +307,21 @@ class TableLog:
             return 0
 
     def _is_unchanged(self, state: TableState) -> bool:
-        """Whether the commit of a version is the one that was read."""
+        """Returns True if the commit of a version is the one that was read."""
         try:
             return state.mark is not None and self._mark(commit_name(state.version)) == state.mark
         except NotFoundError:
             return False
 
     def _mark(self, name: str) -> str:
-        """The hash of a commit's first megabyte: its commit info and the random names of its first files, so no two are alike."""
+        """Returns the hash of a commit's first megabyte. Its commit info and random file names make it unique."""
         with closing(self._files.chunks(name)) as chunks:
             return sha256(next(chunks, b""))
 
     def _gone(self, version: int) -> NotFoundError:
         return NotFoundError(
             f"Version {version} of table {self._table} cannot be read.",
-            remedy="It does not exist, or its log entry was cleaned.",
+            remedy="Choose another version: this one does not exist, or its log entry was cleaned.",
             table=self._table,
             version=version,
         )
@@ -336,7 +336,7 @@ class TableLog:
 
 
 def _values_of(group: Any) -> dict[str, float]:
-    """How many values the columns of a Parquet row group have that are of use here, by its statistics; infinite where there are none."""
+    """Returns the number of values in the needed columns of a Parquet row group, by its statistics; infinite without statistics."""
     found: dict[str, float] = {}
     for index in range(group.num_columns):
         leaf = group.column(index)
@@ -348,7 +348,7 @@ def _values_of(group: Any) -> dict[str, float]:
 
 
 def _values(file: Any, group: int, column: str, expected: float) -> Iterator[dict[str, Any]]:
-    """The values of a column as actions. Stops at the last one: most rows of a checkpoint are files, and have none."""
+    """Yields the values of a column as actions. Stops after the last one, because most rows of a checkpoint are files."""
     if expected:
         for batch in file.iter_batches(_BATCH_ROWS, [group], [column]):
             for value in batch.column(column).drop_null().to_pylist(maps_as_pydicts="strict"):

@@ -1,4 +1,4 @@
-"""Delta transactions into public tables, whoever makes them: what they promise, and where each kind comes from."""
+"""Delta transactions into public tables: their contract, and the publishers that make them."""
 
 import importlib
 import logging
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _SPARK_MODULE = "spark_jobs.publication.spark"
 SMALL_FILES = 100_000
-"""A checkpoint of the log of a table with so many files takes delta-rs half a second."""
+"""The number of files of a table up to which delta-rs writes a checkpoint of its log in half a second."""
 
 
 class Transaction(Protocol):
-    """A table as it was when the transaction was begun, and the one Delta transaction that can follow.
+    """The state of a table when the transaction was begun, and the one Delta transaction that can follow.
 
-    Both methods are conditional: they succeed only if neither the app id's version nor the schema nor the protocol has changed
-    since. Rows that somebody else has appended do not matter, except to a replacement, to which every other commit is a conflict.
-    What succeeds is durable on return.
+    Both methods are conditional: they succeed only if the app id's version, the schema and the protocol have not changed since. Rows
+    that others have appended do not matter, except for a replacement, for which every other commit is a conflict. A successful call is
+    durable on return.
     """
 
     @property
     def table(self) -> OpenTable:
-        """The table, at the version that the transaction is conditional on."""
+        """Returns the table at the version that the transaction is conditional on."""
         ...
 
     def publish(
@@ -49,31 +49,31 @@ class Transaction(Protocol):
         """Makes staged files public.
 
         Args:
-            cut: What they are staged for.
-            lines: ``{"add": …, "batch": …}`` for each file. May be none: the version advances all the same.
-            version: The app id's new version.
+            cut: Cut that the files are staged for.
+            lines: ``{"add": …, "batch": …}`` for each file. May be empty; the version still advances.
+            version: New version of the app id.
             commit_info: Written as JSON to ``userMetadata`` of the commit info.
-            replace: Whether the rows that the table has go.
+            replace: True if the present rows of the table are removed.
 
         Raises:
-            ConflictError: Somebody else was faster; nothing of this was committed.
-            OutcomeUnknownError: It may be public. Read the version of a newly opened table.
-            StorageError: The storage failed, probably before the commit. Read back as well.
-            UnsupportedTableError: The table does not take the rows. Nothing was committed.
+            ConflictError: Another writer was faster. Nothing was committed.
+            OutcomeUnknownError: The rows may be public. Read the version of a newly opened table.
+            StorageError: The storage failed, probably before the commit. Read back in this case, too.
+            UnsupportedTableError: The table does not accept the rows. Nothing was committed.
         """
         ...
 
     def close(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
-        """Advances the app id's version and adds nothing; errors as :meth:`publish`."""
+        """Advances the app id's version without rows. The errors are those of :meth:`publish`."""
         ...
 
 
 class Publishers:
-    """The publishers that this process has.
+    """The publishers of this process.
 
     Args:
-        spark: Makes or finds a Spark session; called once, if a sink needs it. None: there is no Spark here.
-        at_work: Whether that session is at work anyway. Then it also writes the checkpoints of large tables' logs.
+        spark: Creates or finds a Spark session. Called once if a sink needs it. None: there is no Spark.
+        at_work: True if that session runs anyway. Then it also writes the checkpoints of large tables' logs.
     """
 
     def __init__(self, spark: "Callable[[], SparkSession] | None" = None, *, at_work: bool = False) -> None:
@@ -82,10 +82,10 @@ class Publishers:
         self._checkpointing: Thread | None = None
 
     def require(self, publisher: Publisher, what: str) -> None:
-        """Refuses what needs Spark where there is none.
+        """Refuses a publisher that this process does not have.
 
         Raises:
-            SparkRequiredError: Names ``what``.
+            SparkRequiredError: There is no Spark. The error names ``what``.
         """
         if publisher is Publisher.SPARK and self._spark is None:
             raise spark_required(what)
@@ -94,7 +94,7 @@ class Publishers:
         """Opens a table for one transaction.
 
         Raises:
-            SparkRequiredError: It needs Spark, and there is none.
+            SparkRequiredError: The publisher is Spark, but there is none.
             NotFoundError: There is no table.
             UnsupportedTableError: delta-rs cannot read it.
             StorageError: The storage fails.
@@ -107,27 +107,28 @@ class Publishers:
         """Returns the rows of each data file of a table. Reads the list of all its files.
 
         Raises:
-            SparkRequiredError: It needs Spark, and there is none.
+            SparkRequiredError: The publisher is Spark, but there is none.
             NotFoundError: There is no table.
             StorageError: The storage fails.
         """
         return rows_by_file(uri) if publisher is Publisher.DELTA_RS else self._by_spark(uri).rows_by_file(uri)
 
     def count_breaking(self, uri: str, lines: Iterable[Mapping[str, Any]], conditions: Mapping[str, str]) -> dict[str, int]:
-        """Returns by condition how many of the rows in staged files of a table it does not hold for. Reads those files.
+        """Returns the number of rows in staged files of a table that break each condition. Reads those files.
 
         Raises:
             SparkRequiredError: There is no Spark.
             UnsupportedTableError: A condition cannot be evaluated on the rows.
-            OutcomeUnknownError: Spark has failed; repeat.
+            OutcomeUnknownError: Spark has failed. Repeat.
         """
         return self._by_spark(uri).count_breaking(uri, lines, conditions)
 
     def keep_log_short(self, table: OpenTable) -> None:
-        """Writes a checkpoint of a table's log where one is due, so that its readers have few commits to read.
+        """Writes a checkpoint of a table's log if one is due, so that readers have few commits to read.
 
-        A small table's is written at once. A large one's takes seconds and the list of all its files: it is written by Spark, in the
-        background, and left to others where no Spark is at work. It is not part of a publication, so failures are only logged.
+        The checkpoint of a small table is written at once. That of a large table takes seconds and the list of all its files: Spark writes
+        it in the background, or, without a running Spark, another process does. This is not part of a publication, so failures are only
+        logged.
         """
         if not table.needs_checkpoint():
             return
@@ -142,11 +143,11 @@ class Publishers:
             self._checkpointing.start()
 
     def keep_deleted_keys_small(self, cut: SinkCut, reached: CheckpointId | None) -> None:
-        """Folds the table of a sink's deleted keys where it is due. It is not part of a publication, so failures are only logged.
+        """Folds the table of a sink's deleted keys if it is due. This is not part of a publication, so failures are only logged.
 
         Args:
             cut: The sink's cut.
-            reached: The newest checkpoint that is public in the sink.
+            reached: Newest public checkpoint of the sink.
         """
         uri = cut.merge.tombstones if cut.merge else None
         if uri is None:
@@ -160,7 +161,7 @@ class Publishers:
             _LOG.warning("the deleted keys in table %s are not folded: %s", uri, error)
 
     def finish(self) -> None:
-        """Waits for what goes on in the background; Spark is needed until then."""
+        """Waits for background work, which needs Spark."""
         if self._checkpointing is not None:
             self._checkpointing.join()
 
@@ -181,9 +182,9 @@ class Publishers:
 
 
 def spark_required(what: str) -> SparkRequiredError:
-    """The refusal of ``what`` where there is no Spark."""
+    """Returns the error for ``what`` if there is no Spark."""
     return SparkRequiredError(
-        f"{what} is published by Spark: its table, or its mode, is beyond what can be done without a JVM.",
+        f"{what} is published by Spark: its table or its mode needs a JVM.",
         safe="Nothing was written to any table.",
-        remedy="Publish where Spark is: spark-jobs publish starts one, a driver has one.",
+        remedy="Publish with Spark: spark-jobs publish starts one, and a driver has one.",
     )

@@ -1,4 +1,4 @@
-"""Which files the checkpoints of a home name: they can be read and compared with what was recorded when they were made."""
+"""Lists the files that the checkpoints of a home name, so that they can be read and compared with their records."""
 
 from collections.abc import Iterator, Sequence
 from urllib.parse import unquote
@@ -19,11 +19,11 @@ from spark_jobs.storage.table_uris import table_files, uri_of
 
 
 def named_by_home(home: Files) -> NamedFiles:
-    """Returns every file that a complete checkpoint of a home names, and that somebody may still need.
+    """Returns every file that a complete checkpoint of a home names and that is still needed.
 
-    The staged rows of a checkpoint are needed until they are public in its sink: from then on the table's owner decides how long their
-    files stay. State and channels are needed where the pipeline could go on from: not in an incarnation that was abandoned. Rows in flight
-    are needed in the checkpoints that retention keeps: an older one may stay for its staged rows alone.
+    The staged rows of a checkpoint are needed until they are public in its sink. After that the table's owner decides how long their files
+    stay. State and channels are needed if the pipeline could go on from them, so not in an abandoned incarnation. Rows in flight are needed
+    in the checkpoints that retention keeps: an older checkpoint may stay only for its staged rows.
 
     Raises:
         StorageError: The home or a table does not answer.
@@ -46,12 +46,12 @@ def named_by_home(home: Files) -> NamedFiles:
 
 
 def still_damaged(home: Files, damage: Sequence[CorruptDocumentError]) -> list[CorruptDocumentError]:
-    """Looks again at files of a home that were found damaged: retention may have deleted them since they were listed.
+    """Checks damaged files of a home again, because retention may have deleted them since they were listed.
 
-    A manifest goes before what it names. So a file that is named now, and was gone before, is damage.
+    A manifest is deleted before the files that it names. So a missing file that is still named is damage.
 
     Returns:
-        What is still wrong with them.
+        The files that are still damaged.
 
     Raises:
         StorageError: The home or a table does not answer.
@@ -62,7 +62,7 @@ def still_damaged(home: Files, damage: Sequence[CorruptDocumentError]) -> list[C
 
 
 def _flying(home: Files, manifests: Sequence[Manifest]) -> set[CheckpointId]:
-    """Returns the checkpoints whose rows in flight stay, as retention has decided with what was public then or earlier."""
+    """Returns the checkpoints whose rows in flight stay, by retention's decision on the public checkpoints of that time."""
     if not manifests:
         return set()
     head = manifests[-1]
@@ -71,7 +71,7 @@ def _flying(home: Files, manifests: Sequence[Manifest]) -> set[CheckpointId]:
 
 
 def _retained(home: Files, head: Manifest) -> int:
-    """Returns how many checkpoints the attempt of the newest one retains, as far as the home still says."""
+    """Returns the number of retained checkpoints of the newest checkpoint's attempt, as far as the home has it."""
     try:
         return Attempts(home).read(head.attempt).checkpointing.retained
     except (NotFoundError, CorruptDocumentError):
@@ -79,7 +79,7 @@ def _retained(home: Files, head: Manifest) -> int:
 
 
 def _lost_parent(store: CheckpointStore, manifests: list[Manifest]) -> CorruptDocumentError | None:
-    """The newest checkpoint's parent is always kept: it takes the newest one's place if that turns out corrupt."""
+    """Returns the error for a missing parent of the newest checkpoint. The parent is always kept, to replace a corrupt newest one."""
     parent = manifests[-1].parent
     if parent is None or parent in store.taken():
         return None
@@ -93,7 +93,7 @@ def _named(home: Files, manifest: Manifest, *, head: Manifest, flies: bool) -> I
             yield state_file(home, file)
         channel = NamedFile(home, cut.channel.path, sha256=cut.channel.sha256)
         yield channel
-        if flies and channel.look() is None:  # else nobody knows what it names; that it is damaged is found out with the others
+        if flies and channel.look() is None:  # otherwise its files are unknown, and its damage is found with the others
             directory = table_files(cut.channel.staged_in)
             for add in in_flight(cut.channel, store.read_channel(cut.channel)):
                 yield staged_file(directory, add, unquote(add["path"]))
@@ -107,12 +107,12 @@ def _named(home: Files, manifest: Manifest, *, head: Manifest, flies: bool) -> I
         for each in sink_cut.named_before:
             yield from _rows(home, each, None)
     for sink, brought in manifest.brought.items():
-        for carried in brought:  # the checkpoint that follows names their rows in its own cut
+        for carried in brought:  # the next checkpoint names their rows in its own cut
             yield from _rows(home, carried, _staged_in(manifest, sink) if manifest is head else None)
 
 
 def _rows(home: Files, each: CarriedActions | SinkCut, where: str | None) -> Iterator[NamedFile]:
-    """A file of actions, and the staged files that it names; without a place for these, nobody needs them."""
+    """Yields a file of actions, and the staged files that it names. Without a directory for these, they are not needed."""
     actions = NamedFile(home, each.actions.path, sha256=each.actions.sha256)
     yield actions
     if where is not None and actions.look() is None:
@@ -122,13 +122,13 @@ def _rows(home: Files, each: CarriedActions | SinkCut, where: str | None) -> Ite
 
 
 def _staged_in(manifest: Manifest, sink: SinkName) -> str | None:
-    """Where the stage of a sink stages its rows, before a checkpoint has a cut of the sink."""
+    """Returns the directory in which the stage of a sink stages its rows, before a checkpoint has a cut of the sink."""
     stages = [name for name, stage in manifest.graph["stages"].items() if stage["sink"] and stage["sink"]["name"] == sink]
     return manifest.stages[stages[0]].channel.staged_in if stages else None
 
 
 def _reached(cut: SinkCut) -> int:
-    """The newest checkpoint whose rows are public; the highest number there is where the incarnation is closed: none ever will be."""
+    """Returns the newest public checkpoint. It is the highest number if the incarnation is closed: no later one can be published."""
     try:
         return open_table(cut.table).transaction_version(cut.app) or 0
     except NotFoundError:
@@ -136,7 +136,7 @@ def _reached(cut: SinkCut) -> int:
 
 
 def _of_table(needed: OwnTable) -> Iterator[NamedFile | CorruptDocumentError]:
-    """The files that are there of a table of the runtime's own, and those that its log says should be."""
+    """Yields the existing files of a table of the runtime's own, and errors for those that its log lists but that are missing."""
     table = needed.table
     for version in needed.log().lacking(needed.version):
         yield altered(table.url, f"{DELTA_LOG}/{commit_name(version)}", "a version of the table", None)

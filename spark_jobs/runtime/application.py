@@ -55,7 +55,7 @@ from spark_jobs.runtime.planned_pipeline import find_places, plan_pipeline
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
-from spark_jobs.runtime.spark.spark_errors import without_stack
+from spark_jobs.runtime.spark.spark_errors import full, without_stack
 from spark_jobs.runtime.spark.spark_facts import CAN_REPARTITION, SPARK_MINOR
 from spark_jobs.runtime.stages.lost_input import is_half_done
 from spark_jobs.runtime.stages.round_site import RoundSite
@@ -99,7 +99,6 @@ from spark_jobs.runtime.tables.stores import check_conditional_writes, check_sto
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
-from spark_jobs.storage.os_errors import is_full, storage_error
 from spark_jobs.storage.table_uris import table_files, uri_of
 
 _LOG = logging.getLogger(__name__)
@@ -158,9 +157,8 @@ class Application:
     def _known(self, error: Exception, mask: Mask) -> StreamPipelineError:
         if isinstance(error, StreamPipelineError):
             return error
-        if isinstance(error, OSError) and is_full(error):
-            return storage_error(str(error.filename or self.home.url), error)
-        return _unexpected(error, mask)
+        safe = "No file is half-written. Every batch that was staged is kept, and so is a checkpoint that was completed."
+        return full("The run failed", error, [self.home.url], safe=safe) or _unexpected(error, mask)
 
     def _answer_failure(self, channel: Channel, request: StartRequest, error: StreamPipelineError) -> None:
         """Tells the asker, if the storage lets us: what failed first is what the caller is told."""

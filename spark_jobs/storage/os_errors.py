@@ -1,8 +1,9 @@
 """What the operating system says about files, as this product's errors."""
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
@@ -19,6 +20,8 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.storage.plain_files import NotPlainFileError
 
+_ROOM_BYTES = 1024 * 1024
+"""With less a file system counts as full. A failed write may have given some of its room back."""
 _KINDS: dict[int, type[StreamPipelineError]] = (
     dict.fromkeys((errno.ENOSPC, errno.EDQUOT), StorageFullError)
     | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), AccessDeniedError)
@@ -78,6 +81,17 @@ def storage_error(target: str, error: OSError) -> StreamPipelineError:
 def is_full(error: BaseException) -> bool:
     """Returns whether the system has refused something because no space, or no quota, is left."""
     return isinstance(error, OSError) and _KINDS.get(error.errno or 0) is StorageFullError
+
+
+def without_room(paths: Iterable[str]) -> list[str]:
+    """Returns the directories of this host, of some paths or ``file:`` URLs, in which hardly any room is left now."""
+    found = []
+    for path in dict.fromkeys(path.removeprefix("file://") for path in paths):
+        with suppress(OSError, ValueError):  # in a store, or not there
+            room = os.statvfs(path)
+            if room.f_bavail * room.f_frsize < _ROOM_BYTES or (room.f_files and room.f_favail == 0):
+                found.append(path)
+    return found
 
 
 def taken(target: str) -> AlreadyExistsError:

@@ -234,6 +234,9 @@ def main() -> int:
     if behaviour == "refused_before_anything":
         print("no such pipeline", flush=True)
         return 2
+    if behaviour == "refused_before_it_began":
+        respond(channel, request, ERRORS["refused"])
+        return 2
     lock = local_path(channel.files, DRIVER_LOCK)
     try:
         if behaviour.removeprefix(LIVE) == "slow":

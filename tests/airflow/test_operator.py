@@ -291,6 +291,12 @@ def test_a_refused_run_is_not_retried_and_says_what_to_do(homes: Homes) -> None:
     assert "To do: Correct line 3." in str(error)
 
 
+def test_a_first_run_that_is_refused_leaves_nothing_in_its_home(homes: Homes) -> None:
+    assert "Correct line 3." in str(failure(operator("refused_before_it_began"), RejectedError))
+    assert [path.name for path in homes.path().iterdir() if not path.name.startswith(".")] == []
+    assert carry_out(operator(), context())["attempt"] == 1
+
+
 def test_a_corrupt_home_is_not_retried(homes: Homes) -> None:
     assert isinstance(failure(operator("corrupt"), CorruptDocumentError), PipelineRunRefusedError)
 

@@ -43,8 +43,8 @@ def test_texts_are_what_they_say(given: Any) -> None:
         ({"retained": "9" * 5_000}, "is not a whole number"),
         ({"retained": "many"}, "retained='many' is not a whole number"),
         ({"interval": "30"}, "interval=30 is not a string"),
-        ({"unaligned": "true", "max_in_flight_bytes": "1"}, "max_in_flight_bytes= says when an aligned checkpoint"),
-        ({3: "x"}, "3 is not one of the settings"),
+        ({"unaligned": "true", "max_in_flight_bytes": "1"}, "max_in_flight_bytes= is for aligned checkpoints"),
+        ({3: "x"}, "3 is not a setting"),
     ],
 )
 def test_what_is_refused_says_where_it_stands(given: Any, problem: str) -> None:

@@ -234,7 +234,7 @@ def test_an_interrupted_round_goes_on_with_what_is_left(
     source.check(lost)
     assert Rounds(open_files(str(site.home))).losses(site.manifest().round) == (lost,)
     shown = spark_jobs("status", "--home", site.home)
-    assert "goes on without what is gone of source rows" in " ".join(shown.output.split())
+    assert "goes on without the lost rows of source rows" in " ".join(shown.output.split())
     source.add(8)
     site.run(pipeline, run_id="day 2")
     assert copied(site) == sorted([*left, 80, 81, *source.later])

@@ -245,7 +245,7 @@ def test_a_topic_that_leaves_a_source_is_left_out_on_request(
     if way == "subscribePattern":
         kafka.delete_topic(leaves)
     options.update(reading(stays))
-    gone = f"1 partition that the source reads no more, such as 0 of topic {leaves} from offset {left} on"
+    gone = f"1 partition that the source does not read any more, such as 0 of topic {leaves} from offset {left} on"
     with pytest.raises(RejectedError, match=gone) as refused:
         copied.run(run)
     assert "--accept-data-loss numbers" in refused.value.remedy

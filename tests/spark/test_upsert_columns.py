@@ -193,6 +193,6 @@ def test_a_rule_that_only_the_publication_can_check_is_named_and_not_tried_again
     site.spark.sql(f"CREATE TABLE {table} (id LONG, note STRING) USING delta")
     site.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT noted CHECK (coalesce(note, '') <> '')")
     _deliver(site, (1, 1, "a"))
-    with pytest.raises(UnsupportedTableError, match=r"does not take the staged rows: .*noted"):
+    with pytest.raises(UnsupportedTableError, match=r"does not accept the staged rows: .*noted"):
         site.run(_pipeline(site, "id"))
     assert public(site.tables / "customers") == {}

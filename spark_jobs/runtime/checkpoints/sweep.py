@@ -5,7 +5,7 @@ batches that it holds: later ones may be under way.
 """
 
 import logging
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from functools import cached_property
 from urllib.parse import unquote
 
@@ -15,9 +15,10 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.home.layout import CHANNELS, TOMBSTONES, WORK, channels_path, tombstones_path, work_directories, work_path
 from spark_jobs.home.places import has_others
+from spark_jobs.protocol.delta_log import DELTA_LOG
 from spark_jobs.protocol.documents import AttemptDocument, CarriedActions, Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
-from spark_jobs.protocol.ids import BatchId, IncarnationId
+from spark_jobs.protocol.ids import BatchId, IncarnationId, StageName, file_prefix
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.stage import StageRun
@@ -127,7 +128,8 @@ def sweep_abandoned(home: Files, live: AttemptDocument, needed: Container[Incarn
     """Deletes what earlier attempts have in the home for themselves alone, and the live one does not continue; idempotent.
 
     Work directories from which another one was built; and of incarnations that are closed what their tables do not have: what is left
-    of their deleted keys was inherited. What their manifests name stays: it may be public. A directory stays if another thing is in it.
+    of their deleted keys was inherited. What their manifests name stays: it may be public. A directory stays if another thing is in it,
+    and so does one between the runtime's own tables that is none of them.
 
     Args:
         home: The home.
@@ -142,11 +144,35 @@ def sweep_abandoned(home: Files, live: AttemptDocument, needed: Container[Incarn
     incarnations = {incarnation for incarnation in found if incarnation not in needed} - {live.incarnation}
     if directories or incarnations:
         Attempts(home).check_live(live.attempt)  # after the listings: a higher attempt makes nothing before it is claimed
-    paths = [work_path(directory) for directory in sorted(directories)]
-    paths += [place(incarnation) for incarnation in sorted(incarnations) for place in (channels_path, tombstones_path)]
-    found_in = {path: home.paths(path) for path in paths}
-    going = [path for path, files in found_in.items() if files and not has_others(home, files)]
+    going = [path for path in map(work_path, sorted(directories)) if (paths := home.paths(path)) and not has_others(home, paths)]
+    for incarnation in sorted(incarnations):
+        for place in (channels_path(incarnation), tombstones_path(incarnation)):
+            going += _own_tables(home, incarnation, place)
     if going:
         with step(Step.SWEEP):
             for path in going:
                 home.delete(path)
+
+
+def _own_tables(home: Files, incarnation: IncarnationId, place: str) -> list[str]:
+    """Returns the directories of the tables that an incarnation has at a place: the place itself if nothing else is there."""
+    paths = home.paths(place)
+    if has_others(home, paths):
+        return []
+    tables: dict[str, list[str]] = {}
+    for path in paths:
+        name, _, rest = path.removeprefix(f"{place}/").partition("/")
+        tables.setdefault(name, []).append(rest)
+    own = [name for name, files in tables.items() if _is_own(incarnation, name, files)]
+    if len(own) == len(tables):
+        return [place] if own else []
+    _LOG.warning("%s has what is no table of the runtime: that stays", f"{home.url}/{place}")
+    return [f"{place}/{name}" for name in own]
+
+
+def _is_own(incarnation: IncarnationId, name: str, files: Sequence[str]) -> bool:
+    """Returns whether a directory is a table of the runtime, by its log, or what a start has brought for one that was not made any more."""
+    prefix = file_prefix(incarnation, StageName(name))
+    return any(file.startswith(f"{DELTA_LOG}/") for file in files) or all(
+        file.rpartition("/")[2].startswith(prefix) for file in files
+    )

@@ -5,10 +5,12 @@ more. So an end that no record has (a transaction's marker, a record that was co
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -36,7 +38,11 @@ from spark_jobs.runtime.spark.plan import (
 from spark_jobs.runtime.spark.session import spark_failures
 from spark_jobs.storage.files import Files
 
+T = TypeVar("T")
 KAFKA = "kafka"
+UNKNOWN_MAX_S = 10.0
+"""The time after which a topic that a pattern does not find counts as gone."""
+_ASK_AGAIN_S = 1.0
 Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
 _FIRST = b"\0v1\n"
@@ -69,8 +75,11 @@ class KafkaSource(SourceKind):
             return kafka_pin(newest_offset(frame, leaf) or "{}")
 
     def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownKafka:
+        there_before = before.topics.keys() if isinstance(before, KnownKafka) else set[str]()
         with _asking(name, "what its topics are", known=were_read(leaf, before)):
-            cluster, topics = kafka_topics(frame, leaf)
+            cluster, topics = _once_known(
+                leaf, lambda: kafka_topics(frame, leaf), lambda found: not there_before or bool(there_before & found[1].keys())
+            )
         return KnownKafka(cluster=cluster, topics=topics)
 
     def difference(self, before: KnownSource, now: KnownSource) -> str | None:
@@ -141,7 +150,11 @@ class KafkaSource(SourceKind):
 
     def _oldest(self, read: ReadSoFar, at: Mapping[Partition, int]) -> dict[Partition, int]:
         with _asking(read.name, "where its topics begin"):
-            return oldest_kafka_offsets(read.session, read.leaf, list(at))
+            return _once_known(
+                read.leaf,
+                lambda: oldest_kafka_offsets(read.session, read.leaf, list(at)),
+                lambda found: {topic for topic, _ in at} <= {topic for topic, _ in found},
+            )
 
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "KafkaBound":
         assert isinstance(pin, KafkaPin)
@@ -159,10 +172,28 @@ class KafkaSource(SourceKind):
 
 
 def were_read(leaf: Leaf, before: KnownSource | None) -> bool:
-    """Returns whether a stream was read before with every topic that its options name now."""
+    """Returns whether a stream was read before with every topic that its options name now. A pattern names none."""
+    if _has_pattern(leaf):
+        return True
     options = {key.lower(): value for key, value in leaf.options.items()}
     named = json.loads(options["assign"]) if "assign" in options else options.get("subscribe", "").split(",")
     return isinstance(before, KnownKafka) and {topic.strip() for topic in named} <= before.topics.keys()
+
+
+def _has_pattern(leaf: Leaf) -> bool:
+    return any(option.lower() == "subscribepattern" for option in leaf.options)
+
+
+def _once_known(leaf: Leaf, ask: Callable[[], T], is_known: Callable[[T], bool]) -> T:
+    """Asks Kafka until it knows the topics that a stream has read before, or they are gone.
+
+    A broker that has just started may not know a topic for a moment. It says so of a topic that is named, and leaves it out if a
+    pattern has to find it.
+    """
+    until_s = time.monotonic() + UNKNOWN_MAX_S
+    while not is_known(found := ask()) and _has_pattern(leaf) and time.monotonic() < until_s:
+        time.sleep(_ASK_AGAIN_S)
+    return found
 
 
 @contextmanager

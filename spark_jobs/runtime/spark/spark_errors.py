@@ -3,8 +3,9 @@
 import builtins
 import importlib
 import re
+import tempfile
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,13 @@ from spark_jobs.protocol.errors import (
     InterruptedRunError,
     InvalidPipelineError,
     PermanentFailureError,
+    StorageFullError,
     StreamPipelineError,
     for_sources,
 )
 from spark_jobs.publication.delta_jvm import java_causes, java_class_names
 from spark_jobs.runtime.spark.session import is_wrong_call, jvm_has_ended
+from spark_jobs.storage.os_errors import is_full, without_room
 
 _CONDITION = re.compile(r"\[([A-Z_][A-Z0-9_]{3,}(?:\.[A-Z0-9_]+)*)\]")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\b.*", re.DOTALL)
@@ -33,6 +36,8 @@ _STACK_OR_PLAN = re.compile(
     r"^\s+at [\w.$/<>]+\(|^\s*\.\.\. \d+ (?:more|elided)|^(?:== |JVM stacktrace|Driver stacktrace|Caused by: )"
 )
 """A line of a Java stack, or one after which Spark prints a plan or a stack."""
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|quota of \S+ is exceeded")
+"""What Linux, its quotas and HDFS say where a file cannot grow, whoever has written it: Java, RocksDB or a Python worker."""
 _MESSAGE_MAX = 2_000
 _PACKAGE = Path(spark_jobs.__file__).parent
 _REFUSING = (AnalysisException, IllegalArgumentException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
@@ -251,6 +256,35 @@ def heals(error: BaseException) -> bool | None:
     return heals(behind) if behind is not None else None
 
 
+def full(failed: str, error: BaseException, places: Iterable[str], **texts: str) -> StorageFullError | None:
+    """Returns the error to raise if no space, or no quota, is left; None if an error, and those behind it, do not say so.
+
+    Args:
+        failed: What failed, without the reason.
+        error: The reason.
+        places: Where it may have written. Spark does not say where it could not.
+        texts: ``exists`` and ``safe`` of the error.
+    """
+    found = next((match[0] for text in messages(error) if (match := _FULL.search(text))), None)
+    if found is None and not is_full(error):
+        return None
+    file = getattr(error, "filename", None)
+    paths = [str(file)] if file else [*places, tempfile.gettempdir()]
+    where = paths if file else without_room(paths)
+    named = where or [*paths, "what spark.local.dir names"]
+    return StorageFullError(
+        f"{failed}: {found or 'No space left on device'}.",
+        remedy=f"Free space, or raise the quota, for {_any_of(named)}. Then run it again: it goes on where it was.",
+        path=named[0],
+        **texts,
+    )
+
+
+def _any_of(names: Sequence[str]) -> str:
+    *others, last = dict.fromkeys(names)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def is_about_a_file(error: BaseException) -> bool:
     """Returns whether an error says that a file could not be read."""
     return "FAILED_READ_FILE" in str(error) or "FileNotFoundException" in str(error)
@@ -322,12 +356,15 @@ def refusing(who: str, remedy: str, safe: str, also: str = "", *, calls: bool = 
     Raises:
         InvalidPipelineError: The same would happen again.
         InterruptedRunError: Another try may succeed.
+        StorageFullError: No space, or no quota, is left.
     """
     try:
         yield
     except StreamPipelineError:
         raise
     except Exception as error:
+        if no_room := full(who, error, (), safe=safe):
+            raise no_room from error
         known, again = find(error), may_heal(error)
         refused = known is not None or isinstance(error, _REFUSING) or is_wrong_call(error)
         if jvm_has_ended(error) or not (refused or calls):
@@ -345,8 +382,16 @@ def refusing(who: str, remedy: str, safe: str, also: str = "", *, calls: bool = 
 
 
 def failed_batch(
-    failed: str, error: Exception, *, exists: str, safe: str, remedy: str, sources: Iterable[str], **evidence: Any
-) -> InterruptedRunError:
+    failed: str,
+    error: Exception,
+    *,
+    exists: str,
+    safe: str,
+    remedy: str,
+    sources: Iterable[str],
+    places: Iterable[str] = (),
+    **evidence: Any,
+) -> InterruptedRunError | StorageFullError:
     """Returns the error for a batch that has failed: a permanent failure if it is known that no other try heals it.
 
     Args:
@@ -356,8 +401,11 @@ def failed_batch(
         safe: What is safe.
         remedy: For an error without a remedy of its own.
         sources: What the batch may have read of.
+        places: Where the batch writes.
         evidence: Ids.
     """
+    if no_room := full(failed, error, places, exists=exists, safe=safe):
+        return no_room
     known, kind = find(error), PermanentFailureError if heals(error) is False else InterruptedRunError
     if known is None:
         return kind(f"{failed}: {summary(error)}", exists=exists, safe=safe, remedy=remedy, **evidence)

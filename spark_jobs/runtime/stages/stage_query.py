@@ -48,6 +48,7 @@ class StageQuery:
             BeforeEpochError: The same.
             SourceChangedError: A source has other columns than those that the stage was built with.
             InterruptedRunError: The query failed.
+            StorageFullError: It failed because no space, or no quota, is left.
         """
         try:
             ended = self._query.awaitTermination(timeout_s)
@@ -121,6 +122,7 @@ class StageQuery:
             safe="Nothing of this round is public.",
             remedy="Mend the cause and run it again: it goes on after the last staged batch.",
             sources=[node.name for node in self._stage.stage.inputs.values() if isinstance(node, Source)],
+            places=[self._stage.table.path, self._stage.checkpoint_path],
             stage=name,
             batch=log.last_offsets(),
         )

@@ -44,7 +44,7 @@ def test_a_bad_setting_is_refused_where_the_pipeline_is_given_it() -> None:
 
 @pytest.mark.parametrize("wrong", [None, {"interval": "1 minute"}, "1 minute"])
 def test_settings_are_settings(wrong: Any) -> None:
-    with pytest.raises(InvalidPipelineError, match="checkpoint=.* is none of its settings"):
+    with pytest.raises(InvalidPipelineError, match="checkpoint=.* is not a CheckpointSettings"):
         Pipeline("flights", checkpoint=wrong)
 
 

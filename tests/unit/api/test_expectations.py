@@ -53,8 +53,8 @@ def test_the_table_of_violations_is_named_after_the_stage() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"on_violation": "drop"}, "it has on_violation= and expects nothing"),
-        ({"violations": DeltaSink("/rejected")}, "it has violations= and expects nothing"),
+        ({"on_violation": "drop"}, "it has on_violation= without expect="),
+        ({"violations": DeltaSink("/rejected")}, "it has violations= without expect="),
         ({"expect": {}}, r"expect=\{\} is not a mapping of names to conditions"),
         ({"expect": "amount > 0"}, "expect='amount > 0' is not a mapping"),
         ({"expect": {"positive": ""}}, "its expectation 'positive' is ''"),
@@ -67,7 +67,7 @@ def test_the_table_of_violations_is_named_after_the_stage() -> None:
         ({"expect": POSITIVE, "violations": DeltaSink("/r", mode="upsert", keys=["id"])}, 'has mode="upsert"'),
         (
             {"expect": POSITIVE, "on_violation": "drop", "sink": DeltaSink("/t", mode="complete")},
-            'does not go with a sink with mode="complete"',
+            'cannot be used with a sink with mode="complete"',
         ),
         (
             {"expect": POSITIVE, "on_violation": "drop", "sink": DeltaSink("/t", mode="upsert", keys=["id"])},

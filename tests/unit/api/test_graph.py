@@ -274,7 +274,7 @@ def test_only_what_never_ends_pauses_between_batches() -> None:
     graph = add(add(live(), "seen", "clicks", trigger_interval="10 seconds"), "archived", "history").graph()
     assert [stage.limits.trigger_interval_ms for stage in graph.stages.values()] == [10_000, None]
     pipeline = add(add(live(), "seen", "clicks"), "archived", "history", trigger_interval="10 seconds")
-    refused(pipeline, "stage 'archived': it has a trigger_interval, and only bounded inputs")
+    refused(pipeline, "stage 'archived': it has a trigger_interval, but only bounded inputs")
 
 
 @pytest.mark.parametrize(("first", "second"), [("clicks", "history"), ("history", "clicks")])
@@ -285,13 +285,15 @@ def test_a_stage_is_held_back_for_those_that_read_it_at_the_same_time(first: str
 
 def test_a_stage_that_nobody_reads_is_held_back_for_nobody() -> None:
     pipeline = add(add(live(), "seen", "clicks", max_channel_bytes=1), "archived", "history")
-    refused(pipeline, "stage 'seen': it has max_channel_bytes, .* and none does")
+    refused(pipeline, "stage 'seen': it has max_channel_bytes, .* but no stage does")
 
 
 def test_a_stage_is_not_held_back_for_one_that_begins_when_it_has_ended() -> None:
     pipeline = add(add(live(), "seen", "clicks", "archived"), "archived", "history", max_channel_bytes=1)
     assert pipeline.graph().unbounded
-    error = refused(add(pipeline, "counted", "archived"), "stage 'archived': it has max_channel_bytes, and 'counted'")
+    error = refused(
+        add(pipeline, "counted", "archived"), "stage 'archived': it has max_channel_bytes and would wait for ever: 'counted'"
+    )
     assert error.evidence["consumers"] == ["counted"]
 
 

@@ -86,6 +86,8 @@ def test_a_missing_file_is_refused_with_the_nearest_one(file: Path) -> None:
     write(file, ONE)
     error = refused(str(file.with_name("flihgts.py")), "flihgts.py does not exist")
     assert error.remedy == "Did you mean 'flights.py'?"
+    file.unlink()
+    assert refused(str(file), "flights.py does not exist").remedy == "Correct the path: its folder has no such file."
 
 
 def test_a_missing_module_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

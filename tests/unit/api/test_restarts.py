@@ -86,7 +86,7 @@ def test_an_option_that_is_none_is_refused_by_name(
 
 @pytest.mark.parametrize("wrong", ["fixed-delay", RestartStrategy])
 def test_a_strategy_is_one(wrong: Any) -> None:
-    with pytest.raises(InvalidPipelineError, match="is no restart strategy"):
+    with pytest.raises(InvalidPipelineError, match="is not a restart strategy"):
         Pipeline("flights", restart=wrong)
 
 
@@ -119,7 +119,7 @@ def test_the_other_stages_run_on_without_a_failed_one_unless_all_inputs_end_or_t
 
 
 def test_no_stage_of_a_round_can_be_missing() -> None:
-    with pytest.raises(InvalidPipelineError, match="no round is complete without it"):
+    with pytest.raises(InvalidPipelineError, match="its round cannot complete without every stage"):
         copying(bounded=True, on_stage_failure="isolate").graph()
     isolates = copying(bounded=False, on_stage_failure="isolate")
     rewired = isolates.rewired({"events": lambda spark: spark}, "/tables")

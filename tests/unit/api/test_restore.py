@@ -20,7 +20,9 @@ def test_none_is_none() -> None:
     assert restore_from(None, False) is None
 
 
-@pytest.mark.parametrize(("directory", "message"), [(None, "none is given"), ("gs://bucket/savepoint", "is not supported")])
+@pytest.mark.parametrize(
+    ("directory", "message"), [(None, "no savepoint is given"), ("gs://bucket/savepoint", "is not supported")]
+)
 def test_what_is_no_savepoint_is_refused(directory: str | None, message: str) -> None:
     with pytest.raises(InvalidParameterError, match=message):
         restore_from(directory, True)

@@ -60,7 +60,7 @@ def test_a_setting_of_something_else_is_refused() -> None:
 )
 def test_a_setting_of_the_whole_application_is_refused_on_a_stage(key: str) -> None:
     pipeline = Pipeline("flights")
-    with pytest.raises(InvalidPipelineError, match=rf"stage 'hourly': {key} is one for all stages"):
+    with pytest.raises(InvalidPipelineError, match=rf"stage 'hourly': {key} is a setting of the whole application"):
 
         @pipeline.stage(sink=DeltaSink("/hourly"), conf={key: "4"})
         def hourly(departures: Any) -> Any: ...

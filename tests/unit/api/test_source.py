@@ -96,12 +96,12 @@ def test_a_delay_is_an_interval() -> None:
 
 def test_a_source_takes_only_spark_and_params() -> None:
     pipeline = Pipeline("flights")
-    with pytest.raises(InvalidPipelineError, match="takes 'airlines', but it is given only spark and params"):
+    with pytest.raises(InvalidPipelineError, match="takes 'airlines', but it only gets spark and params"):
 
         @pipeline.source(bounded=True)
         def departures(spark: Any, airlines: Any) -> Any: ...
 
-    with pytest.raises(InvalidPipelineError, match="takes 'departures', but it is given only spark and params"):
+    with pytest.raises(InvalidPipelineError, match="takes 'departures', but it only gets spark and params"):
 
         @pipeline.static
         def airports(departures: Any) -> Any: ...

@@ -54,7 +54,7 @@ def test_an_argument_is_mapped_to_a_name() -> None:
 def test_a_stage_is_not_given_spark() -> None:
     def reading(spark: Any, events: Any) -> Any: ...
 
-    with pytest.raises(InvalidPipelineError, match="takes 'spark', which only sources and static inputs are given"):
+    with pytest.raises(InvalidPipelineError, match="takes 'spark', which only sources and static inputs get"):
         declared(reading)
 
 

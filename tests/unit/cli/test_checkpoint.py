@@ -111,7 +111,7 @@ def test_who_waits_no_longer_is_told_which_request_stays(running: UsedHome, monk
     shown = spark_jobs("stop", "--home", running.url, "--drain", "--output", "json")
     error, (asked,) = json.loads(shown.stdout)["error"], CheckpointRequests(running.files).open()
     assert (shown.exit_code, error["error"], error["evidence"]) == (130, "Interrupted", {"request": asked.request})
-    assert f"wait on with --request {asked.request}, with the other options as they were." in error["remedy"]
+    assert f"To go on waiting, add --request {asked.request}, with the other options as they were." in error["remedy"]
 
 
 def test_a_driver_that_ends_is_not_waited_for(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_an_answer_says_which_publication_is_blocked_and_which_tables_show_less(
     )
     requests.answer(answer)
     shown = " ".join(spark_jobs("checkpoint", "--home", running.url, "--request", "mine").stdout.split())
-    assert f"{BLOCKED.summary} A pipeline that is at work tries again; else the next start does." in shown
+    assert f"{BLOCKED.summary} A running pipeline tries again; otherwise the next start does." in shown
     assert "The tables of daily show less than the others" in shown
     told = document(spark_jobs("checkpoint", "--home", running.url, "--request", "mine", "--output", "json"))
     assert (told["behind"], told["blocked"]["waiting"]) == (["daily"], ["daily"])

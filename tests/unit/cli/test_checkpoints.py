@@ -32,7 +32,7 @@ def test_a_narrow_terminal_shows_fewer_columns_and_folds_none(drained: UsedHome,
     shown = spark_jobs("checkpoints", "--home", drained.url, COLUMNS=f"{width}").stdout
     assert re.search(r"\bfinal +(1 +)?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC +1\.75 s .*staged", shown)
     assert ("of which" in shown.splitlines()[2]) is not bool(left_out)
-    assert (f"Not shown, for the terminal is too narrow: {left_out}" in shown) is bool(left_out)
+    assert (f"Not shown because the terminal is too narrow: {left_out}" in shown) is bool(left_out)
 
 
 def test_without_a_history_the_manifest_says_how_long_it_took(drained: UsedHome) -> None:

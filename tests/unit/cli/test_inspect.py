@@ -88,7 +88,7 @@ def test_what_was_lost_and_what_was_taken_away_is_shown(interrupted: UsedHome) -
     Rounds(interrupted.files).tidy(tidied)
     shown = " ".join(spark_jobs("inspect", "--home", interrupted.url).stdout.split())
     assert (
-        "Loss 1-2: stage hourly goes on without what is gone of source events: 1 file with 20 bytes, such as file:/in/4.json."
+        "Loss 1-2: stage hourly goes on without the lost rows of source events: 1 file with 20 bytes, such as file:/in/4.json."
         in shown
     )
     assert "The files of source events were taken away at" in shown

@@ -18,6 +18,7 @@ from spark_jobs.cli import app
 from spark_jobs.cli.run import SUBMITTED
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding
+from spark_jobs.control.refused_starts import forget_refused_start
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import (
@@ -154,7 +155,7 @@ def test_what_a_run_left_is_shown_with_its_late_rows(unused: UsedHome, monkeypat
     answered(unused, monkeypatch)
     shown = run(unused, *unused.params)
     assert shown.exit_code == 0
-    assert "5 rows of the checkpoint came late in stage hourly" in shown.stdout
+    assert "5 rows of the checkpoint were late in stage hourly" in shown.stdout
     assert "rows of the round" in shown.stdout
     assert f"{unused.url}/manifests/1.json" in shown.stdout
 
@@ -200,7 +201,7 @@ def test_the_command_lines_settings_go_before_the_pipelines(unused: UsedHome, mo
         (["--request", "start-1", "--max-in-flight-bytes", "2"], "--max-in-flight-bytes"),
         (["--checkpoint-interval", "soon"], "checkpoint interval='soon' is not an interval"),
         (["--retained", "0"], "checkpoint retained=0 is not a whole number above 0"),
-        (["--unaligned", "--aligned-timeout", "1 second"], "aligned_timeout= says when an aligned checkpoint becomes"),
+        (["--unaligned", "--aligned-timeout", "1 second"], "aligned_timeout= is for aligned checkpoints"),
         (["--adopt-offsets", "old"], "no value"),
         (["--adopt-offsets", "flights=old", "--adopt-offsets", "flights=older"], "twice"),
     ],
@@ -454,6 +455,19 @@ def test_without_java_a_first_start_leaves_nothing(unused: UsedHome) -> None:
     assert not (unused.directory / "home").exists()
 
 
+def test_without_java_a_first_start_from_airflow_is_refused_before_the_home_begins(unused: UsedHome) -> None:
+    channel = Channel(unused.files)
+    request = channel.request_start(RunId("monday"), parameters={"warehouse": str(unused.directory / "warehouse")})
+    refused = spark_jobs("run", unused.entry, "--home", unused.url, "--request", request.request, JAVA_HOME="/nowhere")
+    assert refused.exit_code == 2
+    answer = channel.response(request.request)
+    assert answer is not None
+    assert answer.error is not None
+    assert (answer.error.error, channel.pipeline()) == ("MissingRequirementError", None)
+    forget_refused_start(unused.files, request.attempt)
+    assert not (unused.directory / "home").exists()
+
+
 def test_without_java_a_drained_pipeline_has_nothing_left_to_do(drained: UsedHome) -> None:
     again = spark_jobs("run", drained.entry, "--home", drained.url, *drained.params, JAVA_HOME="/nowhere")
     assert again.exit_code == 0
@@ -463,7 +477,7 @@ def test_spark_submit_is_told_which_options_came_too_late(unused: UsedHome) -> N
     arguments = ["run", unused.entry, "--home", unused.url, *unused.params, "--driver-memory", "1g"]
     refused = CliRunner().invoke(app, arguments, obj=SUBMITTED)
     assert refused.exit_code == 2
-    assert "--driver-memory came too late" in refused.stderr
+    assert "--driver-memory cannot be set any more" in refused.stderr
     assert unused.files.names("") == []
 
 

@@ -49,7 +49,7 @@ def test_a_file_that_was_altered_is_named(site: SavepointSite) -> None:
 def test_inspect_shows_one_thing(arguments: list[object]) -> None:
     refused = spark_jobs("inspect", *arguments)
     assert refused.exit_code == 2
-    assert "either a savepoint or a checkpoint" in refused.stderr
+    assert "exactly one of a savepoint and a home" in refused.stderr
 
 
 def test_it_is_disposed_of(site: SavepointSite) -> None:

@@ -148,7 +148,7 @@ def test_who_stops_watching_is_told_that_the_pipeline_was_not_stopped(
     shown = spark_jobs("status", "--home", interrupted.url, "--watch", "--output", "json")
     assert shown.exit_code == 130
     error = document(shown)["error"]
-    assert error["failed"] == "The watching was interrupted, and nothing else."
+    assert error["failed"] == "The display was interrupted."
     assert "goes on" not in error["remedy"]
 
 
@@ -184,11 +184,11 @@ def test_a_stage_that_has_failed_shows_why_and_what_to_do(interrupted: UsedHome,
         StageStatus(state=StageState.FAILED, restarts=20, reason="RestartsExhaustedError: ValueError: no such airport"),
     )
     shown = spark_jobs("status", "--home", interrupted.url).stdout
-    assert "hourly. Mend the cause, then start the pipeline again." in shown
+    assert "hourly. Remove the cause, then start the pipeline again." in shown
     assert "after 20 restarts: RestartsExhaustedError: ValueError: no such airport" in shown
     monkeypatch.setattr("spark_jobs.cli.status.driver_at_work", lambda files: True)
     shown = spark_jobs("status", "--home", interrupted.url).stdout
-    assert "hourly. The other stages run on. Mend the cause, then stop the pipeline and start it again." in shown
+    assert "hourly. The other stages run on. Remove the cause, then stop the pipeline and start it again." in shown
 
 
 def test_the_newest_checkpoint_shows_its_age_its_duration_and_what_has_failed_since(drained: UsedHome) -> None:

@@ -22,7 +22,7 @@ def shell(line: str, *arguments: str, **environment: str) -> subprocess.Complete
 def test_a_full_standard_output_is_told(drained: UsedHome, output: str) -> None:
     told = shell('"$@" >/dev/full', "inspect", "--home", drained.url, "--output", output)
     assert told.returncode == 3
-    assert told.stderr.startswith("Failed: Standard output does not take the answer: No space left on device.")
+    assert told.stderr.startswith("Failed: The answer cannot be written to standard output: No space left on device.")
     assert "Traceback" not in told.stderr
     assert "Exception ignored" not in told.stderr
 
@@ -31,7 +31,7 @@ def test_a_full_standard_output_is_told(drained: UsedHome, output: str) -> None:
 def test_a_full_standard_output_is_told_where_no_command_begins(arguments: list[str]) -> None:
     told = shell('"$@" >/dev/full', *arguments)
     assert told.returncode == 3
-    assert told.stderr.startswith("Failed: Standard output does not take the answer: No space left on device.")
+    assert told.stderr.startswith("Failed: The answer cannot be written to standard output: No space left on device.")
 
 
 def test_a_full_standard_error_does_not_hide_the_exit_code(drained: UsedHome) -> None:

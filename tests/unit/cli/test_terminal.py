@@ -147,7 +147,7 @@ def test_a_defect_of_ours_shows_its_traceback_and_exits_otherwise(capsys: pytest
     shown = capsys.readouterr()
     assert ended.value.exit_code == 1
     assert "Traceback" in shown.err
-    assert "please report it" in shown.err
+    assert "Please report it" in shown.err
     assert json.loads(shown.out)["error"]["error"] == "ZeroDivisionError"
 
 

@@ -50,7 +50,7 @@ def test_the_graph_is_shown_as_a_tree(unused: UsedHome) -> None:
     assert depth["flights,"] < depth["events"] < depth["hourly"] < depth["daily"]
     assert "hourly (above)" in shown.stdout
     assert "by day, publish=final, new" in shown.stdout
-    assert "Pipeline flights is valid as it is declared" in shown.stdout
+    assert "Pipeline flights is valid as declared" in shown.stdout
 
 
 def test_nothing_is_written(unused: UsedHome) -> None:
@@ -236,7 +236,7 @@ def test_rows_of_a_savepoint_that_a_start_with_other_tables_would_leave_behind_a
     savepoint = savepoint_of(unused, unused.graph["stages"], rows=[(1, "a"), (2, "b")])
     told = str(outlook(unused, "--restore", str(savepoint))["explanation"])
     assert told.endswith(
-        "2 rows of sink hourly were staged and not known to be public when it was taken: they would stay behind."
+        "2 rows of sink hourly were staged but not known to be public when it was taken: they would stay behind."
     )
 
 

@@ -22,7 +22,7 @@ def staged(home: UsedHome) -> list[Path]:
 def test_a_whole_home_is_right(drained: UsedHome) -> None:
     shown = spark_jobs("verify", "--home", drained.url)
     assert shown.exit_code == 0
-    assert "Every file is there, as it was written." in shown.stdout
+    assert "Every file is there and unchanged." in shown.stdout
     answer = document(spark_jobs("verify", "--home", drained.url, "--output", "json"))
     assert (answer["pipeline"], answer["url"], answer["checkpoints"]) == ("flights", drained.url, [1])
     assert answer["files"] == 10, "per sink a file of actions, three staged ones, and a channel"
@@ -36,7 +36,7 @@ def test_each_damaged_file_is_named_to_people_and_to_programs(drained: UsedHome)
     shown = spark_jobs("verify", "--home", drained.url)
     assert shown.exit_code == 2
     assert all(str(path) in shown.stdout for path in (altered, gone))
-    assert "2 files are not as" in shown.stderr
+    assert "2 files are different from the record in" in shown.stderr
     error = document(spark_jobs("verify", "--home", drained.url, "--output", "json"))["error"]
     assert error["error"] == "CorruptDocumentError"
     assert [each["path"] for each in error["evidence"]["damaged"]] == [f"file://{path}" for path in (altered, gone)]
@@ -56,7 +56,7 @@ def test_the_remedy_is_that_of_the_files(drained: UsedHome) -> None:
     def remedy() -> str:
         return str(document(spark_jobs("verify", "--home", drained.url, "--output", "json"))["error"]["remedy"])
 
-    assert remedy() == "Start the pipeline: it takes a file of state from another copy, or computes the state again."
+    assert remedy() == "Start the pipeline: it copies a file of state from another copy, or computes the state again."
     flip(staged(drained)[0])
     assert remedy().startswith("Restore the files that are not below state/ from a backup")
     assert "Start the pipeline" in remedy()
@@ -79,7 +79,7 @@ def test_what_retention_deletes_meanwhile_is_not_damaged(drained: UsedHome, monk
 
 def test_a_corrupt_manifest_is_damage(drained: UsedHome) -> None:
     flip(Path(drained.files.local("manifests/1.json")))
-    assert "1 file is not as" in spark_jobs("verify", "--home", drained.url).stderr
+    assert "1 file is different from the record in" in spark_jobs("verify", "--home", drained.url).stderr
 
 
 def test_a_savepoint_is_read_as_a_home_is(tmp_path: Path) -> None:

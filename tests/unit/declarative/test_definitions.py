@@ -17,7 +17,7 @@ EMPTY = '    return spark.readStream.table("raw.orders")\n'
         ('@dp.table(partition_cols=["a"], cluster_by=["b"])\ndef both():\n' + EMPTY, "both partition_by and cluster_by"),
         (
             '@dp.table(spark_conf={"spark.executor.memory": "1g"})\ndef big():\n' + EMPTY,
-            "spark.executor.memory is one for all stages",
+            "spark.executor.memory is a setting of the whole application",
         ),
         ('@dp.table(name="a b")\ndef odd():\n' + EMPTY, "'a b' cannot be a name"),
     ],

@@ -69,4 +69,4 @@ def test_a_stream_of_a_view_is_refused(orders: Project) -> None:
 def test_a_view_of_groups_of_another_view_is_refused(orders: Project) -> None:
     groups = view('spark.table("orders").groupBy("id").count()')
     orders.write("views.py", groups + view('spark.table("totals").where("count > 1")', "many"))
-    orders.refused("it reads 'totals', each of whose batches is its whole result again")
+    orders.refused("it reads 'totals', whose every batch is the whole result")

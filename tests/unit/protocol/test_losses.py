@@ -123,7 +123,9 @@ def test_a_loss_has_no_more_rows_than_the_logs_tell(loss: Loss, rows: int | None
 def test_a_loss_is_said_with_what_is_known_of_it() -> None:
     assert said(files("a", "b")) == "2 files with 20 bytes, such as a"
     assert said(offsets(5, 9)) == "4 offsets, such as 5 to 8 of partition 0 of topic clicks"
-    assert said(offsets(5, None)) == "1 partition that the source reads no more, such as 0 of topic clicks from offset 5 on"
+    assert (
+        said(offsets(5, None)) == "1 partition that the source does not read any more, such as 0 of topic clicks from offset 5 on"
+    )
     assert said(skipped(5)) == "version 5 of /in, which removes 2 files and adds 1 file with 3 rows"
     assert said(skipped(5, 7)) == "version 5 and 1 more of /in, which removes 2 files and adds 1 file with 3 rows"
     assert said(versions(2, 4, "a")) == "versions 2 to 4 of /in and 1 file, such as a"

@@ -73,7 +73,7 @@ def test_before_rows_can_be_lost_people_are_warned_and_then_it_is_an_error_that_
     assert not rows.is_old(early)
     assert rows.is_old(late)
     rows.check(manifest_number(), late)
-    with pytest.raises(UnsupportedTableError, match=r"from 2023-11-24 22:13:20Z on a VACUUM of table file:///t may delete them"):
+    with pytest.raises(UnsupportedTableError, match=r"From 2023-11-24 22:13:20Z on a VACUUM of table file:///t may delete them"):
         rows.check(manifest_number(), STAGED + timedelta(days=9))
 
 

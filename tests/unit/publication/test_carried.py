@@ -57,7 +57,7 @@ MERGED_OR_NOT = pytest.mark.parametrize("audited", [2, 64], indirect=True, ids=[
 @MERGED_OR_NOT
 def test_a_round_that_somebody_else_publishes_keeps_its_last_checkpoint_alone(audited: StagedPipeline) -> None:
     assert audited.store.taken() == [5, 9, 10], "the last of each round, and the head's parent"
-    with pytest.raises(RejectedError, match="published from final checkpoints only; 9 is periodic"):
+    with pytest.raises(RejectedError, match="published only with final checkpoints. Checkpoint 9 is periodic"):
         publish(audited.files, CheckpointId(9))
     assert audited.rows(HOURLY) == []
 

@@ -171,7 +171,7 @@ def test_rows_that_the_table_does_not_take_fail_without_a_value_of_them(tmp_path
     made["fields"] = [field | {"nullable": field["name"] != "amount"} for field in made["fields"]]
     DeltaTable.create((tmp_path / "strict").as_uri(), Schema.from_json(json.dumps(made)))
     strict = open_table((tmp_path / "strict").as_uri())
-    with pytest.raises(UnsupportedTableError, match="does not take 1 of the staged rows") as error:
+    with pytest.raises(UnsupportedTableError, match="does not accept 1 of the staged rows") as error:
         publish_merge(strict, site.cut(), staged(site, change(1, "secret")), APP, CheckpointId(1), {})
     assert "secret" not in str(error.value)
     assert open_table(strict.facts.uri).facts.version == 0
@@ -222,7 +222,7 @@ def test_files_that_merges_have_replaced_do_not_make_a_table_large(tmp_path: Pat
 def test_spark_merges_what_only_spark_can_evaluate(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     assert reasons(site, apply_as_deletes="lower(name) = 'gone'") == [
-        "apply_as_deletes=\"lower(name) = 'gone'\" is Spark's to evaluate"
+        "apply_as_deletes=\"lower(name) = 'gone'\" can only be evaluated by Spark"
     ]
     assert reasons(site, replace=True) == ["it replaces the rows of the table"]
 

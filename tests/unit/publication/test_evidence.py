@@ -88,10 +88,10 @@ def test_where_nothing_is_public_there_is_no_cut(pipeline: StagedPipeline) -> No
 
     assert "not the home of a pipeline" in refused().exists
     Channel(pipeline.files).claim(PipelineName("flights"))
-    assert refused().exists == "It has no complete checkpoint."
+    assert refused().exists == "The home has no complete checkpoint."
     assert f"spark-jobs status --home {pipeline.files.url}" in refused().remedy
     pipeline.checkpoint({HOURLY: [(1, "a")]})
-    assert refused().exists == "The newest complete checkpoint is 1; its rows, or some of them, are staged only."
+    assert refused().exists == "The newest complete checkpoint is 1; some or all of its rows are only staged."
     with pytest.raises(RejectedError, match="no complete checkpoint 5"):
         consistent_versions(pipeline.files, CheckpointId(5))
 
@@ -129,7 +129,7 @@ def test_the_command_that_a_refused_cut_names_makes_one(
 @pytest.mark.parametrize("asked", [None, CheckpointId(1)])
 def test_the_rows_of_a_round_that_goes_on_have_no_cut_before_its_end(local: StagedPipeline, asked: CheckpointId | None) -> None:
     local.checkpoint({HOURLY: [(1, "a")]}, checkpoint_kind=CheckpointKind.PERIODIC)
-    with pytest.raises(RejectedError, match="Run the pipeline on: the rows become public once the round has ended") as refused:
+    with pytest.raises(RejectedError, match="Run the pipeline on: the rows become public when the round has ended") as refused:
         consistent_versions(local.files, asked)
     follow(refused.value)
 

@@ -137,7 +137,9 @@ def test_files_are_read_by_the_names_of_column_mapping() -> None:
 def test_partitions_are_compared_by_the_names_in_files() -> None:
     day, date = named("day", "day", "string"), named("date", "day", "string")
     assert misfits(a_table(ID, day, partition_by=("day",)), a_table(ID, date, partition_by=("date",), properties=MAPPED)) == []
-    assert misfits(a_table(ID, day), a_table(ID, day, partition_by=("day",))) == ["is partitioned by ['day'], and was by []"]
+    assert misfits(a_table(ID, day), a_table(ID, day, partition_by=("day",))) == [
+        "is partitioned by ['day'], and was partitioned by []"
+    ]
 
 
 def test_features_that_want_other_files_do_not_fit_and_others_do() -> None:
@@ -241,5 +243,5 @@ def test_earlier_rows_cannot_be_read_after(case: str) -> None:
 
 def test_earlier_rows_cannot_be_read_with_other_partitions_or_by_id() -> None:
     whole, parted = a_table(ID), a_table(ID, partition_by=("id",))
-    assert unreadable(whole, parted) == ["is partitioned by ['id'], and was by []"]
+    assert unreadable(whole, parted) == ["is partitioned by ['id'], and was partitioned by []"]
     assert unreadable(whole, a_table(ID, properties={"delta.columnMapping.mode": "id"})) == ["maps its columns by id"]

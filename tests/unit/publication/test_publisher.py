@@ -147,7 +147,7 @@ def test_the_drivers_own_publication_leaves_external_sinks_staged(pipeline: Stag
 def test_a_final_sink_is_not_published_from_a_periodic_checkpoint(pipeline: StagedPipeline) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")]}, checkpoint_kind=PERIODIC)
     assert publish(pipeline.files, by_policy=True)[HOURLY].version is None
-    with pytest.raises(RejectedError, match="final checkpoints only"):
+    with pytest.raises(RejectedError, match="only with final checkpoints"):
         publish(pipeline.files)
     assert pipeline.rows(HOURLY) == []
     publish(pipeline.files, policy=Publish.EVERY_CHECKPOINT)
@@ -568,7 +568,7 @@ def test_a_publisher_that_wins_against_the_closing_makes_it_decide_again(
         real(self, *given, **named)
 
     monkeypatch.setattr(OpenTable, "commit", commit)
-    with pytest.raises(ConflictError, match="published meanwhile"):
+    with pytest.raises(ConflictError, match="published in the meantime"):
         pipeline.close(HOURLY, manifest.sinks[HOURLY].app, None)
     assert pipeline.commits(HOURLY) == [1]
 

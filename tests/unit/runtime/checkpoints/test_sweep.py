@@ -13,7 +13,16 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.home.layout import work_path
 from spark_jobs.protocol.documents import Manifest, WorkDirectory
 from spark_jobs.protocol.errors import FencedError
-from spark_jobs.protocol.ids import AttemptNumber, BatchId, IncarnationId, StageName, WorkDirectoryId, new_work_directory_id
+from spark_jobs.protocol.ids import (
+    AttemptNumber,
+    BatchId,
+    IncarnationId,
+    StageName,
+    WorkDirectoryId,
+    file_prefix,
+    new_incarnation_id,
+    new_work_directory_id,
+)
 from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, orphans, sweep, sweep_abandoned
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.stage import StageRun
@@ -185,8 +194,8 @@ def test_of_abandoned_attempts_everything_goes_and_of_what_the_live_one_goes_on_
         live = attempt(number).model_copy(update={"incarnation": IncarnationId(name), "work_directory": directory})
         Attempts(files).create(live)
         files.create(f"{work}/offsets", b"{number}")
-        files.create(f"channels/{name}/part", b"0")
-        files.create(f"tombstones/{name}/part", b"0")
+        files.create(f"channels/{name}/hourly/_delta_log/0.json", b"0")
+        files.create(f"tombstones/{name}/hourly/_delta_log/0.json", b"0")
     sweep_abandoned(files, live, {IncarnationId("one")})
     assert (files.names("work"), files.names("channels")) == (sorted(["driver.lock", two.rpartition("/")[2]]), ["one", "two"])
     sweep_abandoned(files, live)
@@ -203,6 +212,19 @@ def test_an_abandoned_directory_with_another_thing_in_it_stays(place: str, marke
     files.create(f"{theirs}/deep/er/{marker}", b"")
     sweep_abandoned(files, live)
     assert files.paths(place) == [f"{theirs}/deep/er/{marker}"]
+
+
+@pytest.mark.parametrize("place", ["channels", "tombstones"])
+def test_a_directory_of_somebody_else_between_abandoned_tables_stays(place: str) -> None:
+    files, live, closed = MemoryFiles(), attempt(1), str(new_incarnation_id())
+    Attempts(files).create(live)
+    theirs = [f"{place}/mine/notes.txt", f"{place}/{closed}/mine/notes.txt", f"{place}/{closed}/notes.txt"]
+    staged = f"{file_prefix(IncarnationId(closed), StageName('hourly'))}0-part.parquet"
+    own = ("daily/_delta_log/0.json", "daily/part", f"hourly/{staged}")
+    for path in (*theirs, *(f"{place}/{closed}/{name}" for name in own)):
+        files.create(path, b"0")
+    sweep_abandoned(files, live)
+    assert files.paths(place) == sorted(theirs)
 
 
 def test_a_fenced_attempt_deletes_nothing_of_the_live_one() -> None:

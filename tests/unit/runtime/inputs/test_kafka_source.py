@@ -4,16 +4,21 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownFiles, KnownKafka, KnownSource
 from spark_jobs.protocol.losses import LostOffsets, OffsetRange
+from spark_jobs.protocol.masking import unmasked
 from spark_jobs.protocol.pins import KafkaPin
+from spark_jobs.runtime.inputs import kafka_source
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
 from spark_jobs.runtime.inputs.kafka_source import (
     KafkaBound,
@@ -25,7 +30,7 @@ from spark_jobs.runtime.inputs.kafka_source import (
     partition_offsets,
     were_read,
 )
-from spark_jobs.runtime.inputs.source_kind import OwnLog
+from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar
 from spark_jobs.runtime.spark.plan import Leaf
 from spark_jobs.storage.local import LocalFiles
 
@@ -160,9 +165,54 @@ CLICKS = KnownKafka(cluster="one", topics={"clicks": "id-1", "views": "id-2"})
         ({"subscribe": "clicks"}, KnownFiles(path="file:///clicks"), False),
         ({"subscribe": "clicks,cliks"}, CLICKS, False),
         ({"assign": '{"cliks": [0]}'}, CLICKS, False),
+        ({"subscribePattern": "cl.*"}, None, True),
     ],
 )
 def test_only_topics_that_were_read_before_may_be_unknown_for_a_while(
     options: dict[str, str], before: KnownSource | None, read: bool
 ) -> None:
     assert were_read(Leaf(0, "", "kafka", options, StructType()), before) is read
+
+
+class Broker:
+    """Kafka as a source asks it: ``clicks`` is unknown to the first ``unknown`` questions."""
+
+    def __init__(self, unknown: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked, self.unknown, self.now_s = 0, unknown, 0.0
+        monkeypatch.setattr(kafka_source, "kafka_topics", lambda frame, leaf: ("one", {"clicks": "id-1"} if self.knows() else {}))
+        monkeypatch.setattr(kafka_source, "oldest_kafka_offsets", lambda *asked: {("clicks", 0): 0} if self.knows() else {})
+        monkeypatch.setattr(kafka_source, "time", SimpleNamespace(monotonic=lambda: self.now_s, sleep=self.sleep))
+
+    def knows(self) -> bool:
+        self.asked += 1
+        return self.asked > self.unknown
+
+    def sleep(self, wait_s: float) -> None:
+        self.now_s += wait_s
+
+
+def reading(root: Path, way: str) -> ReadSoFar:
+    leaf = Leaf(0, "", "kafka", {way: "clicks"}, StructType())
+    log = OwnLog(LocalFiles(root), "sources/0")
+    session = cast(SparkSession, None)
+    return ReadSoFar(InputName("rows"), 0, StageName("copy"), session, leaf, '{"clicks": {"0": 5}}', CLICKS, None, log)
+
+
+def test_a_topic_of_a_pattern_that_is_unknown_for_a_moment_is_neither_lost_nor_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, frame = reading(tmp_path, "subscribePattern"), cast(DataFrame, None)
+    Broker(3, monkeypatch)
+    assert KafkaSource().lost(read, thorough=True) is None
+    Broker(3, monkeypatch)
+    now = KafkaSource().identify(read.name, frame, read.leaf, CLICKS, unmasked)
+    assert KafkaSource().difference(CLICKS, now) is None
+
+
+@pytest.mark.parametrize("way", ["subscribePattern", "subscribe"])
+def test_a_topic_that_stays_unknown_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    broker = Broker(float("inf"), monkeypatch)
+    lost = KafkaSource().lost(reading(tmp_path, way), thorough=True)
+    assert lost is not None
+    assert lost.topics == {"clicks": {0: OffsetRange(first=5)}}
+    assert broker.now_s == (kafka_source.UNKNOWN_MAX_S if way == "subscribePattern" else 0)

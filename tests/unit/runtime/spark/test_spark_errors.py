@@ -1,9 +1,14 @@
 """Which errors another try may heal, and what an error of Spark's says without its stacks."""
 
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, PermanentFailureError
+from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, PermanentFailureError, StorageFullError
 from spark_jobs.runtime.spark.spark_errors import failed_batch, find, heals, may_heal, refusing, without_stack
 
 
@@ -85,6 +90,40 @@ def _from_java(text: str) -> Exception:
     error = Unheard("in Java")
     error.java_exception = Java()  # type: ignore[attr-defined]
     return error
+
+
+FULL = [
+    "java.io.IOException: No space left on device",
+    "Task failed while writing rows to file:/w/t. [TASK_WRITE_FAILED] SQLSTATE: 58030 No space left on device",
+    "IO error: No space left on device: While appending to file: /tmp/spark/state.sst",
+    "The DiskSpace quota of /user/ann is exceeded: quota = 1 GB",
+    'Traceback (most recent call last):\n  File "udf.py", line 1, in <module>\nOSError: [Errno 28] No space left on device',
+]
+
+
+@pytest.mark.parametrize("text", FULL)
+def test_a_batch_that_has_no_room_names_where_it_writes(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = failed_batch(
+        "It failed", _from_java(text), exists="", safe="", remedy="r", sources=[], places=["s3://lake/t", "/w/t"]
+    )
+    assert isinstance(found, StorageFullError)
+    assert found.evidence["path"] == "s3://lake/t"
+    assert "s3://lake/t, /w/t, " in found.remedy
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: SimpleNamespace(f_bavail=int(path != str(tmp_path)), f_frsize=1 << 30, f_files=0)
+    )
+    found = failed_batch(
+        "It failed", _from_java(text), exists="", safe="", remedy="r", sources=[], places=["/w/t", f"file://{tmp_path}"]
+    )
+    assert found.evidence["path"] == str(tmp_path)
+    assert f"for {tmp_path}. Then" in found.remedy
+
+
+def test_a_function_that_has_no_room_is_told_so_and_called_again() -> None:
+    with pytest.raises(StorageFullError) as told, refusing("It failed", "r", "s"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/work/cache.db")
+    assert told.value.evidence["path"] == "/work/cache.db"
+    assert told.value.failed == "It failed: No space left on device."
 
 
 def test_a_division_by_zero_in_a_worker_is_not_tried_again() -> None:

@@ -40,7 +40,7 @@ def test_state_is_brought_into_other_partitions_only_by_a_spark_that_can() -> No
     older: Any = SimpleNamespace()
     repartition_state(newer, "/checkpoint", 8)
     assert done == [("/checkpoint", 8)]
-    with pytest.raises(RejectedError, match="cannot bring the state into 8 partitions"):
+    with pytest.raises(RejectedError, match="cannot change the number of state partitions to 8"):
         repartition_state(older, "/checkpoint", 8)
 
 

@@ -572,5 +572,5 @@ def test_a_spark_that_cannot_repartition_state_refuses_another_number_before_any
     if asked != 8:
         check_spark(decision, start, home, "4.2", can_repartition=False)
         return
-    with pytest.raises(RejectedError, match="cannot bring the state into 8 partitions"):
+    with pytest.raises(RejectedError, match="cannot change the number of state partitions to 8"):
         check_spark(decision, start, home, "4.2", can_repartition=False)

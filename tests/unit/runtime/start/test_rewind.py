@@ -318,7 +318,7 @@ def test_what_is_published_between_the_decision_and_the_closing_is_a_conflict(si
     decided = {manifest.sinks[HOURLY].app: start.decided()}
     site.complete(rows(2))
     publish(site.home)
-    with pytest.raises(ConflictError, match="published meanwhile"):
+    with pytest.raises(ConflictError, match="published in the meantime"):
         start.tables.close_origin(decided, WITHOUT_SPARK)
 
 

@@ -1,0 +1,65 @@
+"""What a first start that was refused leaves."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.owners import Owners
+from spark_jobs.control.refused_starts import forget_refused_start
+from spark_jobs.home.layout import output_path
+from spark_jobs.protocol.documents import StartRequest
+from spark_jobs.protocol.errors import InterruptedRunError, MissingRequirementError, StreamPipelineError
+from spark_jobs.protocol.ids import PipelineName, RunId
+from spark_jobs.storage.local import LocalFiles
+from tests.unit.control.test_channel import attempt
+
+REFUSED = MissingRequirementError("There is no Java.", remedy="Install it.")
+
+
+def asked(home: Path, answer: StreamPipelineError | None = REFUSED) -> StartRequest:
+    """A start that was asked for from Airflow, with what its driver has printed."""
+    files = LocalFiles(home)
+    request = Channel(files).request_start(RunId("a task"), parameters={})
+    Owners(files, request.attempt).take_charge("a try")
+    files.create(output_path(request.attempt), b"no Java")
+    if answer is not None:
+        Channel(files).respond_failure(request, answer)
+    return request
+
+
+def test_a_directory_that_is_no_home_is_left_as_it_was_found(tmp_path: Path) -> None:
+    request = asked(tmp_path / "misspelt")
+    for _ in range(2):
+        forget_refused_start(LocalFiles(tmp_path / "misspelt"), request.attempt)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_what_somebody_else_has_there_stays(tmp_path: Path) -> None:
+    request = asked(tmp_path)
+    other = Channel(LocalFiles(tmp_path)).request_start(RunId("another task"), parameters={})
+    (tmp_path / "notes.txt").touch()
+    forget_refused_start(LocalFiles(tmp_path), request.attempt)
+    assert Channel(LocalFiles(tmp_path)).unclaimed() == other
+    assert (tmp_path / "notes.txt").exists()
+    assert Channel(LocalFiles(tmp_path)).response(request.request) is None
+
+
+@pytest.mark.parametrize("answer", [None, InterruptedRunError("It failed.", remedy="Run it again.")])
+def test_a_start_that_was_not_refused_stays(tmp_path: Path, answer: StreamPipelineError | None) -> None:
+    request = asked(tmp_path, answer)
+    before = LocalFiles(tmp_path).paths()
+    forget_refused_start(LocalFiles(tmp_path), request.attempt)
+    assert LocalFiles(tmp_path).paths() == before
+
+
+@pytest.mark.parametrize("begun", ["a home", "an attempt"])
+def test_the_answer_of_a_home_or_of_a_driver_that_has_begun_stays(tmp_path: Path, begun: str) -> None:
+    request, files = asked(tmp_path), LocalFiles(tmp_path)
+    if begun == "a home":
+        Channel(files).claim(PipelineName("small"))
+    else:
+        Attempts(files).create(attempt(int(request.attempt)))
+    forget_refused_start(files, request.attempt)
+    assert Channel(files).response(request.request) is not None
