@@ -1,12 +1,10 @@
 """Loads the pipeline that a user names, from the place that :mod:`spark_jobs.api.location` finds."""
 
 import ast
-import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
 import sys
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -19,7 +17,8 @@ from spark_jobs.api.neighbours import neighbours_of
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Mistakes, declaring_all, suggestion
 from spark_jobs.api.settings import NO_SETTINGS
-from spark_jobs.protocol.errors import InvalidPipelineError, MissingRequirementError, StreamPipelineError
+from spark_jobs.api.user_module import import_user_module
+from spark_jobs.protocol.errors import InvalidPipelineError, MissingRequirementError
 
 _SESSIONS = (
     ("pyspark.sql.session", "SparkSession", "_instantiatedSession"),
@@ -27,10 +26,6 @@ _SESSIONS = (
     ("pyspark.sql.connect.session", "SparkSession", "_default_session"),
 )
 """The module variables in which pyspark keeps the sessions and contexts of a process."""
-
-
-class SessionAtImportError(Exception):
-    """Raised if a module asks for a Spark session while it is imported."""
 
 
 def load_pipeline(text: str, settings: Mapping[str, str] = NO_SETTINGS) -> Pipeline:
@@ -89,7 +84,7 @@ def _load(text: str, mistakes: Mistakes, settings: Mapping[str, str]) -> Pipelin
         spark_side.columns_without_session() if spark_side else nullcontext() as recorded,
         nullcontext() if location.is_project else declaring_all(mistakes),
     ):
-        found = _declarative().load_project(location, settings, mistakes) if location.is_project else _imported(location)
+        found = _declarative().load_project(location, settings, mistakes) if location.is_project else import_user_module(location)
     if isinstance(found, ModuleType):
         _check_sessions(location, found, modules, sessions)
     pipeline: Pipeline = _pipeline_of(location, found) if isinstance(found, ModuleType) else found
@@ -146,92 +141,6 @@ def _importable(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = before if str(folder) in before else [*before, str(folder)]
-
-
-def run_file(location: PipelineLocation, given: Mapping[str, Any]) -> None:
-    """Runs a Python file of a project.
-
-    Args:
-        location: Location of the file.
-        given: Variables that the file finds, by name.
-
-    Raises:
-        InvalidPipelineError: The file fails; the error names the line.
-    """
-    _imported(location, given)
-
-
-def _imported(location: PipelineLocation, given: Mapping[str, Any] = NO_SETTINGS) -> ModuleType:
-    """Returns the user's module. Every exception that it raises becomes an error that names the line."""
-    try:
-        if location.file is not None:
-            return _run_file(location.file, given)
-        return importlib.import_module(str(location.module))
-    except StreamPipelineError:
-        raise
-    except SyntaxError as error:
-        problem = f"{error.filename}, line {error.lineno}: {error.msg}."
-        raise refused_entry(location.text, problem, "Correct that line.", path=error.filename, line=error.lineno) from error
-    except (Exception, SystemExit) as error:
-        raise _import_failure(location, error) from error
-
-
-def _run_file(file: Path, given: Mapping[str, Any]) -> ModuleType:
-    name = f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
-    loader = importlib.machinery.SourceFileLoader(name, str(file))
-    spec = importlib.machinery.ModuleSpec(name, loader, origin=str(file))
-    spec.has_location = True
-    module = importlib.util.module_from_spec(spec)
-    vars(module).update(given)
-    sys.modules[name] = module
-    try:
-        loader.exec_module(module)
-    finally:
-        sys.modules.pop(name, None)
-    return module
-
-
-def _import_failure(location: PipelineLocation, error: BaseException) -> InvalidPipelineError:
-    module = location.module
-    if isinstance(error, ModuleNotFoundError) and module and error.name and f"{module}.".startswith(f"{error.name}."):
-        remedy = "Start the command in the folder that has it, install it, or give the file's path."
-        return refused_entry(location.text, f"there is no module {error.name!r}.", remedy, module=error.name)
-    line = _line_of(location, error)
-    if isinstance(error, SessionAtImportError):
-        file, line = _last_place(location, error)
-        what = f"line {line} of {file}" if line else "the code that asks for it"
-        remedy = f"Move {what} into a function; sources get the session as 'spark', and a frame has it as frame.sparkSession."
-        return refused_entry(location.text, "it asks for a Spark session when it is imported.", remedy, path=file, line=line)
-    at = f" at line {line}" if line else ""
-    if isinstance(error, ImportError) and "relative import" in str(error):
-        problem = f"importing it failed{at}: a file that is named by its path cannot use relative imports ({error})."
-        return refused_entry(location.text, problem, "Name it as package.module, or import its neighbours by name.", line=line)
-    if isinstance(error, SystemExit):
-        return refused_entry(location.text, f"it ends the process{at} when it is imported.", "Remove that call.", line=line)
-    problem = f"importing it failed{at}: {type(error).__name__}: {error}."
-    return refused_entry(
-        location.text, problem, "Correct that line. Importing the module must only declare the pipeline.", line=line
-    )
-
-
-def _line_of(location: PipelineLocation, error: BaseException) -> int | None:
-    """Returns the last executed line of the user's file."""
-    line, trace = None, error.__traceback__
-    while trace is not None:
-        if location.file is not None and trace.tb_frame.f_code.co_filename == str(location.file):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
-
-
-def _last_place(location: PipelineLocation, error: BaseException) -> tuple[str | None, int | None]:
-    """Returns the file in the pipeline's folder, and its line, that ran last."""
-    file, line = None, None
-    for frame, number in traceback.walk_tb(error.__traceback__):
-        name = frame.f_code.co_filename
-        if name == str(location.file) or Path(name).is_relative_to(location.folder):
-            file, line = name, number
-    return file, line
 
 
 def _session_refused(location: PipelineLocation, file: str | None, line: int | None) -> InvalidPipelineError:

@@ -11,10 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.pipelines.cli import PipelineSpec, unpack_pipeline_spec
 from pyspark.pipelines.graph_element_registry import graph_element_registration_context
 
-from spark_jobs.api.load import run_file
 from spark_jobs.api.location import PipelineLocation, refused_entry
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Mistakes
+from spark_jobs.api.user_module import import_user_module
 from spark_jobs.declarative.definitions import Definitions
 from spark_jobs.declarative.names import Namespace
 from spark_jobs.declarative.project import build_pipeline
@@ -80,7 +80,7 @@ def _define(
             definitions.register_sql(file.read_text(), file)
         elif file.suffix == ".py":
             with found_as_active(session):
-                run_file(PipelineLocation(f"{location.text}, {relative}", file, None, None), {"spark": session})
+                import_user_module(PipelineLocation(f"{location.text}, {relative}", file, None, None), {"spark": session})
         else:
             raise refused_entry(
                 location.text,

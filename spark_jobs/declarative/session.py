@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.functions import builtin
 from pyspark.sql.types import StructType
 
-from spark_jobs.api.load import SessionAtImportError
+from spark_jobs.api.user_module import SessionAtImportError
 from spark_jobs.protocol.codec import sha256
 
 _GIVES_FRAME = frozenset({"changes", "csv", "jdbc", "json", "load", "orc", "parquet", "table", "text", "xml"})

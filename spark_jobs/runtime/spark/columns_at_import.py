@@ -17,7 +17,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import DataType, StructType
 from pyspark.sql.udf import UserDefinedFunction
 
-from spark_jobs.api.load import SessionAtImportError
+from spark_jobs.api.user_module import SessionAtImportError
 
 _SESSION_CLASS = "org.apache.spark.sql.classic.SparkSession"
 _context: Any = SparkContext
