@@ -1,4 +1,4 @@
-"""What happens to the driver and to the next try when something dies or somebody acts: the rows of docs/reference/airflow.md."""
+"""What happens to the driver and to the next try when something dies or somebody acts: the rows of docs/reference/drivers.md."""
 
 import pytest
 

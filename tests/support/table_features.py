@@ -277,7 +277,7 @@ FEATURES = (
         everyday=AT_NIGHT,
     ),
     Feature(
-        "features for the log's keeping (vacuum protocol check, checkpoint protection, materialized partition columns)",
+        "features for log retention (vacuum protocol check, checkpoint protection, materialized partition columns)",
         frozenset({"vacuumProtocolCheck", "checkpointProtection", "materializePartitionColumns"}),
         properties={
             "delta.feature.vacuumProtocolCheck": "supported",
@@ -289,13 +289,13 @@ FEATURES = (
         everyday=AT_NIGHT,
     ),
     Feature(
-        "`VARIANT` as it was called before it was final",
+        "`VARIANT` under its preview name",
         frozenset({"variantType-preview"}),
         properties={"delta.feature.variantType-preview": "supported"},
         everyday=AT_NIGHT,
     ),
     Feature(
-        "other features as they were called before they were final",
+        "other features under their preview names",
         frozenset({"typeWidening-preview", "variantShredding-preview"}),
         properties={
             "delta.feature.typeWidening-preview": "supported",
@@ -339,6 +339,6 @@ REFUSED = (
         ("appendOnly",),
         configuration={"delta.setTransactionRetentionDuration": "interval 30 days"},
     ),
-    Refused("table features that this version does not know", "somethingNew", ("somethingNew",)),
+    Refused("unknown table features", "somethingNew", ("somethingNew",)),
     Refused("a newer protocol", "writer version 8", writer_version=8),
 )
