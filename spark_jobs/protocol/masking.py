@@ -49,11 +49,17 @@ def unmasked(text: str) -> str:
 
 def masking(secrets: Iterable[str]) -> Mask:
     """Returns what replaces secrets and their parts in a text, as they are and as URLs, JSON, XML and Python quote them."""
-    forms = {form for secret in secrets for piece in hidden_pieces(secret) for form in _forms(piece)}
+    forms = hidden_forms(secrets)
     if not forms:
         return unmasked
-    pattern = re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))
+    pattern = re.compile("|".join(map(re.escape, forms)))
     return lambda text: pattern.sub(HIDDEN, text)
+
+
+def hidden_forms(secrets: Iterable[str]) -> list[str]:
+    """Returns all that a mask replaces, the longest first."""
+    forms = {form for secret in secrets for piece in hidden_pieces(secret) for form in _forms(piece)}
+    return sorted(forms, key=lambda form: (-len(form), form))
 
 
 def hidden_pieces(secret: str) -> set[str]:
