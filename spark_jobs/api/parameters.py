@@ -42,7 +42,12 @@ class BoundParameters:
 
 def environment_mask(environment: Mapping[str, str] = os.environ) -> Mask:
     """Returns the mask of a process. It hides every secret of the environment, even if no pipeline declares it."""
-    return masking(_environment_secrets(environment))
+    return masking(environment_secrets(environment))
+
+
+def environment_secrets(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Returns every secret of the environment."""
+    return tuple(value for name, value in environment.items() if name.startswith(ENVIRONMENT_PREFIX))
 
 
 def secret_fields(model: Model | None) -> tuple[str, ...]:
@@ -78,7 +83,7 @@ def bind(
     place: Place, model: Model | None, given: Mapping[str, Any] | BaseModel, environment: Mapping[str, str]
 ) -> BoundParameters:
     """Validates ``given`` and the secrets of ``environment``; see :meth:`spark_jobs.Pipeline.bind`."""
-    came_in = _environment_secrets(environment)
+    came_in = environment_secrets(environment)
     if isinstance(given, BaseModel):
         if model is None or not isinstance(given, model):
             wanted = "takes no parameters" if model is None else f"takes {model.__name__}"
@@ -194,10 +199,6 @@ def _exposed(model: Model, given: Mapping[str, Any]) -> list[str]:
 def _secrets(model: Model, given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
     names = [name for name in secret_fields(model) if name not in given]
     return {name: environment[_variable(name)] for name in names if _variable(name) in environment}
-
-
-def _environment_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(value for name, value in environment.items() if name.startswith(ENVIRONMENT_PREFIX))
 
 
 def _variable(name: str) -> str:

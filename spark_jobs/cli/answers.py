@@ -469,6 +469,8 @@ class PlanAnswer(Answer):
     sources: tuple[SourcePlan, ...] = ()
     """The plan of each source. This list and the list of tables are empty if nothing would run."""
     tables: tuple[TablePlan, ...] = ()
+    losses: tuple[Loss, ...] = ()
+    """What the run would leave out of its sources."""
     open_requests: tuple[RequestId, ...] = ()
     """Requests for checkpoints, savepoints and stops that the run would answer."""
 

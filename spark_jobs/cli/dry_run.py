@@ -12,6 +12,7 @@ from spark_jobs.cli.outlook import FATE_COLOURS, outlook, with_way_back
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.documents import Manifest, StartRequest
 from spark_jobs.protocol.ids import InputName, PipelineName, SinkName, StageName
+from spark_jobs.protocol.losses import said
 from spark_jobs.runtime.start.decision import Answer, Begin, Continue
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.table_uris import spark_path
@@ -35,6 +36,7 @@ def plan_answer(pipeline: PipelineName, home: Files, request: StartRequest, plan
         outlook=found.model_copy(update={"stages": tuple(_stage(each, plan) for each in plan.stages)}),
         sources=tuple(_source(name, plan) for name in plan.settled.sources),
         tables=tuple(_table(plan, sink) for sink in plan.tables),
+        losses=(*plan.losses, *plan.gone),
         open_requests=asked,
     )
 
@@ -55,6 +57,10 @@ def plan_text(answer: PlanAnswer) -> list[RenderableType]:
     return [
         Text(found.explanation, style="cyan"),
         *([shown] if shown.row_count else []),
+        *(
+            Text(f"Stage {loss.stage} would go on without what is gone of source {loss.input}: {said(loss)}.", style="yellow")
+            for loss in answer.losses
+        ),
         Text("This was a dry run: nothing was written.", style="bold green"),
     ]
 

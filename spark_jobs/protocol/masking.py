@@ -49,11 +49,17 @@ def unmasked(text: str) -> str:
 
 def masking(secrets: Iterable[str]) -> Mask:
     """Returns a function that replaces secrets and their parts in a text, also in the quoting of URLs, JSON, XML and Python."""
-    forms = {form for secret in secrets for piece in hidden_pieces(secret) for form in _forms(piece)}
+    forms = hidden_forms(secrets)
     if not forms:
         return unmasked
-    pattern = re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))
+    pattern = re.compile("|".join(map(re.escape, forms)))
     return lambda text: pattern.sub(HIDDEN, text)
+
+
+def hidden_forms(secrets: Iterable[str]) -> list[str]:
+    """Returns every text that a mask replaces, the longest first."""
+    forms = {form for secret in secrets for piece in hidden_pieces(secret) for form in _forms(piece)}
+    return sorted(forms, key=lambda form: (-len(form), form))
 
 
 def hidden_pieces(secret: str) -> set[str]:

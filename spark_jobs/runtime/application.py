@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
@@ -57,6 +57,7 @@ from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
 from spark_jobs.runtime.spark.spark_errors import full, without_stack
 from spark_jobs.runtime.spark.spark_facts import CAN_REPARTITION, SPARK_MINOR
+from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.stages.lost_input import is_half_done
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.start.adoption import check_stages, old_offsets
@@ -81,6 +82,7 @@ from spark_jobs.runtime.start.decision import (
 )
 from spark_jobs.runtime.start.facts import look_at_savepoint, read_facts
 from spark_jobs.runtime.start.incarnations import check_new_stages, check_replacement, close_abandoned
+from spark_jobs.runtime.start.lost_sources import foretell_losses, log_of_cut
 from spark_jobs.runtime.start.savepoint_start import SavepointStart, savepoint_start
 from spark_jobs.runtime.start.source_identity import (
     FoundSource,
@@ -256,7 +258,27 @@ class Application:
         check_spark(decision, request, facts, SPARK_MINOR, can_repartition=CAN_REPARTITION)
         check_names(self.graph, (*request.new_sources, *request.accept_data_loss))
         start = savepoint_start(self.home, self.pipeline, request, facts, decision)
-        return self._plan(request, decision, facts, start, self.start_spark())
+        plan = self._plan(request, decision, facts, start, self.start_spark())
+        return replace(plan, gone=self._gone(request, plan))
+
+    def _gone(self, request: StartRequest, plan: StartPlan) -> Sequence[Loss]:
+        """Returns what the start would leave out of its sources. Those of a savepoint that is elsewhere are not looked at."""
+        decision, state = plan.decision, plan.goes_on_from
+        goes_on = decision.round if isinstance(decision, Continue) else None
+        read_on = {name: known for name, known in plan.settled.sources.items() if name not in plan.settled.renewed}
+        stages = [StageName(each.stage) for each in with_fate(plan.stages, Fate.CONTINUES)]
+        if goes_on is not None and why_not_continued(self.home, request, plan.facts) is None:
+            work = self.home.below(plan.facts.newest.work_directory.path)
+            logs = {name: SparkLog(work, checkpoint_directory(name)) for name in stages}
+        elif state is None and goes_on is None:
+            return ()  # it begins now
+        elif state is not None and CheckpointStore(self.home).kept(state.checkpoint) != state:
+            return ()
+        else:
+            cuts = state.stages if state else {}
+            logs = {name: log_of_cut(self.home, name, cuts.get(name)) for name in stages}
+        left_out = {*request.accept_data_loss, *self.graph.skips_what_is_gone}
+        return foretell_losses(self.home, self.graph, plan.planned, logs, read_on, goes_on, left_out)
 
     def _plan(
         self,
@@ -319,6 +341,7 @@ class Application:
             begins_now,
             adopted,
             losses,
+            planned.stages,
         )
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:

@@ -22,11 +22,13 @@ from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipel
 from spark_jobs.api.source import OnGone
 from spark_jobs.control.losses import LossLedger, LossState
 from spark_jobs.control.rounds import Rounds
+from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError, RejectedError, StreamPipelineError
-from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.ids import RunId, StageName
 from spark_jobs.protocol.losses import LostFiles, LostOffsets, LostVersions, OffsetRange
 from spark_jobs.protocol.steps import Step, observed_by
-from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.runtime.launch import RunOptions, plan
+from spark_jobs.runtime.start.start_plan import StartPlan
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.failing import failing_from
@@ -195,6 +197,21 @@ def copying(site: Site, source: Any, flag: Path, on_gone: OnGone = OnGone.FAIL) 
     return pipeline
 
 
+def planned(site: Site, pipeline: Pipeline, **options: Any) -> StartPlan | Manifest:
+    """A dry run."""
+    return plan(pipeline, open_files(str(site.home)), {}, RunOptions(**options), lambda: site.spark)[1]
+
+
+def planned_elsewhere(site: Site, pipeline: Pipeline, **options: Any) -> StartPlan | Manifest:
+    """A dry run on a host without the work directory."""
+    away = site.home / "work"
+    away.rename(site.home.parent / "away")
+    try:
+        return planned(site, pipeline, **options)
+    finally:
+        (site.home.parent / "away").rename(away)
+
+
 def copied(site: Site) -> list[int]:
     return sorted(row[0] for row in public(site.tables / "copy").elements())
 
@@ -219,6 +236,13 @@ def test_an_interrupted_round_goes_on_with_what_is_left(
 ) -> None:
     source = kind(request)
     pipeline = interrupted(site, source)
+    with pytest.raises(RejectedError, match="has lost what stage 'copy' has not read"):
+        planned(site, pipeline, run=RunId("day 1"))
+    foretold = planned(site, pipeline, run=RunId("day 1"), accept_data_loss=["rows"])
+    assert isinstance(foretold, StartPlan)
+    source.check(*foretold.gone)
+    with pytest.raises(RejectedError, match="has lost what stage 'copy' has not read"):
+        planned_elsewhere(site, pipeline, run=RunId("day 1"))
     for _ in range(2):
         with pytest.raises(StreamPipelineError) as refused:
             site.run(pipeline, run_id="day 1")
@@ -239,6 +263,9 @@ def test_an_interrupted_round_goes_on_with_what_is_left(
     site.run(pipeline, run_id="day 2")
     assert copied(site) == sorted([*left, 80, 81, *source.later])
     assert not site.manifest().losses
+    for found in (planned(site, pipeline), planned_elsewhere(site, pipeline)):
+        assert isinstance(found, StartPlan)
+        assert not found.gone
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from tests.support.running import Running
 pytestmark = pytest.mark.spark
 
 FOR_EVER = "9999-12-31 00:00:00"
-NEARLY = "9999-12-30 12:00:00"
-"""Before the last day, so that it comes in; a window of a week that it is in ends after the end of time."""
+NEARLY = "9998-12-30 12:00:00"
+"""Before the last year, so that it comes in; a window of 700 days that it is in ends after the end of time."""
 ORDINARY = "2026-01-01 12:00:00"
 
 
@@ -34,25 +34,25 @@ def write(site: Site, *times: str | None, name: str = "in") -> None:
 
 def windows(rows: DataFrame) -> DataFrame:
     return (
-        rows.groupBy(F.window("at", "7 days").alias("week"))
+        rows.groupBy(F.window("at", "700 days").alias("week"))
         .count()
         .select(F.col("week.start").cast("string").alias("start"), "count")
     )
 
 
 def sessions(rows: DataFrame) -> DataFrame:
-    return rows.groupBy(F.session_window("at", "7 days").alias("week"), "n").count().select("n", "count")
+    return rows.groupBy(F.session_window("at", "700 days").alias("week"), "n").count().select("n", "count")
 
 
 def join(rows: DataFrame) -> DataFrame:
     later = rows.select(F.col("n").alias("m"), F.col("at").alias("later"))
-    return rows.join(later, F.expr("n + 1000 = m AND later BETWEEN at AND at + INTERVAL 7 DAYS"), "left").select("n", "m")
+    return rows.join(later, F.expr("n + 1000 = m AND later BETWEEN at AND at + INTERVAL 700 DAYS"), "left").select("n", "m")
 
 
 def join_with_one_limit(rows: DataFrame) -> DataFrame:
     """The watermark lets go the left rows only: no later row would be too early for a right one."""
     later = rows.select(F.col("n").alias("m"), F.col("at").alias("later"))
-    return rows.join(later, F.expr("n + 1000 = m AND later <= at + INTERVAL 7 DAYS"), "left").select("n", "m")
+    return rows.join(later, F.expr("n + 1000 = m AND later <= at + INTERVAL 700 DAYS"), "left").select("n", "m")
 
 
 def distinct(rows: DataFrame) -> DataFrame:
@@ -111,7 +111,7 @@ def draining(site: Site, stage: Callable[[DataFrame], DataFrame], **source: Any)
     @pipeline.source(event_time="at", **({"bounded": True} | source))
     def rows(spark: SparkSession) -> DataFrame:
         frame = spark.readStream.format("delta").load(str(site.home.parent / "in"))
-        return frame.where("at < '9999-12-01'") if (site.home.parent / "mended").exists() else frame
+        return frame.where("at < '9998-12-01'") if (site.home.parent / "mended").exists() else frame
 
     pipeline.stage(name="made", sink=DeltaSink(str(site.tables / "made")))(lambda rows: stage(rows))
     return pipeline
@@ -122,7 +122,7 @@ def test_an_event_time_that_nothing_can_pass_is_refused_when_it_comes_in(site: S
     stage, _ = KINDS[name]
     write(site, ORDINARY, FOR_EVER)
     pipeline = draining(site, stage)
-    with pytest.raises(RejectedError, match="input 'rows' with an event time of 9999-12-31 or later"):
+    with pytest.raises(RejectedError, match="input 'rows' with an event time in the year 9999 or later"):
         site.run(pipeline, run_id="only")
     assert not public_count(site.tables / "made")
     (site.home.parent / "mended").touch()
@@ -162,7 +162,7 @@ def test_a_join_with_one_limit_keeps_no_row_without_an_event_time_unsaid(site: S
 
 def test_a_day_that_spark_can_flush_is_whole(site: Site) -> None:
     """The independent answer is a batch query's."""
-    write(site, ORDINARY, "9999-12-30 23:59:59", "1970-01-02 00:00:00", ORDINARY)
+    write(site, ORDINARY, "9998-12-31 23:59:59", "1970-01-02 00:00:00", ORDINARY)
 
     def days(rows: DataFrame) -> DataFrame:
         return (
@@ -174,6 +174,30 @@ def test_a_day_that_spark_can_flush_is_whole(site: Site) -> None:
     site.run(draining(site, days))
     batch = days(site.spark.read.format("delta").load(str(site.home.parent / "in")))
     assert public(site.tables / "made") == Counter(tuple(row) for row in batch.collect())
+
+
+def test_rows_that_are_dated_for_ever_are_set_aside_as_other_bad_rows(site: Site) -> None:
+    """The independent answer is a batch query's."""
+    write(site, ORDINARY, FOR_EVER, ORDINARY, None, "9999-01-01 00:00:00", "9998-01-01 00:00:00")
+    pipeline, path = Pipeline("contracts"), str(site.home.parent / "in")
+
+    @pipeline.source(bounded=True, event_time="at")
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(path)
+
+    @pipeline.stage(expect={"dated": "at < '9999-01-01'"}, violations=DeltaSink(str(site.tables / "undated")))
+    def dated(rows: DataFrame) -> DataFrame:
+        return rows
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "made")))
+    def made(dated: DataFrame) -> DataFrame:
+        return windows(dated)
+
+    site.run(pipeline)
+    batch = windows(site.spark.read.format("delta").load(path).where("at < '9999-01-01'"))
+    assert public(site.tables / "made") == Counter(tuple(row) for row in batch.collect())
+    aside = site.spark.read.format("delta").load(str(site.tables / "undated"))
+    assert sorted(row["n"] for row in aside.collect()) == [1, 3, 4]
 
 
 def test_a_stage_without_state_takes_any_event_time(site: Site) -> None:
@@ -200,7 +224,7 @@ def test_a_deduplication_within_a_watermark_that_is_held_keeps_its_keys(site: Si
 
 def test_a_deduplication_within_the_watermark_refuses_what_it_could_not_forget(site: Site) -> None:
     write(site, ORDINARY, FOR_EVER)
-    with pytest.raises(RejectedError, match="9999-12-31 or later"):
+    with pytest.raises(RejectedError, match="in the year 9999 or later"):
         site.run(draining(site, distinct))
 
 

@@ -1,6 +1,8 @@
 """What a session that is started has, and what of it can be seen."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -8,6 +10,8 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from spark_jobs.publication.delta_jvm import java_class
+from spark_jobs.runtime.spark.masked_log import mask_log
 from tests.spark.conftest import HIDDEN_SETTING
 
 pytestmark = pytest.mark.spark
@@ -27,3 +31,35 @@ def test_a_setting_that_is_not_on_the_allow_list_counts_and_is_in_no_command_lin
     pattern: Any = gateway.jvm.java.util.regex.Pattern.compile(spark.sparkContext.getConf().get("spark.redaction.regex"))
     assert pattern.matcher(name).find()
     assert not pattern.matcher("spark.sql.shuffle.partitions").find()
+
+
+@contextmanager
+def logging_to(spark: SparkSession, file: Path, pattern: str) -> Iterator[Any]:
+    """A logger of the JVM with an appender of its own."""
+    core = "org.apache.logging.log4j.core"
+    configuration = java_class(spark, "org.apache.logging.log4j.LogManager").getContext(False).getConfiguration()
+    layout = java_class(spark, f"{core}.layout.PatternLayout").newBuilder().withPattern(pattern).build()
+    builder = java_class(spark, f"{core}.appender.FileAppender").newBuilder().setName(str(file)).withFileName(str(file))
+    appender = builder.setLayout(layout).setConfiguration(configuration).build()
+    appender.start()
+    configuration.addAppender(appender)
+    configuration.getRootLogger().addAppender(appender, None, None)
+    try:
+        yield java_class(spark, "org.apache.logging.log4j.LogManager").getLogger("of a cluster")
+    finally:
+        configuration.removeAppender(str(file))
+
+
+@pytest.mark.parametrize("pattern", ["%d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex", "%p %m%n"])
+def test_a_jvm_of_somebody_else_logs_no_secret(spark: SparkSession, tmp_path: Path, pattern: str) -> None:
+    secret = 'jdbc:pg://ann:o}p{e"n|s\\e$same@db/shop'
+    with logging_to(spark, tmp_path / "log", pattern) as logger:
+        logger.error(f"before {secret}")
+        mask_log(spark, [secret])
+        logger.error(f"reads {secret}", java_class(spark, "java.lang.RuntimeException")('no user o}p{e"n|s\\e$same'))
+    before, after = (tmp_path / "log").read_text().split("\n", 1)
+    assert secret in before
+    assert "ERROR" in after
+    assert "reads ***" in after
+    assert "RuntimeException: no user ***" in after
+    assert "s\\e$same" not in after

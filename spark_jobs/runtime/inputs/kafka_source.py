@@ -234,7 +234,8 @@ def _next_offsets(read: ReadSoFar) -> dict[Partition, int]:
     """Returns by partition the offset that a stage reads next."""
     if read.line != NO_OFFSET:
         return partition_offsets(read.line)
-    return kafka_beginning(read.log.files, read.log.directory)
+    begins = read.known.begins if isinstance(read.known, KnownKafka) else {}
+    return kafka_beginning(read.log.files, read.log.directory) or _offsets(begins)
 
 
 def _read_no_more(loss: LostOffsets) -> list[Partition]:

@@ -21,13 +21,14 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_jobs.api.parameters import environment_mask
+from spark_jobs.api.parameters import environment_mask, environment_secrets
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError, StorageError
 from spark_jobs.protocol.spark_settings import REDACTED, shown_settings
 from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.class_archive import archive_path, using
 from spark_jobs.runtime.spark.delta_jars import DeltaJars
+from spark_jobs.runtime.spark.masked_log import mask_log
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, check_own_spark, checkpoint_class
 from spark_jobs.runtime.spark.starting import ended_unless_started
 from spark_jobs.storage.object_store_settings import S3_FILE_SYSTEM, ObjectStoreSettings
@@ -208,6 +209,8 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
         if key not in submitted:
             builder = builder.config(key, value)
     try:
+        SparkContext._ensure_initialized()
+        mask_log(SparkContext, environment_secrets())
         session = builder.getOrCreate()
         session.catalog.databaseExists("default")  # loads Delta's catalog; getOrCreate alone does not miss it
         _with_s3(session)

@@ -34,7 +34,7 @@ from spark_jobs.runtime.spark.session import file_statuses
 from spark_jobs.runtime.staged.log_folding import fold_consumed
 from spark_jobs.runtime.staged.private_log import StagedBatch
 from spark_jobs.runtime.stages.judging import has_violations, of_batch, violations_of
-from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS, LATEST_EVENT_MS
+from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS, FOR_EVER_MS
 from spark_jobs.runtime.tables.schemas import as_stored, fit
 
 if TYPE_CHECKING:
@@ -216,13 +216,14 @@ class StageWriter:
         limited, inputs = self.run.limited_times(), {mark.node: name for name, mark in self.run.watermarks.items()}
         for node, event_ms in facts.newest_event_ms.items():
             name = inputs[node]
-            if name in limited and event_ms >= LATEST_EVENT_MS:
+            if name in limited and event_ms >= FOR_EVER_MS:
                 raise RejectedError(
-                    f"Batch {batch} of stage '{self._name}' has rows of input '{name}' with an event time of 9999-12-31 or later, which "
-                    "Spark's watermark cannot pass: they would stay in the state for ever.",
+                    f"Batch {batch} of stage '{self._name}' has rows of input '{name}' with an event time in the year 9999 or later: what "
+                    "is made of them may end after Spark's last watermark, and would stay in the state for ever.",
                     exists=f"The batches before {batch} are staged.",
                     safe="Nothing of this batch is staged, and nothing of it is public.",
-                    remedy="Leave such rows out in the function of the source, or give them another time, and run again: it goes on.",
+                    remedy="Leave such rows out in the function of the source, or give them another time, and run again: it goes on. Or "
+                    f"set them aside in a stage before this one, with expect= and violations=, and {BEGIN_ANEW}.",
                     stage=self._name,
                     input=name,
                     batch=batch,

@@ -10,8 +10,8 @@ from spark_jobs.protocol.ids import InputName
 
 END_OF_TIME_MS = 253_402_300_799_000
 """9999-12-31T23:59:59Z. Later values overflow inside Spark and flush nothing, without an error."""
-LATEST_EVENT_MS = 253_402_214_400_000
-"""9999-12-31. What is made of an event at that time or later, such as a window of a day, ends after the end of time."""
+FOR_EVER_MS = 253_370_764_800_000
+"""9999-01-01. An event at that time or later means "for ever": what is made of it, such as a window, may end after the end of time."""
 BEGINNING_OF_TIME_MS = -62_135_596_800_000
 """0001-01-01. Spark begins at 1970 and drops earlier rows as late."""
 _HELD_MS = 10_000 * 366 * 86_400_000

@@ -9,6 +9,7 @@ from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import AppId, CheckpointId, InputName, SinkName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss
+from spark_jobs.runtime.stages.planned import PlannedStage
 from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts, goes_on_from
 from spark_jobs.runtime.start.savepoint_start import SavepointStart
 from spark_jobs.runtime.start.source_identity import SettledSources, Sources
@@ -45,6 +46,10 @@ class StartPlan:
     """Where old queries stopped."""
     losses: Sequence[Loss] = ()
     """What the start leaves out of sources that are read again from their beginning."""
+    planned: Mapping[StageName, PlannedStage] = field(default_factory=dict)
+    """The stages as they would run."""
+    gone: Sequence[Loss] = ()
+    """What the stages that go on would leave out of their sources; only a dry run looks for it."""
 
     @property
     def goes_on_from(self) -> Manifest | None:
