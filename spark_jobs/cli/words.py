@@ -11,7 +11,7 @@ from rich.text import Text
 
 from spark_jobs.protocol.documents import BlockedPublication
 from spark_jobs.protocol.ids import SinkName, StageName
-from spark_jobs.protocol.losses import Loss, said
+from spark_jobs.protocol.losses import Loss, goes_on_without
 from spark_jobs.protocol.pins import DeltaPin, KafkaPin, Pin
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -87,10 +87,8 @@ def blocked(publication: BlockedPublication) -> Text:
 
 
 def losses(found: Sequence[Loss]) -> list[str]:
-    """What a round leaves out of its sources, a sentence for each."""
-    return [
-        f"Loss {loss.id}: stage {loss.stage} goes on without what is gone of source {loss.input}: {said(loss)}." for loss in found
-    ]
+    """What a round leaves out of its inputs, a sentence for each."""
+    return [f"Loss {loss.id}: {goes_on_without(loss)}." for loss in found]
 
 
 def pin(pinned: Pin) -> str:

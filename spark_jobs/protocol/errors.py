@@ -207,7 +207,7 @@ class SourceGoesOnError(SourceChangedError):
 
 
 class RestartsExhaustedError(InterruptedRunError):
-    """The restart strategy of a pipeline allows no more restarts: another start is a person's decision."""
+    """A restart strategy allows no more restarts, or a stage fails with more than it tolerates: another start is a person's decision."""
 
     retry = Retry.NEVER
 
