@@ -97,7 +97,7 @@ def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId) -> None:
             log.warning("Stage %s: %s rows violate what it expects as %s", stage, f"{rows:,}", name)
     for loss in facts["losses"]:
         named = (loss["loss"], loss["stage"], loss["source"], loss["lost"])
-        log.warning("Loss %s: stage %s went on without what is gone of source %s: %s", *named)
+        log.warning("Loss %s: stage %s went on without rows of %s: %s", *named)
     for name, found in facts["tidied"].items():
         log.info("Source %s: the files that were read were taken away at %s", name, found["tidied_at"])
         if found["left"]:

@@ -1,4 +1,4 @@
-"""What a task does about rows of sources that its run has left out."""
+"""What a task does about rows of inputs that its run has left out."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -20,9 +20,9 @@ class OnLoss(StrEnum):
 def not_accepted(home: str, answer: StartResponse, losses: Sequence[Loss]) -> RejectedError:
     """Returns the error to raise if nobody has accepted what a run has left out."""
     ids = [loss.id for loss in losses if loss.id is not None]
-    named = "; ".join(f"loss {loss.id}, stage '{loss.stage}' of source '{loss.input}': {said(loss)}" for loss in losses)
+    named = "; ".join(f"loss {loss.id}, stage '{loss.stage}' of '{loss.input}': {said(loss)}" for loss in losses)
     return RejectedError(
-        f"Run {answer.run} has left out rows of its sources, and nobody has accepted that: {named}.",
+        f"Run {answer.run} has left out rows of its inputs, and nobody has accepted that: {named}.",
         exists=f"Checkpoint {answer.checkpoint} is complete, with all other rows.",
         safe="Nothing was left out that is not in the loss ledger.",
         remedy=f"See spark-jobs losses --home {home}. If the rows may stay out: spark-jobs accept {' '.join(ids)} --home {home} "

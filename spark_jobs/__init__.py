@@ -8,6 +8,7 @@ from spark_jobs.api.feeds import FEED_DELETES, FEED_SEQUENCE
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.restarts import RestartStrategy
 from spark_jobs.api.sink import DeltaSink, Hold
+from spark_jobs.api.tolerance import Tolerate
 from spark_jobs.protocol.errors import (
     ConflictError,
     CorruptDocumentError,
@@ -43,6 +44,7 @@ __all__ = [
     "RestartStrategy",
     "StorageError",
     "StreamPipelineError",
+    "Tolerate",
     "consistent_versions",
     "read_staged",
 ]

@@ -84,7 +84,7 @@ class StreamPipelineOperator(BaseOperator):
             other ones than before, such as a table that was made anew. Templated.
         accept_data_loss: Sources of which something may be gone for good, such as expired records or deleted files. The run leaves out
             what is gone, and records it; what is there is read. Templated.
-        on_loss: What a run comes to that has left out rows of its sources which nobody has accepted as lost: ``"succeed"``, or
+        on_loss: What a run comes to that has left out rows of its inputs which nobody has accepted as lost: ``"succeed"``, or
             ``"fail"``. What it has published stays. Once the losses are accepted the task can be cleared, and succeeds at once.
         on_rewind: What such a start, or a fresh one, does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``. Templated.
         checkpoint: Some of the fields of ``CheckpointSettings``, over the connection's and the pipeline's:

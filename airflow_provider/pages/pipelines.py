@@ -43,7 +43,7 @@ from spark_jobs.checkpoint.savepoint_list import ListedSavepoint
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.history import CheckpointHistory
-from spark_jobs.protocol.losses import said
+from spark_jobs.protocol.losses import goes_on_without
 
 _POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
@@ -186,7 +186,7 @@ def pipeline(
         head=head,
         status=detail.row.found.look.status if detail.row.found else None,
         columns=levels(graph),
-        losses=[(loss, said(loss)) for loss in head.losses] if head else [],
+        losses=[goes_on_without(loss) for loss in head.losses] if head else [],
         tries=detail.history[: -_ROWS_MAX - 1 : -1],
         plots=_plots(detail.history),
         savepoints=_savepoints(row, head.pipeline if head else None) if sight.sees_all(row) else [],

@@ -25,6 +25,7 @@ from spark_jobs.api.sink import DeltaSink
 from spark_jobs.api.sound_parts import sound_graph
 from spark_jobs.api.source import AfterPublication, OnGone, Source, Static, declare_source, declare_static
 from spark_jobs.api.stage import DeclaredStage, OutputMode, declare_stage, rate_limits
+from spark_jobs.api.tolerance import Tolerate
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, overridden
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import InvalidPipelineError
@@ -212,6 +213,7 @@ class Pipeline:
         expect: Mapping[str, str] | None = None,
         on_violation: OnViolation | Literal["fail", "drop", "divert"] | None = None,
         violations: DeltaSink | None = None,
+        tolerate: Tolerate | None = None,
         name: str | None = None,
     ) -> Callable[[F], F]: ...
 
@@ -234,6 +236,7 @@ class Pipeline:
         expect: Mapping[str, str] | None = None,
         on_violation: OnViolation | Literal["fail", "drop", "divert"] | None = None,
         violations: DeltaSink | None = None,
+        tolerate: Tolerate | None = None,
         name: str | None = None,
     ) -> F | Callable[[F], F]:
         """Declares a streaming query. The function's arguments are its inputs, by name: sources, static inputs and stages.
@@ -261,6 +264,8 @@ class Pipeline:
                 ``"divert"``, the default with ``violations``, writes it to that table.
             violations: The table of diverted rows. It has the stage's columns, ``violated_expectations``, ``violated_in_batch`` and
                 ``violated_at``.
+            tolerate: Lets the stage continue without rows that fail its batch each time. Only for a stage whose streams are all
+                other stages.
             name: Name of the stage; by default that of the function.
         """
 
@@ -290,6 +295,7 @@ class Pipeline:
                     expect=expect,
                     on_violation=on_violation,
                     violations=violations,
+                    tolerate=tolerate,
                 )
                 self._add(place, stage)
             return function

@@ -12,6 +12,7 @@ from spark_jobs.api.refusals import Place, choice, suggestion
 from spark_jobs.api.settings import NO_SETTINGS, check_stage_settings
 from spark_jobs.api.sink import DeltaSink, Sink, declare_sink
 from spark_jobs.api.source import Source, Static, check_event_time
+from spark_jobs.api.tolerance import Tolerance, Tolerate, declare_tolerance
 from spark_jobs.protocol.documents import Publish, SinkMode
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.options import interval_ms, whole_number
@@ -84,6 +85,7 @@ class DeclaredStage:
     conf: Mapping[str, str]
     begin: BeginAt = BeginAt.EARLIEST
     expectations: Expectations | None = None
+    tolerance: Tolerance | None = None
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
@@ -128,6 +130,7 @@ class DeclaredStage:
             conf=self.conf,
             begin=self.begin,
             expectations=self.expectations,
+            tolerance=self.tolerance,
         )
 
 
@@ -154,6 +157,8 @@ class Stage:
     begin: BeginAt = BeginAt.EARLIEST
     expectations: Expectations | None = None
     """None: every row is accepted."""
+    tolerance: Tolerance | None = None
+    """None: a row that the stage cannot process fails it."""
 
 
 def declare_stage(
@@ -171,6 +176,7 @@ def declare_stage(
     expect: Mapping[str, str] | None = None,
     on_violation: str | None = None,
     violations: DeltaSink | None = None,
+    tolerate: Tolerate | None = None,
 ) -> DeclaredStage:
     """Returns a stage, checked as far as possible on its own; see :meth:`spark_jobs.Pipeline.stage`."""
     declared = None if sink is None else declare_sink(place, sink)
@@ -186,6 +192,7 @@ def declare_stage(
         conf=check_stage_settings(place, conf),
         begin=choice(place, "begin", BeginAt, begin),
         expectations=declare_expectations(place, expect, on_violation, violations, declared),
+        tolerance=declare_tolerance(place, tolerate, declared),
     )
 
 

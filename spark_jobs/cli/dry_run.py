@@ -58,7 +58,7 @@ def plan_text(answer: PlanAnswer) -> list[RenderableType]:
         Text(found.explanation, style="cyan"),
         *([shown] if shown.row_count else []),
         *(
-            Text(f"Stage {loss.stage} would go on without what is gone of source {loss.input}: {said(loss)}.", style="yellow")
+            Text(f"Stage {loss.stage} would continue without the lost rows of source {loss.input}: {said(loss)}.", style="yellow")
             for loss in answer.losses
         ),
         Text("This was a dry run: nothing was written.", style="bold green"),

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from spark_jobs.protocol.documents import BlockedPublication
 from spark_jobs.protocol.ids import SinkName, StageName
-from spark_jobs.protocol.losses import Loss, said
+from spark_jobs.protocol.losses import Loss, goes_on_without
 from spark_jobs.protocol.pins import DeltaPin, KafkaPin, Pin
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -88,10 +88,7 @@ def blocked(publication: BlockedPublication) -> Text:
 
 def losses(found: Sequence[Loss]) -> list[str]:
     """Returns a sentence for each loss of a round."""
-    return [
-        f"Loss {loss.id}: stage {loss.stage} goes on without the lost rows of source {loss.input}: {said(loss)}."
-        for loss in found
-    ]
+    return [f"Loss {loss.id}: {goes_on_without(loss)}." for loss in found]
 
 
 def pin(pinned: Pin) -> str:

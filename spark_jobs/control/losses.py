@@ -1,4 +1,4 @@
-"""The loss ledger of a home: the rows of sources that stages have left out, and what became of each loss.
+"""The loss ledger of a home: the rows of their inputs that stages have left out, and what became of each loss.
 
 Invariants:
 
@@ -25,8 +25,8 @@ from spark_jobs.home.layout import (
 )
 from spark_jobs.protocol.documents import AcceptedLoss, AttemptDocument, RecordedLoss, UndoneLoss
 from spark_jobs.protocol.errors import AlreadyExistsError, RejectedError
-from spark_jobs.protocol.ids import InputName, LossId, RoundNumber, RunId
-from spark_jobs.protocol.losses import Loss, beyond
+from spark_jobs.protocol.ids import InputName, LossId, RoundNumber, RunId, StageName
+from spark_jobs.protocol.losses import Loss, PassedOver, beyond
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
@@ -102,13 +102,26 @@ class LossLedger:
                 return numbered
 
     def of_round(self, number: RoundNumber, carried: Sequence[LossId] = ()) -> tuple[Loss, ...]:
-        """Returns what a round leaves out.
+        """Returns what a round leaves out: what is undone it reads again.
 
         Args:
             number: The round.
             carried: The losses of the rounds that it replaces which it leaves out, too.
         """
-        return tuple(self.read(loss).loss for loss in [*carried, *(loss_id(*each) for each in self._of(number))])
+        names = self.names()
+        own = [loss for loss, (recorded_in, _) in names.recorded.items() if recorded_in == number]
+        return tuple(self.read(loss).loss for loss in [*carried, *own] if loss not in names.undone)
+
+    def rows_passed_over(self, stage: StageName, since: datetime) -> int:
+        """Returns how many rows a stage has passed over since a time, without those of losses that are undone."""
+        names, rows = self.names(), 0
+        for loss in [loss for loss in names.recorded if loss not in names.undone][::-1]:
+            recorded = self.read(loss)
+            if recorded.recorded_at < since:
+                break
+            if isinstance(recorded.loss, PassedOver) and recorded.loss.stage == stage:
+                rows += recorded.loss.rows
+        return rows
 
     def entries(self) -> list[LedgerEntry]:
         """Returns every loss, oldest first."""

@@ -207,7 +207,7 @@ class SourceGoesOnError(SourceChangedError):
 
 
 class RestartsExhaustedError(InterruptedRunError):
-    """The restart strategy of a pipeline allows no more restarts. A person has to start it again."""
+    """The restart strategy allows no more restarts, or a stage fails with more rows than it tolerates. A person has to start it again."""
 
     retry = Retry.NEVER
 

@@ -1,4 +1,4 @@
-"""Parts of the loss ledger and of manifests: the rows of a source that a stage leaves out.
+"""Parts of the loss ledger and of manifests: the rows of an input that a stage leaves out.
 
 See :mod:`spark_jobs.protocol.documents`.
 """
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from spark_jobs.protocol.codec import Part
-from spark_jobs.protocol.ids import InputName, LossId, StageName
+from spark_jobs.protocol.ids import BatchId, InputName, LossId, StageName
 
 
 class LostFile(Part):
@@ -87,7 +87,27 @@ class LostOffsets(Part):
     """The ranges by topic and partition."""
 
 
-Loss = LostFiles | LostVersions | LostOffsets
+class PassedOver(Part):
+    """A file that another stage has staged, and with which the stage's batch fails at each try."""
+
+    format: Literal["channel"] = "channel"
+    id: LossId | None = None
+    input: InputName
+    """The stage that has staged it."""
+    stage: StageName
+    batch: BatchId
+    """That of the stage which has staged it."""
+    file: str
+    """Its name."""
+    rows: int
+    size_bytes: int
+    error: str
+    """What the stage's batch has failed with."""
+    tries: int
+    """How often it has failed."""
+
+
+Loss = LostFiles | LostVersions | LostOffsets | PassedOver
 
 
 def rows_at_most(loss: Loss) -> int | None:
@@ -95,6 +115,8 @@ def rows_at_most(loss: Loss) -> int | None:
 
     Not every offset had a record, and a Delta version that changes rows also writes old rows again.
     """
+    if isinstance(loss, PassedOver):
+        return loss.rows
     if isinstance(loss, LostOffsets):
         ranges = [gone for numbers in loss.topics.values() for gone in numbers.values()]
         return _sum([None if gone.end is None else gone.end - gone.first for gone in ranges])
@@ -109,8 +131,19 @@ def _sum(counts: Sequence[int | None]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
+def goes_on_without(loss: Loss) -> str:
+    """Returns which stage leaves what out, as a sentence without its full stop."""
+    what = said(loss) if isinstance(loss, PassedOver) else f"the lost rows of source {loss.input}: {said(loss)}"
+    return f"stage {loss.stage} goes on without {what}"
+
+
 def said(loss: Loss) -> str:
     """Returns a description of the lost rows in words."""
+    if isinstance(loss, PassedOver):
+        return (
+            f"the {loss.rows} {'row' if loss.rows == 1 else 'rows'} of batch {loss.batch} of stage {loss.input} in {loss.file}, "
+            f"with which its batch fails: {loss.error}"
+        )
     if isinstance(loss, LostFiles):
         return said_files(loss.files)
     if isinstance(loss, LostOffsets):
@@ -165,9 +198,12 @@ def beyond(loss: Loss, recorded: Sequence[Loss]) -> list[Loss]:
     A stage that goes back to an older checkpoint may find a recorded loss again, together with newer losses.
     """
     own = [each for each in recorded if (each.input, each.stage, each.format) == (loss.input, loss.stage, loss.format)]
+    if isinstance(loss, PassedOver):
+        return [] if loss.file in {each.file for each in own if isinstance(each, PassedOver)} else [loss]
     if isinstance(loss, LostOffsets):
         return _offsets_beyond(loss, [each for each in own if isinstance(each, LostOffsets)])
-    known = {(file.path, file.timestamp_ms) for each in own if not isinstance(each, LostOffsets) for file in each.files}
+    named = [each for each in own if isinstance(each, LostFiles | LostVersions)]
+    known = {(file.path, file.timestamp_ms) for each in named for file in each.files}
     files = tuple(file for file in loss.files if (file.path, file.timestamp_ms) not in known)
     if isinstance(loss, LostFiles):
         return [loss.model_copy(update={"files": files})] if files else []

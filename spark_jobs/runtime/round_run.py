@@ -1,14 +1,19 @@
 """What an attempt does with a round: it builds the stages, brings each to its end, completes checkpoints and publishes them."""
 
 import logging
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, partial
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.refusals import Mistakes
+from spark_jobs.api.stage import Stage
+from spark_jobs.api.tolerance import Tolerance
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     Manifest,
@@ -19,8 +24,9 @@ from spark_jobs.protocol.documents import (
     SinkResult,
     StageState,
 )
-from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.errors import NotFoundError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName
+from spark_jobs.protocol.losses import Loss, PassedOver, goes_on_without
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.publication.evidence import is_shown
@@ -37,6 +43,7 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.stages.begin_anew import begin_anew
 from spark_jobs.runtime.stages.build import build_stage
 from spark_jobs.runtime.stages.lost_input import check_lost, check_skipped, leave_out_lost
+from spark_jobs.runtime.stages.passing_over import PassingOver, beyond_tolerance, is_unread
 from spark_jobs.runtime.stages.planned import plan_stages
 from spark_jobs.runtime.stages.replay import replay
 from spark_jobs.runtime.stages.round_site import RoundSite
@@ -79,6 +86,7 @@ class RoundRun:
             run = build_stage(stage, self.site, self.outputs, recorded=cut.batch if cut else NO_BATCH)
             self.outputs[stage.name] = run.output
             stages.append(run)
+        self._read_again(stages)
         for run in stages:
             adopt_offsets(run, self.round)
         stages = [replay(run, self.build_again) for run in stages]
@@ -120,6 +128,64 @@ class RoundRun:
     def build_again(self, earlier: StageRun, ended: Set[str] = NONE_ENDED) -> StageRun:
         """Builds a stage anew, without those of its inputs that have ended; others that have are found."""
         return build_stage(earlier.stage, self.site, self.outputs, earlier, ended)
+
+    def passing_over(self, stage: Stage, stopping: threading.Event) -> PassingOver | None:
+        """Returns what lets a stage pass something over; None if it tolerates no failure."""
+        tolerance = stage.tolerance
+        if tolerance is None:
+            return None
+
+        def build(earlier: StageRun, losses: Sequence[Loss]) -> StageRun:
+            site = replace(self.site, losses=[*self.site.losses, *losses])
+            return build_stage(earlier.stage, site, self.outputs, earlier, earlier.ended)
+
+        return PassingOver(tolerance, build, partial(self._pass_over, tolerance), stopping)
+
+    def _pass_over(self, tolerance: Tolerance, loss: PassedOver) -> None:
+        """Records what a stage passes over; durable on return.
+
+        Raises:
+            FencedError: Another attempt is live.
+            RestartsExhaustedError: The stage does not tolerate that much.
+        """
+        Attempts(self.home).check_live(self.attempt.attempt)
+        ledger = LossLedger(self.home)
+        spent = ledger.rows_passed_over(loss.stage, datetime.now(UTC) - timedelta(milliseconds=tolerance.interval_ms))
+        loss = loss.model_copy(update={"error": self.mask(loss.error)})
+        if spent + loss.rows > tolerance.rows:
+            raise beyond_tolerance(tolerance, spent, loss)
+        self.site.losses.extend(ledger.record(self.round.round, self.attempt, [loss]))
+        _LOG.warning("%s", goes_on_without(loss), extra={"stage": loss.stage})
+
+    def _read_again(self, stages: Sequence[StageRun]) -> None:
+        """Undoes what was passed over and is read again: the attempt goes on from before that.
+
+        What the checkpoint has stays, and what was recorded in this work directory, if the channel has the batch. An attempt that is not
+        live any more may have recorded something since, of a batch that was computed again, or that was read whole: see ADR 35.
+        """
+        named = {loss.id for loss in self.parent.losses} if self.parent else set()
+        runs = {run.stage.name: run for run in stages}
+        again = []
+        for loss in self.site.losses:
+            run, output = runs.get(loss.stage), self.outputs.get(StageName(loss.input))
+            if not isinstance(loss, PassedOver) or run is None or output is None:
+                continue
+            is_own = loss.id in named or self._is_of_this_work_directory(loss)
+            if loss.batch >= output.log.latest() or not (is_own or is_unread(loss, run, output)):
+                again.append(loss)
+        if again:
+            LossLedger(self.home).undo([loss.id for loss in again if loss.id is not None], self.round.round)
+            self.site.losses[:] = [loss for loss in self.site.losses if loss not in again]
+
+    def _is_of_this_work_directory(self, loss: PassedOver) -> bool:
+        if loss.id is None:
+            return False
+        recorded = LossLedger(self.home).read(loss.id)
+        try:
+            attempt = Attempts(self.home).read(recorded.attempt)
+        except NotFoundError:  # it is forgotten
+            return False
+        return attempt.work_directory.id == self.attempt.work_directory.id
 
     def check_lost(self, stage: StageRun, error: Exception) -> None:
         """Refuses to start a stage again if a source has lost what the stage has not read.
@@ -192,7 +258,7 @@ class RoundRun:
             look,
             self.mask,
             self.site.sources,
-            tuple(self.site.losses),
+            self.site.losses,
             self.blocking.held,
         )
         return self._told(effort.take(stages))

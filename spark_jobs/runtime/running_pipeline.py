@@ -161,10 +161,12 @@ class RunningPipeline:
         isolated = run.graph.on_stage_failure is OnStageFailure.ISOLATE
         for built in self._build():
             restarts, checks = self._restarts_of(built.stage.name), (run.check_lost, run.check_skipped)
+            common = (built, restarts, self._stopping, *checks, isolated)
+            passing_over = run.passing_over(built.stage, self._stopping)
             if built.stage.unbounded:
-                at_work.append(RunningStage(built, restarts, self._stopping, *checks, isolated, run.build_again))
+                at_work.append(RunningStage(*common, run.build_again, passing_over=passing_over))
             else:
-                at_work.append(EndingStage(built, restarts, self._stopping, *checks, isolated, run.to_its_end))
+                at_work.append(EndingStage(*common, run.to_its_end, passing_over=passing_over))
         return at_work
 
     def _restarts_of(self, stage: StageName) -> Restarts | None:

@@ -172,7 +172,7 @@ def test_a_task_with_an_open_loss_fails_until_it_is_accepted_where_that_was_chos
     lost = LostFiles(input=InputName("rows"), stage=StageName("copy"), files=(LostFile(path="file:/in/4.json"),))
     ledger.record(RoundNumber(7), attempt, [lost])
     carry_out(operator(), context())
-    with pytest.raises(PipelineRunRefusedError, match="loss 7-1, stage 'copy' of source 'rows'") as refused:
+    with pytest.raises(PipelineRunRefusedError, match="loss 7-1, stage 'copy' of 'rows'") as refused:
         carry_out(operator(on_loss="fail"), context())
     assert "spark-jobs accept 7-1" in str(refused.value)
     accept = AcceptLossOperator(task_id="accept", home="flights", losses="7-1", reason="by hand")
@@ -223,7 +223,7 @@ def test_a_task_tells_in_its_log_what_a_round_has_left_out_and_what_was_taken_aw
         "Publication is blocked. The next start tries it again.",
         "Tables that show less than the others in checkpoint 4: daily",
         "Stage copy: 1,200 rows violate what it expects as positive",
-        "Loss 1-1: stage copy went on without what is gone of source rows: 1 file with 20 bytes, such as file:/in/4.json",
+        "Loss 1-1: stage copy went on without rows of rows: 1 file with 20 bytes, such as file:/in/4.json",
         "Source rows: the files that were read were taken away at 2026-01-01T00:00:00+00:00",
         "Source rows: 1 files have changed since they were read, and stay: file:/in/5.json",
     ]

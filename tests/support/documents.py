@@ -59,7 +59,7 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
 )
 from spark_jobs.protocol.known_sources import DeltaCommit, KnownDelta, KnownFiles, KnownKafka
-from spark_jobs.protocol.losses import LostFile, LostFiles, LostOffsets, LostVersions, OffsetRange
+from spark_jobs.protocol.losses import LostFile, LostFiles, LostOffsets, LostVersions, OffsetRange, PassedOver
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin
 from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.run_entry import RunEntry
@@ -100,6 +100,16 @@ _LOSSES = (
     LostFiles(**_LOST, files=(LostFile(path="file:///data/in/1.csv", size_bytes=90, rows=9),)),
     LostVersions(**_LOST, path="/data/flights", first=1, last=3, files=(LostFile(path="file:///data/flights/4.parquet"),)),
     LostOffsets(**_LOST, id=LossId("1-3"), topics={"clicks": {0: OffsetRange(first=3, end=5)}}),
+    PassedOver(
+        **_LOST,
+        id=LossId("1-4"),
+        batch=BatchId(4),
+        file="0123456789abcdef-4-part-0.parquet",
+        rows=25,
+        size_bytes=900,
+        error="ValueError: record 230 cannot be scored",
+        tries=3,
+    ),
 )
 
 

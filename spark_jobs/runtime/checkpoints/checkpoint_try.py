@@ -87,8 +87,8 @@ class CheckpointTry:
     """Takes secrets out of what is recorded of a failure: it may be that of a stage, whose code may quote them."""
     sources: Mapping[InputName, tuple[KnownSource, ...]] = field(default_factory=dict)
     """What each source is."""
-    losses: tuple[Loss, ...] = ()
-    """What the round leaves out of its sources."""
+    losses: Sequence[Loss] = ()
+    """What the round leaves out. It grows while stages run: what a stage has left out before its cut is in the manifest."""
     held: tuple[SinkName, ...] = ()
     """The sinks without which the others are published."""
 
@@ -167,7 +167,7 @@ class CheckpointTry:
             spark=SPARK_MINOR,
             inputs=inputs,
             sources=sources,
-            losses=self.losses,
+            losses=tuple(self.losses),
             stages=cuts,
             sinks=sinks,
             drained=self.due.drained,

@@ -227,6 +227,11 @@ def summary(error: BaseException) -> str:
     return text
 
 
+def last_line(text: str) -> str:
+    """Returns the last line of a message. A Python traceback says there what happened."""
+    return next(reversed(_lines(text)), "")
+
+
 def without_stack(text: str) -> str:
     """Returns a message without Java's stacks and Spark's plans. A Python traceback stays: its last line says what happened."""
     kept: list[str] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
-from spark_jobs.runtime.staged.private_log import PrivateLog, Staged
+from spark_jobs.runtime.staged.private_log import PrivateLog, Staged, StagedBatch
 
 _VERSION = "reservoirVersion"
 
@@ -24,6 +24,15 @@ class ChannelBound(Bound):
     def reached(self, line: str | None) -> bool:
         position = channel_position(line)
         return position is not None and position.version > self.log.latest()
+
+    def read_between(self, previous: str | None, line: str) -> list[StagedBatch]:
+        """Returns the batches of the producer of which a batch reads anything."""
+        begin, end = channel_position(previous), channel_position(line)
+        if end is None:
+            return []
+        first = first_version(self.begins) if begin is None else begin.version
+        last = end.version if end.index >= 0 else end.version - 1
+        return list(self.log.between(BatchId(max(first - 1, 0) - 1), BatchId(last - 1)))
 
     def rows_expected(self, line: str | None) -> int | None:
         position = channel_position(line)

@@ -13,7 +13,7 @@ from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.errors import SourceGoesOnError
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
-from spark_jobs.protocol.losses import Loss, beyond, said
+from spark_jobs.protocol.losses import Loss, beyond, goes_on_without, said
 from spark_jobs.runtime.inputs.lost_errors import lost_before_read
 from spark_jobs.runtime.inputs.source_kind import ReadSoFar, SourceKind
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
@@ -70,7 +70,7 @@ def leave_out_lost(
         new = list(LossLedger(site.rounds.files).record(site.round.round, attempt, new, accepted))
         site.losses.extend(new)
     for loss in new:
-        _LOG.warning("stage %s goes on without what is gone of source %s: %s", loss.stage, loss.input, said(loss))
+        _LOG.warning("%s", goes_on_without(loss))
     affected = {loss.stage for loss in new}
     return [_go_on(stage, found[stage.stage.name], rebuild, anew=stage.stage.name in affected) for stage in stages]
 

@@ -21,6 +21,7 @@ from spark_jobs.protocol.restarts import Exhausted, Restarts, exhausted, may_hea
 from spark_jobs.runtime.spark.session import application_has_ended
 from spark_jobs.runtime.staged.channel_bound import Consumption
 from spark_jobs.runtime.stages.gate import TurnedAwayError
+from spark_jobs.runtime.stages.passing_over import PassingOver
 from spark_jobs.runtime.stages.source_watch import SourceWatch
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_query import StageQuery
@@ -43,6 +44,7 @@ class StageAtWork:
         check_lost: Refuses to start the stage again if a source has lost what the stage has not read.
         check_skipped: Lets all stages be built again if one has that goes on without it.
         isolated: Whether the others run on when the stage has failed for good.
+        passing_over: Lets it go on without what it cannot process. None: it tolerates no failure.
     """
 
     run: StageRun
@@ -51,6 +53,7 @@ class StageAtWork:
     check_lost: Callable[[StageRun, Exception], object]
     check_skipped: Callable[[StageRun], object]
     isolated: bool
+    passing_over: PassingOver | None = field(default=None, kw_only=True)
     failure: BaseException | None = field(default=None, init=False)
     """What the run ends with: the stage has failed for good."""
     given_up: Exception | None = field(default=None, init=False)
@@ -136,6 +139,8 @@ class StageAtWork:
         try:
             while not self.stopping.is_set() and not self.run.output.ended.is_set():
                 try:
+                    if self.passing_over is not None and self.passing_over.is_due:
+                        self.run = self.passing_over.pass_over(self.run)
                     self._go_on()
                 except TurnedAwayError:
                     pass
@@ -197,9 +202,12 @@ class StageAtWork:
         if self.stopping.is_set():
             return
         self._look_for_losses(lambda: self.check_skipped(self.run))
-        if self.restarts is None or not may_heal(error):
-            raise error
-        if application_has_ended(self.run.frame.sparkSession):  # a new one needs a new attempt
+        has_spark = not application_has_ended(self.run.frame.sparkSession)  # else a new one needs a new attempt
+        if has_spark and self.passing_over is not None and self.passing_over.tolerates(self.run, error):
+            _LOG.warning("stage %s failed, and tries its batch again: %s", self.name, error, extra={"stage": self.name})
+            self.run.heartbeat.restarting(self.name, error)
+            return
+        if self.restarts is None or not may_heal(error) or not has_spark:
             raise error
         decision, extra = self.restarts.failed(progressed=progressed), {"stage": self.name}
         if isinstance(decision, Exhausted):

@@ -88,6 +88,8 @@ class StageRun:
     """The data files of Delta tables that it leaves out, by URL; None where one that is gone fails it."""
     adopted: Sequence[AdoptedOffsets] = ()
     """Where old queries stopped, in the order of ``bounds``; empty where the inputs are read from their beginning."""
+    is_probe: bool = False
+    """Whether batches are run only to see whether they fail: nothing is staged."""
 
     @property
     def table(self) -> StagingTable:

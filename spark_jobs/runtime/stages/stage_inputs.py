@@ -1,5 +1,6 @@
 """Reads the inputs of a stage as frames, and finds where each of their streams ends."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ from spark_jobs.protocol.documents import PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName, RoundNumber, StageName
 from spark_jobs.protocol.known_sources import KnownSource
-from spark_jobs.protocol.losses import Loss
+from spark_jobs.protocol.losses import Loss, PassedOver
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.delta_source import may_begin_later
@@ -84,7 +85,9 @@ def read_input(
         return _read_source(node, position, stage, session, site, ended)
     output = outputs[node.name]
     begins = site.round.begins.get(stage.name, {}).get(node.name, NO_BATCH)
-    frame = _channel(stage, session, output, begins)
+    losses, oldest = site.losses_of(stage.name, InputName(node.name)), output.log.oldest()
+    passed_over = [loss.file for loss in losses if isinstance(loss, PassedOver) and loss.batch >= oldest]
+    frame = _channel(stage, session, output, begins, passed_over)
     if ended:
         return _ended(node.name, frame, output.event_time, position)
     channel = {leaf.identity: FoundPin(output, begins=begins) for leaf in plan.streaming_leaves(frame)}
@@ -173,8 +176,10 @@ def _ended(name: str, frame: DataFrame, event_time: str | None, position: int) -
     return read if event_time is None else replace(read, frame=without_end_row(read.frame))
 
 
-def _channel(stage: Stage, session: SparkSession, output: StageOutput, begins: BatchId) -> DataFrame:
-    """Returns the stream of what another stage staged.
+def _channel(
+    stage: Stage, session: SparkSession, output: StageOutput, begins: BatchId, passed_over: Sequence[str] = ()
+) -> DataFrame:
+    """Returns the stream of what another stage staged, without files that are passed over.
 
     Where the watermark runs, a batch takes whole versions: the rows of one version are in no order, and a watermark that moved in between
     would make some of them late.
@@ -195,6 +200,8 @@ def _channel(stage: Stage, session: SparkSession, output: StageOutput, begins: B
         reader = reader.option("maxFilesPerTrigger", limits.max_files_per_trigger or _WHOLE_VERSIONS)
     if limits.max_bytes_per_trigger:
         reader = reader.option("maxBytesPerTrigger", limits.max_bytes_per_trigger)
+    if passed_over:
+        reader = reader.option("excludeRegex", f"(?:{'|'.join(map(re.escape, passed_over))})$")
     return reader.load(output.log.url)
 
 

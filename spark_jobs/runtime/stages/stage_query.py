@@ -13,7 +13,7 @@ from spark_jobs.runtime.spark.session import QuietQueries
 from spark_jobs.runtime.spark.spark_errors import failed_batch, refusing, says
 from spark_jobs.runtime.stages.gate import TurnedAwayError
 from spark_jobs.runtime.stages.judging import failed_by
-from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError, StageWriter
+from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError, ProbePassedError, StageWriter
 
 if TYPE_CHECKING:
     from spark_jobs.runtime.stages.source_watch import SourceWatch
@@ -46,6 +46,7 @@ class StageQuery:
             TurnedAwayError: The stage is to stop.
             PastPinError: A batch has to be planned again.
             BeforeEpochError: The same.
+            ProbePassedError: The query only looks whether its batch fails, and it does not.
             SourceChangedError: A source has other columns than those that the stage was built with.
             InterruptedRunError: The query failed.
             StorageFullError: It failed because no space, or no quota, is left.
@@ -54,7 +55,7 @@ class StageQuery:
             ended = self._query.awaitTermination(timeout_s)
         except StreamingQueryException as error:
             failure = self._writer.failure
-            if isinstance(failure, TurnedAwayError | PastPinError | BeforeEpochError):
+            if isinstance(failure, TurnedAwayError | PastPinError | BeforeEpochError | ProbePassedError):
                 raise failure from None
             if failure is not None and not isinstance(failure, Exception):
                 raise failure from None

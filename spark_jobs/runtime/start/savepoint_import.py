@@ -37,6 +37,7 @@ from spark_jobs.protocol.documents import (
 )
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName, file_prefix
+from spark_jobs.protocol.losses import PassedOver
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
@@ -146,7 +147,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
     for stage in stages.values():
         stage.check()
     pins = {} if source.ends_round else _pin(begins, source)
-    losses = tuple(loss for loss in source.losses if loss.input in pins)
+    losses = tuple(loss for loss in source.losses if loss.input in pins or isinstance(loss, PassedOver))
     ledger = LossLedger(begins.home)
     ledger.record(begins.round.round, begins.attempt, losses)
     losses = ledger.of_round(begins.round.round)

@@ -1,5 +1,6 @@
 """The loss ledger: what is recorded, once, and what becomes of it."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ from spark_jobs.control.losses import LossLedger, LossState
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import InputName, LossId, RoundNumber, StageName
-from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
+from spark_jobs.protocol.ids import BatchId, InputName, LossId, RoundNumber, StageName
+from spark_jobs.protocol.losses import Loss, LostFile, LostFiles, PassedOver
 from spark_jobs.storage.local import LocalFiles
 from tests.support.documents import SAMPLES
 from tests.unit.control.test_rounds import begun
@@ -102,3 +103,25 @@ def test_a_round_leaves_out_its_own_losses_and_those_that_it_has_from_the_round_
     rounds.begin(begun(2).model_copy(update={"losses": (LossId("1-2"),)}))
     ledger.record(SECOND, ATTEMPT, [lost("c")])
     assert paths(rounds.losses(SECOND)) == [["b"], ["c"]]
+
+
+def passed_over(file: str, rows: int, stage: str = "score") -> PassedOver:
+    whose = {"input": InputName("copy"), "stage": StageName(stage)}
+    return PassedOver(**whose, batch=BatchId(4), file=file, rows=rows, size_bytes=9, error="it fails", tries=3)
+
+
+def test_what_a_stage_has_passed_over_counts_for_a_while_and_unless_it_is_undone(ledger: LossLedger) -> None:
+    score, now = StageName("score"), datetime.now(UTC)
+    ledger.record(FIRST, ATTEMPT, [passed_over("a", 10), passed_over("b", 100)])
+    ledger.record(SECOND, ATTEMPT, [passed_over("c", 5), passed_over("d", 7, "other"), lost("e", stage="score")])
+    assert ledger.rows_passed_over(score, now - timedelta(hours=1)) == 115
+    ledger.undo([LossId("1-2")], SECOND)
+    assert ledger.rows_passed_over(score, now - timedelta(hours=1)) == 15
+    assert ledger.rows_passed_over(score, datetime.now(UTC) + timedelta(seconds=1)) == 0
+
+
+def test_a_round_reads_again_what_is_undone(ledger: LossLedger) -> None:
+    ledger.record(FIRST, ATTEMPT, [passed_over("a", 10), passed_over("b", 100)])
+    ledger.undo([LossId("1-1")], FIRST)
+    assert [loss.id for loss in ledger.of_round(FIRST)] == ["1-2"]
+    assert [loss.id for loss in ledger.of_round(SECOND, [LossId("1-1"), LossId("1-2")])] == ["1-2"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import spark_jobs
-from spark_jobs import CheckpointSettings, DeltaSink, Hold, Pipeline, RestartStrategy
+from spark_jobs import CheckpointSettings, DeltaSink, Hold, Pipeline, RestartStrategy, Tolerate
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.api.settings import NO_SETTINGS
 from spark_jobs.testing import run_pipeline
@@ -30,6 +30,7 @@ SIGNATURES: dict[str, Callable[..., Any]] = {
     "rewired": Pipeline.rewired,
     "DeltaSink": DeltaSink,
     "Hold": Hold,
+    "Tolerate": Tolerate,
     "CheckpointSettings": CheckpointSettings,
     "none": RestartStrategy.none,
     "fixed_delay": RestartStrategy.fixed_delay,

@@ -14,8 +14,10 @@ from spark_jobs.protocol.losses import (
     LostOffsets,
     LostVersions,
     OffsetRange,
+    PassedOver,
     SkippedVersion,
     beyond,
+    goes_on_without,
     rows_at_most,
     said,
 )
@@ -129,3 +131,24 @@ def test_a_loss_is_said_with_what_is_known_of_it() -> None:
     assert said(skipped(5)) == "version 5 of /in, which removes 2 files and adds 1 file with 3 rows"
     assert said(skipped(5, 7)) == "version 5 and 1 more of /in, which removes 2 files and adds 1 file with 3 rows"
     assert said(versions(2, 4, "a")) == "versions 2 to 4 of /in and 1 file, such as a"
+
+
+def passed_over(file: str = "a", **changed: object) -> PassedOver:
+    facts = {"batch": 4, "rows": 25, "size_bytes": 900, "error": "ValueError: record 230", "tries": 3} | changed
+    return PassedOver.model_validate(WHOSE | facts | {"file": file})
+
+
+def test_a_file_that_is_passed_over_is_recorded_once_and_has_the_rows_that_were_staged() -> None:
+    assert rows_at_most(passed_over()) == 25
+    assert beyond(passed_over(), [passed_over("b")]) == [passed_over()]
+    assert beyond(passed_over(tries=9), [passed_over()]) == []
+    assert beyond(passed_over(), [passed_over(stage="another")]) == [passed_over()]
+
+
+def test_a_sentence_says_which_stage_leaves_what_out() -> None:
+    assert goes_on_without(files("a", "b")).endswith(
+        "goes on without the lost rows of source rows: 2 files with 20 bytes, such as a"
+    )
+    assert goes_on_without(passed_over()).endswith(
+        "goes on without the 25 rows of batch 4 of stage rows in a, with which its batch fails: ValueError: record 230"
+    )

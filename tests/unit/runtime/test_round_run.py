@@ -1,5 +1,7 @@
 """What an attempt does with a stage whose inputs end, and with what is left in its tables, after what earlier ones have done."""
 
+import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,14 +9,31 @@ from typing import Any, cast
 
 import pytest
 
+from spark_jobs.api.tolerance import Tolerance
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd
-from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, IncarnationId, RoundNumber, StageName
+from spark_jobs.protocol.errors import FencedError, RestartsExhaustedError
+from spark_jobs.protocol.ids import (
+    AttemptNumber,
+    BatchId,
+    CheckpointId,
+    IncarnationId,
+    InputName,
+    RoundNumber,
+    StageName,
+    WorkDirectoryId,
+)
+from spark_jobs.protocol.losses import PassedOver
+from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.round_run import RoundRun
+from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
+from spark_jobs.runtime.staged.channel_bound import ChannelBound
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.local import LocalFiles
+from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
 from tests.support.staged_pipeline import CHECKPOINTING, a_channel, a_manifest, a_stage_cut
 from tests.unit.control.test_channel import attempt
@@ -181,3 +200,151 @@ def test_a_run_in_which_a_stage_has_failed_looks_through_its_tables_at_its_end(t
     left = daily.leave(ahead=1)
     daily.run(CheckpointKind.FINAL, restarts=1)
     assert not left.exists()
+
+
+class Tolerant:
+    """An attempt with a stage that may pass over 20 rows in an hour of what another one has staged: batches 0 to 4 with a file each.
+
+    Args:
+        home: The home.
+        work: The work directory.
+        read: How many of these batches the stage has planned to read.
+    """
+
+    def __init__(self, home: LocalFiles, work: str = "w", read: int = 5) -> None:
+        self.ledger, attempts = LossLedger(home), Attempts(home)
+        live = attempt(max(attempts.numbers(), default=0) + 1)
+        directory = live.work_directory.model_copy(update={"id": WorkDirectoryId(work)})
+        self.live = live.model_copy(update={"work_directory": directory})
+        attempts.begin(self.live, known=attempts.numbers())
+        memory = MemoryFiles()
+        channel = begun(memory, "copy")
+        for batch in range(5):
+            channel.append(staged(batch, f"{batch}.parquet"))
+        line = json.dumps({"reservoirVersion": read + 1, "index": -1})
+        memory.create("reads/offsets/0", "\n".join(["v1", json.dumps({"batchWatermarkMs": 0}), line]).encode())
+        bounds = [ChannelBound(StageName("copy"), channel, NO_BATCH)]
+        fakes = {"stage": SimpleNamespace(name=STAGE), "spark_log": SparkLog(memory, "reads"), "bounds": bounds}
+        self._stages = [cast(StageRun, SimpleNamespace(**fakes))]
+        first: Any = cast(Any, SimpleNamespace(round=RoundNumber(1)))
+        self.site = cast(Any, SimpleNamespace(losses=list(self.ledger.of_round(first.round))))
+        none: Any = None
+        self.run = RoundRun(none, home, none, self.live, first, self.site, none, mask=lambda text: text.replace("secret", "***"))
+        self.run.outputs[StageName("copy")] = cast(Any, SimpleNamespace(log=channel, producer=StageName("copy")))
+        stage: Any = SimpleNamespace(tolerance=Tolerance(after=3, rows=20, interval_ms=3_600_000))
+        passing_over = self.run.passing_over(stage, threading.Event())
+        assert passing_over is not None
+        self._passing_over = passing_over
+
+    def passes_over(self, file: str, batch: int = 3, rows: int = 9) -> None:
+        whose = {"input": InputName("copy"), "stage": STAGE}
+        loss = PassedOver(**whose, batch=BatchId(batch), file=file, rows=rows, size_bytes=9, error="a secret", tries=3)
+        self._passing_over.record(loss)
+
+    def begins(self) -> None:
+        self.run._read_again(self._stages)
+
+    @property
+    def left_out(self) -> list[str]:
+        return [loss.file for loss in self.site.losses]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> LocalFiles:
+    return LocalFiles(tmp_path)
+
+
+def test_what_is_passed_over_is_in_the_ledger_without_secrets_and_is_left_out_from_then_on(home: LocalFiles) -> None:
+    tolerant = Tolerant(home)
+    tolerant.passes_over("a")
+    tolerant.passes_over("a")
+    (entry,) = tolerant.ledger.entries()
+    assert (tolerant.left_out, tolerant.site.losses) == (["a"], [entry.recorded.loss])
+    assert isinstance(entry.recorded.loss, PassedOver)
+    assert entry.recorded.loss.error == "a ***"
+
+
+def test_beyond_what_a_stage_tolerates_nothing_is_passed_over_also_in_a_later_attempt(home: LocalFiles) -> None:
+    Tolerant(home).passes_over("a", rows=15)
+    tolerant = Tolerant(home)
+    with pytest.raises(RestartsExhaustedError, match="20 rows in 3600 s. It has passed over 15, and fails with another 6"):
+        tolerant.passes_over("b", rows=6)
+    assert tolerant.left_out == ["a"]
+    tolerant.passes_over("c", rows=5)
+    assert tolerant.left_out == ["a", "c"]
+
+
+def test_an_attempt_that_is_not_live_any_more_passes_nothing_over(home: LocalFiles) -> None:
+    before = Tolerant(home)
+    Tolerant(home)
+    with pytest.raises(FencedError):
+        before.passes_over("a")
+    assert before.ledger.entries() == []
+
+
+class DyingAt:
+    """Fails before or after a loss is in the ledger."""
+
+    def __init__(self, *, before: bool) -> None:
+        self._before = before
+
+    def before(self, step: Step) -> None:
+        if self._before and step is Step.LOSS_RECORD:
+            raise KeyboardInterrupt
+
+    def after(self, step: Step) -> None:
+        if step is Step.LOSS_RECORD:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("before", "left_out"), [(True, []), (False, ["a"])])
+def test_after_a_death_the_next_attempt_leaves_out_what_the_ledger_has(
+    home: LocalFiles, before: bool, left_out: list[str]
+) -> None:
+    with observed_by(DyingAt(before=before)), pytest.raises(KeyboardInterrupt):
+        Tolerant(home).passes_over("a")
+    tolerant = Tolerant(home)
+    assert tolerant.left_out == left_out
+    tolerant.passes_over("a")
+    assert tolerant.left_out == ["a"]
+    assert len(tolerant.ledger.entries()) == 1
+
+
+def test_what_was_passed_over_of_a_batch_that_is_computed_again_is_undone_and_the_rest_is_left_out_again(
+    home: LocalFiles,
+) -> None:
+    """The attempt goes on from a checkpoint before batch 5: its channel ends with batch 4."""
+    before = Tolerant(home)
+    before.passes_over("a", batch=4)
+    before.passes_over("b", batch=5)
+    tolerant = Tolerant(home)
+    tolerant.begins()
+    assert tolerant.left_out == ["a"]
+    assert [entry.state.value for entry in tolerant.ledger.entries()] == ["open", "undone"]
+    tolerant.passes_over("b again", batch=5, rows=11)
+    assert tolerant.left_out == Tolerant(home).left_out == ["a", "b again"], "what is undone does not count"
+
+
+@pytest.mark.parametrize(
+    ("file", "read", "left_out"), [("3.parquet", 3, ["3.parquet"]), ("3.parquet", 4, []), ("another.parquet", 3, [])]
+)
+def test_what_was_recorded_elsewhere_is_left_out_only_if_the_channel_has_the_file_and_nothing_has_read_it(
+    home: LocalFiles, file: str, read: int, left_out: list[str]
+) -> None:
+    """An attempt that is not live any more may record something late, of a batch that is there again, or that was read whole."""
+    Tolerant(home, "elsewhere").passes_over(file, batch=3)
+    tolerant = Tolerant(home, read=read)
+    tolerant.begins()
+    assert tolerant.left_out == left_out
+
+
+def test_what_the_checkpoint_has_or_the_work_directory_is_left_out_again(
+    home: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Tolerant(home, "elsewhere")
+    before.passes_over("2.parquet", batch=2)
+    Tolerant(home).passes_over("3.parquet", batch=3)
+    tolerant = Tolerant(home)
+    monkeypatch.setattr(RoundRun, "parent", SimpleNamespace(losses=tuple(before.site.losses)))
+    tolerant.begins()
+    assert tolerant.left_out == ["2.parquet", "3.parquet"]

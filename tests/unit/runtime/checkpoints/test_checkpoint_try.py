@@ -35,6 +35,7 @@ from spark_jobs.protocol.ids import (
     RunId,
     StageName,
 )
+from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
 from spark_jobs.protocol.masking import masking
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.steps import observed_by
@@ -438,6 +439,20 @@ def test_what_a_checkpoint_holds_is_copied_while_the_stages_run_on(site: Site) -
 
     manifest = a_try(FilesOfARunningStage(site, stage), find_cut).take([hourly(site)])
     assert (manifest.aligned, manifest.stages[HOURLY].batch, stage.committed()) == (True, 0, 1)
+
+
+def test_what_a_stage_leaves_out_while_the_cut_is_found_is_in_the_manifest(site: Site) -> None:
+    loss = LostFiles(input=InputName("events"), stage=HOURLY, files=(LostFile(path="a"),))
+    effort = a_try(site.home, lambda: Cut({HOURLY: BatchId(0)}, aligned=True, alignment_s=0.0))
+    effort.losses = losses = list[Loss]()
+    find_cut = effort.due.find_cut
+
+    def passes_something_over() -> Cut:
+        losses.append(loss)
+        return find_cut()
+
+    effort.due = replace(effort.due, find_cut=passes_something_over)
+    assert effort.take([hourly(site)]).losses == (loss,)
 
 
 class PurgedMeanwhile(LocalFiles):

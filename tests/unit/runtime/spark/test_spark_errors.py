@@ -9,7 +9,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, PermanentFailureError, StorageFullError
-from spark_jobs.runtime.spark.spark_errors import failed_batch, find, heals, may_heal, refusing, without_stack
+from spark_jobs.runtime.spark.spark_errors import failed_batch, find, heals, last_line, may_heal, refusing, without_stack
 
 
 class Unheard(Exception):
@@ -201,6 +201,18 @@ def test_a_message_is_told_without_javas_stack_and_sparks_plan() -> None:
     assert without_stack("java.lang.Boom: no\n\tat a.b.C(D.java:1)\nCaused by: x\n\tat e.f") == "java.lang.Boom: no"
     python = 'Traceback (most recent call last):\n  File "f.py", line 1\nValueError: no'
     assert without_stack(python) == python
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Batch 2 failed: Traceback (most recent call last):\n  File\nValueError: seven\n\nSQLSTATE: 38000", "ValueError: seven"),
+        ("Batch 2 failed.", "Batch 2 failed."),
+        ("", ""),
+    ],
+)
+def test_the_last_line_of_a_message_says_what_happened(text: str, line: str) -> None:
+    assert last_line(text) == line
 
 
 def test_an_error_beside_a_users_code_goes_through() -> None:

@@ -26,6 +26,7 @@ from spark_jobs.protocol.restart_settings import FixedDelay, RestartSettings
 from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.stages import running_stage
+from spark_jobs.runtime.stages.passing_over import PassingOver
 from spark_jobs.runtime.stages.running_stage import StageAtWork
 from spark_jobs.runtime.stages.stage import StageRun
 from tests.support.memory_files import MemoryFiles
@@ -242,3 +243,51 @@ def test_what_ends_while_no_stage_is_to_go_on_is_no_failure() -> None:
     failing.stopping.set()
     failing.fails(RejectedError("Its rows do not fit."))
     assert failing.told == []
+
+
+class Tolerant:
+    """Tolerates two failures, and passes something over at the next try."""
+
+    is_due = False
+
+    def __init__(self) -> None:
+        self.failures, self.passed_over = 0, 0
+
+    def tolerates(self, run: StageRun, error: Exception) -> bool:
+        self.failures += 1
+        self.is_due = self.failures == 2
+        return isinstance(error, PermanentFailureError)
+
+    def pass_over(self, run: StageRun) -> StageRun:
+        self.is_due = False
+        self.passed_over += 1
+        return run
+
+
+@pytest.mark.usefixtures("spark_runs")
+def test_what_a_stage_tolerates_is_no_restart_and_it_passes_something_over_before_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failing, tolerant = Failing(attempts=0), Tolerant()
+    failing.at_work.passing_over = cast(PassingOver, tolerant)
+    error, tries = PermanentFailureError("A row cannot be divided."), list[int]()
+
+    def go_on() -> None:
+        tries.append(tolerant.passed_over)
+        if not tolerant.passed_over:
+            raise error
+        failing.stopping.set()
+
+    monkeypatch.setattr(failing.at_work, "_go_on", go_on)
+    failing.at_work.start()
+    failing.at_work.stop()
+    assert tries == [0, 0, 1]
+    assert (failing.at_work.failure, failing.restarts.history.restarts, failing.told) == (None, 0, [(STAGE, error)] * 2)
+
+
+@pytest.mark.usefixtures("spark_runs")
+def test_what_it_does_not_tolerate_fails_it_as_usual() -> None:
+    failing = Failing(attempts=0)
+    failing.at_work.passing_over = cast(PassingOver, Tolerant())
+    with pytest.raises(RejectedError):
+        failing.fails(RejectedError("Its rows do not fit."))

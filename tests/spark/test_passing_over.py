@@ -1,0 +1,161 @@
+"""A stage that fails at some rows at each try goes on without the files that have them, and the ledger has every row of those files."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy, Tolerate
+from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.control.losses import LedgerEntry, LossLedger, LossState
+from spark_jobs.protocol.checkpoint_requests import Wanted
+from spark_jobs.protocol.documents import StageState
+from spark_jobs.protocol.errors import RestartsExhaustedError
+from spark_jobs.protocol.losses import PassedOver
+from spark_jobs.protocol.steps import Step, observed_by
+from tests.spark.conftest import Site
+from tests.spark.rows import answer, assert_same, public, public_count
+from tests.support.growing_table import Events
+from tests.support.running import Running, lose
+
+pytestmark = pytest.mark.spark
+POISON = frozenset({230, 231, 270, 372})
+
+
+def scoring(poison: frozenset[int] = POISON) -> Callable[[str], Column]:
+    def score(number):  # type: ignore[no-untyped-def]  # with type hints it would be another kind of UDF
+        if number in poison:
+            raise ValueError(f"record {number} cannot be scored")
+        return number
+
+    return F.udf(score, "long", useArrow=False)
+
+
+def pipeline_of(site: Site, events: Events, rows: str = "1000 per hour", **options: Any) -> Pipeline:
+    """A copy in four files a batch, a stage that scores it row by row, and one that counts it per minute."""
+    options = {"checkpoint": CheckpointSettings(interval="1 second", retained=3)} | options
+    pipeline = Pipeline("poisoned", restart=RestartStrategy.none(), **options)
+    events.source(pipeline)
+    score, tolerate = scoring(), Tolerate(after=2, rows=rows)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copied"), publish="every_checkpoint"))
+    def copied(events: DataFrame) -> DataFrame:
+        return events.select("id", "at").repartition(4)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "scored"), publish="every_checkpoint"), tolerate=tolerate)
+    def scored(copied: DataFrame) -> DataFrame:
+        return copied.select(score("id").alias("id"))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes"), publish="every_checkpoint"), tolerate=tolerate)
+    def minutes(copied: DataFrame) -> DataFrame:
+        counts = copied.groupBy(F.window("at", "1 minute").alias("minute")).agg(
+            F.count("*").alias("events"), F.max(score("id")).alias("newest")
+        )
+        return counts.select(F.col("minute.start").alias("minute"), "events", "newest")
+
+    return pipeline
+
+
+def passed_over(running: Running, stage: str) -> list[LedgerEntry]:
+    entries = LossLedger(running.files).entries()
+    return [each for each in entries if each.recorded.loss.stage == stage and each.state is not LossState.UNDONE]
+
+
+def left_out(site: Site, running: Running, stage: str) -> list[int]:
+    """The rows of the files that the ledger names, from the files themselves."""
+    found = list[int]()
+    for entry in passed_over(running, stage):
+        loss = entry.recorded.loss
+        assert isinstance(loss, PassedOver)
+        (path,) = (site.tables / "copied").rglob(loss.file)
+        rows = pq.read_table(path)["id"].to_pylist()
+        assert (loss.input, loss.rows, loss.size_bytes) == ("copied", len(rows), path.stat().st_size)
+        assert re.fullmatch(r"ValueError: record \d+ cannot be scored", loss.error)
+        found += rows
+    return sorted(found)
+
+
+def has_passed_over(site: Site, events: Events, running: Running) -> bool:
+    """Whether both stages have passed over each row that fails them."""
+    poison = {number for number in POISON if number < events.rows}
+    return all(poison <= set(left_out(site, running, stage)) for stage in ("scored", "minutes"))
+
+
+def assert_adds_up(site: Site, events: Events, running: Running, *, drained: bool = False) -> None:
+    """Each table is what a batch query gives of the rows that the ledger does not have."""
+    assert sorted(n for (n,) in public(site.tables / "copied", ["id"]).elements()) == list(range(events.rows))
+    lost = left_out(site, running, "scored")
+    assert len(lost) == len(set(lost)) < events.rows / 2
+    scored = sorted(n for (n,) in public(site.tables / "scored", ["id"]).elements())
+    assert scored == sorted(set(range(events.rows)) - set(lost))
+    if drained:
+        rows = site.spark.range(events.rows).where(~F.col("id").isin(left_out(site, running, "minutes")))
+        counts = rows.groupBy(F.window(F.timestamp_seconds("id"), "1 minute").alias("minute"))
+        expected = counts.agg(F.count("*").alias("events"), F.max("id").alias("newest"))
+        assert_same(public(site.tables / "minutes"), answer(expected.select("minute.start", "events", "newest")))
+
+
+class DyingAtALoss:
+    """Fails the process as soon as a loss is in the ledger, before anything is left out."""
+
+    def __init__(self) -> None:
+        self.died = False
+
+    def before(self, step: Step) -> None:
+        pass
+
+    def after(self, step: Step) -> None:
+        if step is Step.LOSS_RECORD:
+            self.died = True
+            raise KeyboardInterrupt("dies here")
+
+
+def test_stages_go_on_without_files_that_fail_them_also_after_a_death_and_a_lost_work_directory(
+    site: Site, tmp_path: Path
+) -> None:
+    events, observer = Events(tmp_path / "events"), DyingAtALoss()
+    pipeline = pipeline_of(site, events)
+    events.add(200)
+    with observed_by(observer), Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: public_count(site.tables / "scored") == events.rows)
+        events.add(100)
+        assert isinstance(running.ends(), KeyboardInterrupt)
+    assert observer.died
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: has_passed_over(site, events, running))
+        running.until(lambda: public_count(site.tables / "copied") == events.rows)
+        running.until(lambda: public_count(site.tables / "scored") == events.rows - len(left_out(site, running, "scored")))
+        assert running.status
+        assert StageState.FAILED not in {stage.state for stage in running.status.stages.values()}
+        ledger = [entry.recorded.loss for stage in ("scored", "minutes") for entry in passed_over(running, stage)]
+        running.until(lambda: {loss.id for loss in running.head().losses} == {loss.id for loss in ledger})
+        assert_adds_up(site, events, running)
+    lose(site.home / "work")
+    with Running(site.spark, pipeline, site.home) as running:
+        events.add(100)
+        running.until(lambda: has_passed_over(site, events, running))
+        CheckpointRequests(running.files).ask(request_id("drain", Wanted.STOP), drain=True)
+        running.stopped()
+    assert_adds_up(site, events, running, drained=True)
+
+
+def test_a_run_whose_inputs_end_fails_with_more_than_a_stage_tolerates_and_is_completed_once_it_tolerates_more(
+    site: Site, tmp_path: Path
+) -> None:
+    events = Events(tmp_path / "events", bounded=True)
+    events.later(249)
+    strict, lenient = (pipeline_of(site, events, rows=rows) for rows in ("5 per hour", "1000 per hour"))
+    events.end()
+    with Running(site.spark, strict, site.home) as running:
+        error = running.ends()
+        assert isinstance(error, RestartsExhaustedError)
+        assert "tolerates the loss of 5 rows in 3600 s. It has passed over 0, and fails with another" in error.failed
+        assert LossLedger(running.files).entries() == []
+    with Running(site.spark, lenient, site.home) as running:
+        running.stopped()
+    assert_adds_up(site, events, running, drained=True)

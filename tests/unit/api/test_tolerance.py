@@ -1,0 +1,70 @@
+"""What a stage tolerates, and the declarations that are refused."""
+
+from typing import Any
+
+import pytest
+
+from spark_jobs import DeltaSink, Pipeline, Tolerate
+from spark_jobs.api.graph import Graph
+from spark_jobs.api.tolerance import Tolerance
+from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.ids import StageName
+
+
+def graph(tolerate: Any = None, *, reads: str = "copied", bounded: bool = True, **sink: Any) -> Graph:
+    """A copy, and a stage behind it or the source that tolerates something."""
+    pipeline = Pipeline("shop")
+    pipeline.source(bounded=bounded, name="events")(lambda spark: spark)
+    pipeline.stage(name="copied", sink=DeltaSink("/copied"))(lambda events: events)
+    pipeline.stage(name="scored", sink=DeltaSink("/scored", **sink), inputs={"rows": reads}, tolerate=tolerate)(lambda rows: rows)
+    return pipeline.graph()
+
+
+@pytest.mark.parametrize(
+    ("rows", "interval_ms"), [("1000 per hour", 3_600_000), (" 1000  Per 30 minutes ", 1_800_000), ("1000 per day", 86_400_000)]
+)
+def test_a_budget_is_a_number_of_rows_in_a_time(rows: str, interval_ms: int) -> None:
+    tolerance = graph(Tolerate(rows=rows)).stages[StageName("scored")].tolerance
+    assert tolerance == Tolerance(after=3, rows=1000, interval_ms=interval_ms)
+
+
+def test_nothing_is_tolerated_unless_somebody_says_so_and_a_later_start_may_say_otherwise() -> None:
+    tolerant, plain = graph(Tolerate(rows="1 per hour")), graph()
+    assert all(stage.tolerance is None for stage in plain.stages.values())
+    assert tolerant.fingerprint() == plain.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("tolerate", "problem"),
+    [
+        ("1000 per hour", "is no tolerance"),
+        (Tolerate(rows="many"), "tolerate rows='many' is no number of rows in a time"),
+        (Tolerate(rows="0 per hour"), "is no number of rows in a time"),
+        (Tolerate(rows="10"), "is no number of rows in a time"),
+        (Tolerate(rows=10), "is no number of rows in a time"),  # type: ignore[arg-type]
+        (Tolerate(rows="10 per month"), "no fixed length"),
+        (Tolerate(rows="10 per hour", after=0), "tolerate after=0 is not a whole number above 0"),
+    ],
+)
+def test_what_is_no_tolerance_is_refused(tolerate: Any, problem: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=problem):
+        graph(tolerate)
+
+
+def test_a_result_that_is_wrong_for_ever_after_is_not_tolerated() -> None:
+    with pytest.raises(InvalidPipelineError, match='sink with mode="complete"'):
+        graph(Tolerate(rows="1 per hour"), mode="complete")
+
+
+@pytest.mark.parametrize(("bounded", "remedy"), [(True, "read that one."), (False, "'events' with shared=True.")])
+def test_a_stage_that_reads_a_source_itself_is_told_what_to_do(bounded: bool, remedy: str) -> None:
+    with pytest.raises(InvalidPipelineError, match="reads the source 'events' itself") as refused:
+        graph(Tolerate(rows="1 per hour"), reads="events", bounded=bounded)
+    assert refused.value.remedy.endswith(remedy)
+
+
+def test_behind_a_shared_source_a_stage_tolerates_something() -> None:
+    pipeline = Pipeline("shop")
+    pipeline.source(bounded=False, shared=True, name="events")(lambda spark: spark)
+    pipeline.stage(name="scored", sink=DeltaSink("/scored"), tolerate=Tolerate(rows="1 per hour"))(lambda events: events)
+    assert pipeline.graph().stages[StageName("scored")].tolerance is not None
