@@ -40,6 +40,9 @@ class BoundParameters:
         return dict(self._public)
 
 
+_SECRETS_OF_STORES = frozenset({"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})
+
+
 def environment_mask(environment: Mapping[str, str] = os.environ) -> Mask:
     """Returns the mask of a process: it hides every secret that came in, whether a pipeline declares it or not."""
     return masking(_environment_secrets(environment))
@@ -197,7 +200,10 @@ def _secrets(model: Model, given: Mapping[str, Any], environment: Mapping[str, s
 
 
 def _environment_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(value for name, value in environment.items() if name.startswith(ENVIRONMENT_PREFIX))
+    """Returns the values of secret parameters, and the keys of an object store."""
+    return tuple(
+        value for name, value in environment.items() if name.startswith(ENVIRONMENT_PREFIX) or name in _SECRETS_OF_STORES
+    )
 
 
 def _variable(name: str) -> str:

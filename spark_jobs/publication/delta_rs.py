@@ -10,7 +10,6 @@ delta-rs makes the one transaction that needs the list of files, a replacement, 
 
 import errno
 import json
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ from datetime import timedelta
 from functools import lru_cache
 from importlib.metadata import version as installed_version
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
@@ -49,7 +48,7 @@ from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.features import candidates, merge_obstacles, obstacles
 from spark_jobs.publication.fitting import shape
 from spark_jobs.publication.table_log import TableLog, TableState
-from spark_jobs.storage.object_store_settings import ObjectStoreSettings
+from spark_jobs.storage.object_store_settings import store_of
 from spark_jobs.storage.table_uris import is_in_store, table_files, uri_of
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -453,7 +452,7 @@ def log_of(uri: str) -> TableLog:
 def delta_table(uri: str, version: int | None = None) -> DeltaTable:
     """Opens a table with delta-rs, which loads the list of all its files."""
     address = uri_of(table_files(uri))
-    options = ObjectStoreSettings.of(os.environ).for_delta_rs() if uri.startswith("s3:") else None
+    options = store_of(urlsplit(uri).netloc).for_delta_rs() if uri.startswith("s3:") else None
     return DeltaTable(address, version=version, storage_options=options)
 
 
