@@ -49,7 +49,7 @@ from spark_jobs.publication.features import candidates, merge_obstacles, obstacl
 from spark_jobs.publication.fitting import shape
 from spark_jobs.publication.table_log import TableLog, TableState
 from spark_jobs.storage.object_store_settings import store_of
-from spark_jobs.storage.table_uris import is_in_store, table_files, uri_of
+from spark_jobs.storage.table_uris import table_files, uri_of
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _KINDS: dict[int, type[StorageError]] = {
@@ -181,9 +181,7 @@ class OpenTable:
         found = obstacles(publisher, state.features, state.writer_version, state.configuration, identity=identity)
         if publisher is Publisher.DELTA_RS and mode.has_keys:
             found += merge_obstacles(self._fields, state.configuration)
-        # Spark's commit in a store is no compare-and-swap: it could replace a commit of somebody else. What has keys may need Spark.
-        needs_spark = publisher is Publisher.SPARK or mode.has_keys
-        return [*found, "its place in a store"] if needs_spark and is_in_store(self._uri) else found
+        return found
 
     def allows_replacement(self) -> bool:
         """Whether files may be removed from this table."""
@@ -262,34 +260,6 @@ class OpenTable:
             self._replace(adds, advance, user_metadata)
         else:
             self._append(adds, advance, user_metadata)
-
-    def change_columns(self, before: Mapping[str, Any], metadata: Mapping[str, Any], protocol: Mapping[str, Any]) -> None:
-        """Gives the table other columns in one conditional commit; durable on return.
-
-        Args:
-            before: The table's metadata as the caller has seen it.
-            metadata: What it is to be; the table keeps its id.
-            protocol: What the columns need.
-
-        Raises:
-            ConflictError: Somebody else has changed the table; nothing was committed.
-            OutcomeUnknownError: It may be done.
-            StorageError: The storage failed.
-        """
-        if (before["id"], before["schemaString"]) != (self._state.table_id, self._state.schema_text):
-            raise _changed(self._uri, "it has other columns now")
-        info = {
-            "timestamp": int(time.time() * 1000),
-            "operation": "CHANGE COLUMNS",
-            "operationParameters": {},
-            "engineInfo": _ENGINE,
-        }
-        changed = {**metadata, "id": before["id"]}
-        actions = [{"commitInfo": {**info, "txnId": str(uuid4())}}, {"protocol": protocol}, {"metaData": changed}]
-        try:
-            self._log.create(self._state, b"".join(canonical(action) + b"\n" for action in actions))
-        except AlreadyExistsError as error:
-            raise _changed(self._uri, "another commit was faster") from error
 
     def _append(self, adds: Iterable[Mapping[str, Any]], advance: Mapping[str, Any], user_metadata: str) -> None:
         info = {

@@ -478,7 +478,8 @@ def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> OpenTabl
             f"Sink {sink}: another writer has replaced the commit that made checkpoint {checkpoint} public.",
             exists=f"Table {cut.table} has reached checkpoint {reached}.",
             safe="No row is doubled when it is published again.",
-            remedy="Keep other Spark applications on this host from writing to the table at the same time.",
+            remedy="Keep other Spark applications from writing to the table at the same time: on a disk all of them; in S3 those with "
+            "Delta's default log store.",
             sink=sink,
             table=cut.table,
             checkpoint=checkpoint,
