@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from deltalake import write_deltalake
 from airflow_provider.drivers.local_driver import start_local_driver
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.stores import read_store, use_store_from_afar
+from airflow_provider.triggers.state import PipelineStateTrigger
 from airflow_provider.version_compat import AirflowNotFoundException
 from airflow_provider.waits.public_checkpoints import _newest_commit
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
@@ -118,6 +120,25 @@ def test_a_root_that_may_not_be_written_fails_the_test(store: str, monkeypatch: 
 def test_a_triggerer_finds_the_store_by_the_name_of_the_tasks_connection(store: str) -> None:
     assert asyncio.run(use_store_from_afar("flights")).store_conn_id == "lake"
     assert open_place(f"{store}/homes").names("") == []
+
+
+def test_a_trigger_opens_a_home_with_the_credentials_of_its_tasks_connection(store: str) -> None:
+    trigger = PipelineStateTrigger(
+        home=f"{store}/homes/orders",
+        conn_id="flights",
+        states=["running"],
+        deadline_at=time.time(),
+        timeout_s=0.0,
+        poll_interval_s=0.1,
+        max_poll_interval_s=0.1,
+        settle_s=0.0,
+    )
+    lake = json.loads(os.environ["AIRFLOW_CONN_LAKE"])
+    assert lake["password"] not in str(trigger.serialize())
+    asyncio.run(anext(aiter(trigger.run())))  # type: ignore[arg-type]
+    known = object_store_settings.store_of("savepoints").credentials
+    assert known is not None
+    assert known.access_key_id == lake["login"]
 
 
 def test_a_driver_has_the_store_in_its_environment_instead_of_the_workers(
