@@ -21,6 +21,11 @@ _FIELDS: dict[str, Any] = {
         "description": "Directories, s3://bucket/prefix or hdfs://host/prefix, with commas between, that may hold savepoints, too.",
         "schema": _TEXTS,
     },
+    "store_conn_id": {
+        "label": "Store connection",
+        "description": "A connection of type aws, for roots and tables in S3. Empty: the environment's credentials, or the host's role.",
+        "schema": _TEXTS,
+    },
     "python": {
         "label": "Driver's Python",
         "description": "The interpreter with this package's 'spark' extra. Empty: the worker's own.",

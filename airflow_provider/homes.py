@@ -118,7 +118,10 @@ def check_roots(
         files = open_place(root)
         if is_here(files) and not os.path.isdir(_resolved(files)):
             raise _not_there(_resolved(files), "savepoint")
-        files.names("")
+        if is_here(files):
+            files.names("")
+        else:
+            check_create_if_absent(files)
     found = f" Savepoints can be looked for in {', '.join(savepoint_roots)}." if savepoint_roots else ""
     away = [root for root, files in opened.items() if not is_here(files)]
     return f"{', '.join(roots)} can hold homes.{_workspaces(away, workspace_root, driver_is_here) if away else ''}{found}"

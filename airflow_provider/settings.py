@@ -19,6 +19,7 @@ EXTRAS = (
     "home_root",
     "workspace_root",
     "savepoint_root",
+    "store_conn_id",
     "python",
     "master",
     "conf",
@@ -59,6 +60,8 @@ class Settings:
     """Where a cluster finds ``spark_jobs/main.py``."""
     workspace_root: str | None = None
     """In which homes in stores have their workspaces."""
+    store_conn_id: str | None = None
+    """The connection of type ``aws`` with the credentials for object stores; None: those of the environment, or the role of the host."""
 
     def driver_conf(self, own: Mapping[str, str]) -> dict[str, str]:
         """The Spark settings of one driver: the connection's, and over them a task's ``own``.
@@ -129,7 +132,7 @@ def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None 
             connection=conn_id,
             extras=unknown,
         )
-    for name in ("workspace_root", "python", "master", "spark_conn_id", "spark_main"):
+    for name in ("workspace_root", "store_conn_id", "python", "master", "spark_conn_id", "spark_main"):
         if not isinstance(given.get(name, ""), str):
             raise _refused(conn_id, name, given[name], "a text")
     if not os.path.isabs(given.get("workspace_root", "/")):
@@ -159,6 +162,7 @@ def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None 
         checkpoint=checkpoint_overrides(f"The extra 'checkpoint' of connection '{conn_id}'", given.get("checkpoint")),
         spark_conn_id=given.get("spark_conn_id"),
         spark_main=given.get("spark_main"),
+        store_conn_id=given.get("store_conn_id"),
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from airflow_provider.version_compat import container_of_one_task
 from spark_jobs.protocol.errors import InterruptedRunError, MissingRequirementError, RejectedError, StreamPipelineError
+from spark_jobs.storage.object_store_settings import VARIABLES, ObjectStoreSettings
 from spark_jobs.storage.os_errors import translated
 from spark_jobs.storage.system import DIRECTORY_MODE
 
@@ -102,6 +103,7 @@ def start_local_driver(
     *,
     output: Path,
     environment: Mapping[str, str],
+    store: ObjectStoreSettings | None = None,
     directory: Path | None = None,
     alone: bool = False,
     submits: bool = False,
@@ -113,6 +115,7 @@ def start_local_driver(
         command: Arguments, never a shell line. Visible to every user of the host: without secrets.
         output: Appended to, or with ``alone`` begun anew; made with its directories, for this user's eyes only.
         environment: Added to this process's, without Airflow's own part of it.
+        store: What its environment says of object stores, instead of what this process's says.
         directory: Where it starts, and where Spark starts the Pythons of its workers; made if it is not there. None: where this process is,
             which may be a directory that others write into.
         alone: Only one process at a time with this output; see :func:`is_at_work`.
@@ -141,11 +144,19 @@ def start_local_driver(
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOWS)} | dict(environment),
+                env=_environment(store) | dict(environment),
             )
         except OSError as error:
             raise _not_started(command[0], error) from error
     return LocalDriver(process, output, submits=submits)
+
+
+def _environment(store: ObjectStoreSettings | None) -> dict[str, str]:
+    """Returns the environment of this process without Airflow's own part of it, and with another store."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOWS)}
+    if store is None:
+        return found
+    return {name: value for name, value in found.items() if name not in VARIABLES} | store.environment()
 
 
 def _not_started(program: str, error: OSError) -> StreamPipelineError:

@@ -19,6 +19,7 @@ from airflow_provider.hidden_values import hide
 from airflow_provider.homes import check_place, check_roots, home_options, open_home, open_savepoint
 from airflow_provider.orders import StartOrder, json_values
 from airflow_provider.settings import CONN_TYPE, Settings, read_settings
+from airflow_provider.stores import read_store, use_store_of
 from airflow_provider.version_compat import AirflowException, AirflowNotFoundException
 from airflow_provider.waits.looking import first_look, look_for_answer
 from airflow_provider.waits.waiting import FirstLook, Look
@@ -46,6 +47,7 @@ from spark_jobs.protocol.spark_settings import conf_environment, shown_settings
 from spark_jobs.publication.publisher import Publication, plan_publication
 from spark_jobs.storage.beside import in_time
 from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
     from airflow_provider.drivers.spark_submit import Submission
@@ -78,10 +80,10 @@ class StreamPipelineHook(BaseHook):
 
     @cached_property
     def settings(self) -> Settings:
-        """What the connection says.
+        """What the connection says. This process has the store that it names from then on.
 
         Raises:
-            MissingRequirementError: There is no such connection.
+            MissingRequirementError: There is no such connection, or none that it names.
             InvalidParameterError: It is of another type, or says something that is not allowed.
         """
         try:
@@ -94,7 +96,9 @@ class StreamPipelineHook(BaseHook):
                 """ --conn-extra '{"home_root": "/the/directory/of/your/homes"}'""",
                 connection=self.conn_id,
             ) from error
-        return read_settings(connection.extra_dejson, self.conn_id, connection.conn_type)
+        found = read_settings(connection.extra_dejson, self.conn_id, connection.conn_type)
+        use_store_of(found, self.get_connection)
+        return found
 
     def files(self, home: str) -> Files:
         """The home's files, at their resolved place."""
@@ -216,6 +220,7 @@ class StreamPipelineHook(BaseHook):
                 output=output,
                 directory=output.parent if submission is None else None,
                 environment=environment,
+                store=self._store,
                 submits=submission is not None and not submission.driver_is_here,
             )
         except Exception as error:
@@ -252,7 +257,9 @@ class StreamPipelineHook(BaseHook):
         output = self.publication_output(home, checkpoint)
         try:
             environment = conf_environment(settings)
-            return start_local_driver(command, output=output, directory=output.parent, environment=environment, alone=True)
+            return start_local_driver(
+                command, output=output, directory=output.parent, environment=environment, store=self._store, alone=True
+            )
         except BlockingIOError:
             return None
 
@@ -373,6 +380,10 @@ class StreamPipelineHook(BaseHook):
         """
         settings = (part for key, value in shown_settings(conf).items() for part in ("--conf", f"{key}={value}"))
         return [self.settings.python, "-P", "-m", "spark_jobs", *words, *settings]
+
+    @property
+    def _store(self) -> ObjectStoreSettings | None:
+        return read_store(self.settings.store_conn_id, self.get_connection)
 
     def _submission(self, conf: Mapping[str, str]) -> "Submission":
         from airflow_provider.drivers.spark_submit import plan_submission

@@ -131,6 +131,7 @@ class CancelPipelineOperator(BaseOperator):
         self.defer(
             trigger=EndTrigger(
                 home=home,
+                conn_id=self.conn_id,
                 attempt=cancelled.attempt,
                 owner=cancelled.owner,
                 deadline_at=limits.first_at,

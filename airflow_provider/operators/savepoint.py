@@ -128,6 +128,7 @@ class TriggerCheckpointOperator(BaseOperator):
         self.defer(
             trigger=RequestTrigger(
                 home=home,
+                conn_id=self.conn_id,
                 request=request,
                 restart_timeout_s=self.restart_timeout_s,
                 deadline_at=deadline_at,

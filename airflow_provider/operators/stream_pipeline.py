@@ -313,6 +313,7 @@ class StreamPipelineOperator(BaseOperator):
         self.defer(
             trigger=RunTrigger(
                 home=self.hook.files(self.home).url,
+                conn_id=self.conn_id,
                 request=start_request_id(attempt),
                 attempt=attempt,
                 owner=charge.held[1],

@@ -98,6 +98,7 @@ class CheckpointSensor(BaseSensorOperator):
         self.defer(
             trigger=CheckpointTrigger(
                 home=self.hook.files(self.home).url,
+                conn_id=self.conn_id,
                 final=wanted.final,
                 run=wanted.run,
                 newer_than=wanted.newer_than,

@@ -92,6 +92,7 @@ class PipelineStateSensor(BaseSensorOperator):
         self.defer(
             trigger=PipelineStateTrigger(
                 home=self.hook.files(self.home).url,
+                conn_id=self.conn_id,
                 states=self.states,
                 deadline_at=limits.first_at,
                 timeout_s=limits.first_s,

@@ -8,12 +8,11 @@ from contextlib import aclosing
 from hashlib import sha256
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider.homes import open_home
-from airflow_provider.settings import read_settings
+from airflow_provider.stores import use_store_from_afar
 from airflow_provider.version_compat import AirflowNotFoundException, asset_store
 from airflow_provider.waits.looking import Listing, ListingLook
 from airflow_provider.waits.shared_looks import Looking, looks, pace_at
@@ -102,8 +101,7 @@ class HomeEventTrigger(BaseEventTrigger, Generic[Found]):
                 await asyncio.sleep(_HINDERED_S)
 
     async def _events(self) -> AsyncGenerator[TriggerEvent, None]:
-        connection = await BaseHook.aget_connection(self.conn_id)
-        roots = read_settings(connection.extra_dejson, self.conn_id, connection.conn_type).roots
+        roots = (await use_store_from_afar(self.conn_id)).roots
         files = await self._in_time(in_thread(self.home, open_home, self.home, roots))
         await self._keep(files, 0.0)  # what was sent before it was hindered
         search, pace = await self._search(files), pace_at(files.url, *self.intervals_s)

@@ -10,6 +10,7 @@ from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider.stores import use_store_from_afar
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.shared_looks import Looking, looks, pace_at
 from airflow_provider.waits.waiting import Patience
@@ -45,6 +46,8 @@ class Waiting(TypedDict):
     """Between two looks at the home, while it changes."""
     max_poll_interval_s: float | None
     """The same, once it has not changed for a while; None: what suits the home's storage."""
+    conn_id: NotRequired[str]
+    """The task's connection, which may name the store of the home. A trigger of an earlier version has none."""
     settle_s: NotRequired[float]
     """No event is sent before; :data:`SETTLE_S` unless given."""
 
@@ -61,7 +64,7 @@ class WaitingTrigger(BaseTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.settle_s = waiting.get("settle_s", SETTLE_S)
         self._arguments: dict[str, Any] = {**own, **waiting, "settle_s": self.settle_s}
-        self.home = waiting["home"]
+        self.home, self.conn_id = waiting["home"], waiting.get("conn_id")
         self.deadline_at, self.timeout_s = waiting["deadline_at"], waiting["timeout_s"]
         self.pace = pace_at(self.home, waiting["poll_interval_s"], waiting["max_poll_interval_s"])
 
@@ -72,6 +75,8 @@ class WaitingTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Waits, and sends one event; a home that cannot be opened here is one, too."""
         try:
+            if self.conn_id is not None and self.home.startswith("s3:"):
+                await use_store_from_afar(self.conn_id)
             seen = await self.wait(open_home(self.home))
         except StreamPipelineError as error:
             await asyncio.sleep(self.settle_s)

@@ -11,7 +11,7 @@ from spark_jobs.protocol.ids import CheckpointId, PipelineUuid
 from spark_jobs.publication.evidence import ConsistentVersions, published_checkpoints, versions_with
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.table_uris import table_files
 
 _COMMIT = re.compile(r"\d{20}\.json")
 
@@ -96,4 +96,4 @@ class PublicationSearch:
 
 
 def _newest_commit(table: str) -> str | None:
-    return max(filter(_COMMIT.fullmatch, open_files(table).names("_delta_log")), default=None)
+    return max(filter(_COMMIT.fullmatch, table_files(table).names("_delta_log")), default=None)

@@ -40,14 +40,19 @@ class BoundParameters:
         return dict(self._public)
 
 
+_SECRETS_OF_STORES = frozenset({"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})
+
+
 def environment_mask(environment: Mapping[str, str] = os.environ) -> Mask:
     """Returns the mask of a process. It hides every secret of the environment, even if no pipeline declares it."""
     return masking(environment_secrets(environment))
 
 
 def environment_secrets(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Returns every secret of the environment."""
-    return tuple(value for name, value in environment.items() if name.startswith(ENVIRONMENT_PREFIX))
+    """Returns every secret of the environment: the values of secret parameters, and the keys of an object store."""
+    return tuple(
+        value for name, value in environment.items() if name.startswith(ENVIRONMENT_PREFIX) or name in _SECRETS_OF_STORES
+    )
 
 
 def secret_fields(model: Model | None) -> tuple[str, ...]:

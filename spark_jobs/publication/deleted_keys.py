@@ -24,7 +24,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_rs import data_files, open_table
 from spark_jobs.storage.checksums import forget_checksum
-from spark_jobs.storage.files import Files, local_path, sync_below
+from spark_jobs.storage.files import Files, sync_below
 
 FOLD_VERSIONS = 20
 """Number of versions that are folded at once. The table has about twice as many at most, and their files."""
@@ -123,7 +123,9 @@ def _files_of(files: Files, versions: Iterable[int]) -> Iterator[str]:
 
 
 def _is_left_over(files: Files, path: str) -> bool:
-    return time.time() - local_path(files, path).stat().st_mtime > _LEFT_OVER_S
+    """Returns whether a file that no version names is old. In a store it stays until the sweep deletes the whole table."""
+    here = files.local(path)
+    return here is not None and time.time() - here.stat().st_mtime > _LEFT_OVER_S
 
 
 def _delete(files: Files, path: str) -> None:

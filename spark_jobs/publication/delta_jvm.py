@@ -203,6 +203,20 @@ class JvmTransaction:
         size_bytes = None if deltas.isEmpty() else int(deltas.last().getLen())
         return int(segment.lastCommitFileModificationTimestamp()), size_bytes
 
+    def stored_commit(self) -> tuple[int, int] | None:
+        """Returns what :attr:`newest_commit` would be if the log was read now; None if it does not have that version any more."""
+        from py4j.protocol import Py4JJavaError
+
+        log = self._transaction.deltaLog()
+        file = self._delta.java("org.apache.hadoop.fs.Path")(log.logPath(), commit_name(self.read_version))
+        try:
+            found = file.getFileSystem(log.newDeltaHadoopConf()).getFileStatus(file)
+        except Py4JJavaError as error:
+            if "java.io.FileNotFoundException" in java_class_names(error.java_exception):
+                return None
+            raise
+        return int(found.getModificationTime()), int(found.getLen())
+
     def commit(
         self, adds: Iterable[Mapping[str, Any]], version: CheckpointId, commit_info: Mapping[str, Any], *, replace: bool
     ) -> None:

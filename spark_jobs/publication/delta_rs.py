@@ -10,7 +10,6 @@ delta-rs makes the one transaction that needs the list of files, a replacement, 
 
 import errno
 import json
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ from datetime import timedelta
 from functools import lru_cache
 from importlib.metadata import version as installed_version
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
@@ -49,8 +48,8 @@ from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.features import candidates, merge_obstacles, obstacles
 from spark_jobs.publication.fitting import shape
 from spark_jobs.publication.table_log import TableLog, TableState
-from spark_jobs.storage.object_store_settings import ObjectStoreSettings
-from spark_jobs.storage.table_uris import is_in_store, table_files, uri_of
+from spark_jobs.storage.object_store_settings import store_of
+from spark_jobs.storage.table_uris import table_files, uri_of
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _KINDS: dict[int, type[StorageError]] = {
@@ -182,9 +181,7 @@ class OpenTable:
         found = obstacles(publisher, state.features, state.writer_version, state.configuration, identity=identity)
         if publisher is Publisher.DELTA_RS and mode.has_keys:
             found += merge_obstacles(self._fields, state.configuration)
-        # Spark's commit in a store is no compare-and-swap: it could replace another writer's commit. A sink with keys may need Spark.
-        needs_spark = publisher is Publisher.SPARK or mode.has_keys
-        return [*found, "its place in a store"] if needs_spark and is_in_store(self._uri) else found
+        return found
 
     def allows_replacement(self) -> bool:
         """Returns True if files may be removed from this table."""
@@ -263,34 +260,6 @@ class OpenTable:
             self._replace(adds, advance, user_metadata)
         else:
             self._append(adds, advance, user_metadata)
-
-    def change_columns(self, before: Mapping[str, Any], metadata: Mapping[str, Any], protocol: Mapping[str, Any]) -> None:
-        """Changes the table's columns in one conditional commit. Durable on return.
-
-        Args:
-            before: Metadata that the caller has seen.
-            metadata: New metadata. The table keeps its id.
-            protocol: Protocol that the columns need.
-
-        Raises:
-            ConflictError: Another writer has changed the table. Nothing was committed.
-            OutcomeUnknownError: The change may be committed.
-            StorageError: The storage failed.
-        """
-        if (before["id"], before["schemaString"]) != (self._state.table_id, self._state.schema_text):
-            raise _changed(self._uri, "its columns have changed")
-        info = {
-            "timestamp": int(time.time() * 1000),
-            "operation": "CHANGE COLUMNS",
-            "operationParameters": {},
-            "engineInfo": _ENGINE,
-        }
-        changed = {**metadata, "id": before["id"]}
-        actions = [{"commitInfo": {**info, "txnId": str(uuid4())}}, {"protocol": protocol}, {"metaData": changed}]
-        try:
-            self._log.create(self._state, b"".join(canonical(action) + b"\n" for action in actions))
-        except AlreadyExistsError as error:
-            raise _changed(self._uri, "another commit was faster") from error
 
     def _append(self, adds: Iterable[Mapping[str, Any]], advance: Mapping[str, Any], user_metadata: str) -> None:
         info = {
@@ -452,7 +421,7 @@ def log_of(uri: str) -> TableLog:
 def delta_table(uri: str, version: int | None = None) -> DeltaTable:
     """Opens a table with delta-rs, which loads the list of all its files."""
     address = uri_of(table_files(uri))
-    options = ObjectStoreSettings.of(os.environ).for_delta_rs() if uri.startswith("s3:") else None
+    options = store_of(urlsplit(uri).netloc).for_delta_rs() if uri.startswith("s3:") else None
     return DeltaTable(address, version=version, storage_options=options)
 
 

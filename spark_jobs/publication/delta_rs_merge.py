@@ -4,18 +4,18 @@ Loaded only when one is due. It needs pyarrow, which takes an Airflow worker lon
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from deltalake import QueryBuilder
 
 from spark_jobs.protocol.documents import Publisher, SinkCut
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.publication.delta_rs import OpenTable, data_files, delta_errors, delta_table, open_table
+from spark_jobs.publication.delta_rs import OpenTable, data_files, open_table
 from spark_jobs.publication.merge_rows import RowOrder, insert, upsert
-from spark_jobs.publication.merge_source import MergeSource
+from spark_jobs.publication.merge_source import MergeSource, fields_of, in_turn_or_at_once, read_file
 
 _FILES_MOST = 10_000
 """Maximum number of files of a table. delta-rs opens such a table in a few hundredths of a second."""
@@ -107,12 +107,11 @@ def _bury(
 def _tombstones(uri: str, rows: pa.Table, order: RowOrder) -> pa.Table:
     """Returns the stored deleted keys, with the names and types of staged rows."""
     schema = pa.schema([rows.schema.field(name) for name in (*order.keys, order.sequence)])
-    spelled = {name.casefold(): name for name in open_table(uri).columns}
-    columns = ", ".join('"' + spelled[name.casefold()].replace('"', '""') + '"' for name in schema.names)
-    with delta_errors(uri, reading=True):
-        table = delta_table(uri)
-        found = QueryBuilder().register("tombstones", table).execute(f"SELECT {columns} FROM tombstones").read_all()
-    return pa.table(found).rename_columns(schema.names).cast(schema)
+    fields = {field["name"].casefold(): field for field in fields_of(open_table(uri).facts.shape)}
+    wanted = [fields[name.casefold()] for name in schema.names]
+    reads = [partial(read_file, uri, path, wanted) for path, _ in data_files(uri)]
+    parts = [found.rename_columns(schema.names).cast(schema) for found in in_turn_or_at_once(uri, reads)]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
 def _source(cut: SinkCut, rule: MergeCut, table: OpenTable) -> MergeSource:

@@ -1,10 +1,10 @@
 """Reads the staged rows of a sink with keys without Spark, with the names and types of the table that they are merged into."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -20,10 +20,14 @@ from spark_jobs.publication.delete_conditions import DeleteCondition, delete_con
 from spark_jobs.publication.fitting import renaming
 from spark_jobs.publication.merge_rows import RowOrder
 from spark_jobs.publication.scratch_table import unused
-from spark_jobs.storage.table_uris import spark_path
+from spark_jobs.storage.beside import at_once
+from spark_jobs.storage.files import opened
+from spark_jobs.storage.table_uris import is_in_store, spark_path, table_files
 
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
-_Field = Mapping[str, Any]
+Field = Mapping[str, Any]
+"""A column, as Delta writes it."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -93,34 +97,15 @@ class MergeSource:
         Raises:
             StorageError: A file cannot be read.
         """
-        rows = [self._read(line) for line in lines]
+        rows = in_turn_or_at_once(self.rule.staged_in, [partial(self._read, line) for line in lines])
         return pa.concat_tables(rows) if rows else self._schema.empty_table()
 
     def _read(self, line: Mapping[str, Any]) -> pa.Table:
-        path = f"{spark_path(self.rule.staged_in)}/{unquote(line['add']['path'])}"
-        try:
-            with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-                stored = file.read()
-        except (OSError, pa.ArrowException) as error:
-            raise StorageError(
-                f"Staged file {path} cannot be read: {error}",
-                safe="Nothing was merged.",
-                remedy="Repair the storage and repeat.",
-                path=path,
-            ) from error
-        events = pa.table({name: self._column(stored, field) for name, field in self._staged_fields.items()})
+        events = read_file(self.rule.staged_in, unquote(line["add"]["path"]), self._staged_fields.values())
         columns = [pc.coalesce(*(events[source["name"]] for source in sources)) for sources in self._sources.values()]
-        batches = pa.repeat(pa.scalar(int(line["batch"]), pa.int64()), len(stored))
-        deletes = self._condition.holds(events) if self._condition else pa.repeat(False, len(stored))
+        batches = pa.repeat(pa.scalar(int(line["batch"]), pa.int64()), len(events))
+        deletes = self._condition.holds(events) if self._condition else pa.repeat(False, len(events))
         return pa.Table.from_arrays([*columns, batches, deletes], schema=self._schema)
-
-    def _column(self, stored: pa.Table, field: _Field) -> pa.ChunkedArray:
-        """Returns a column of a staged file in its newest type; null if the file is older than the column."""
-        kind = _arrow_type(field)
-        name = field["metadata"].get(_PHYSICAL_NAME, field["name"])
-        if name not in stored.schema.names:
-            return pa.chunked_array([pa.nulls(len(stored), kind)])
-        return stored[name].cast(kind)
 
     @cached_property
     def _condition(self) -> DeleteCondition | None:
@@ -135,23 +120,23 @@ class MergeSource:
         return pa.schema([*fields, pa.field(self.batch, pa.int64()), pa.field(self.deleted, pa.bool_())])
 
     @cached_property
-    def _sources(self) -> dict[str, list[_Field]]:
+    def _sources(self) -> dict[str, list[Field]]:
         """Returns the staged columns for each column of the table: several if it was renamed in between."""
         names = renaming(self.cut.staged_for or (self.table,), self.table, self.rule.compared).columns
-        found: dict[str, list[_Field]] = {}
-        for field in _fields(self.staged):
+        found: dict[str, list[Field]] = {}
+        for field in fields_of(self.staged):
             target = names.get(field["name"].casefold())
             if target is not None:
                 found.setdefault(target, []).append(field)
         return {name: found[name] for name in self._fields if name in found}
 
     @cached_property
-    def _plain_fields(self) -> dict[str, _Field]:
+    def _plain_fields(self) -> dict[str, Field]:
         """Returns the staged columns with simple types."""
-        return {field["name"]: field for field in _fields(self.staged) if isinstance(field["type"], str)}
+        return {field["name"]: field for field in fields_of(self.staged) if isinstance(field["type"], str)}
 
     @cached_property
-    def _staged_fields(self) -> dict[str, _Field]:
+    def _staged_fields(self) -> dict[str, Field]:
         """Returns the staged columns to read, for columns of the table or for the condition."""
         wanted = {field["name"] for sources in self._sources.values() for field in sources}
         if self._condition is not None:
@@ -159,23 +144,65 @@ class MergeSource:
         return {name: field for name, field in self._plain_fields.items() if name in wanted}
 
     @cached_property
-    def _fields(self) -> dict[str, _Field]:
-        return {field["name"]: field for field in _fields(self.table)}
+    def _fields(self) -> dict[str, Field]:
+        return {field["name"]: field for field in fields_of(self.table)}
 
     @property
     def _taken(self) -> Sequence[str]:
-        return [field["name"] for shape in (self.staged, self.table) for field in _fields(shape)]
+        return [field["name"] for shape in (self.staged, self.table) for field in fields_of(shape)]
 
     def _named(self, name: str) -> str:
         """Returns a column in the table's spelling."""
         return next(column for column in self.written if column.casefold() == name.casefold())
 
 
-def _fields(shape: TableShape) -> list[_Field]:
-    found: list[_Field] = json.loads(shape.table_schema)["fields"]
+def fields_of(shape: TableShape) -> list[Field]:
+    """Returns the columns of a table, as Delta writes them."""
+    found: list[Field] = json.loads(shape.table_schema)["fields"]
     return found
 
 
-def _arrow_type(field: _Field) -> pa.DataType:
+def read_file(uri: str, name: str, fields: Collection[Field]) -> pa.Table:
+    """Returns columns of a Parquet file of a table, with their names and types there.
+
+    delta-rs reads tables, too, but holds Python's lock while it waits for the storage.
+
+    Args:
+        uri: The table.
+        name: The file's path in it.
+        fields: The columns. One that the file does not have, because it is older, is null.
+
+    Raises:
+        StorageError: The file cannot be read.
+    """
+    stored_as = {field["name"]: field["metadata"].get(_PHYSICAL_NAME, field["name"]) for field in fields}
+    kinds = {field["name"]: _arrow_type(field) for field in fields}
+    path = f"{spark_path(uri)}/{name}"
+    try:
+        with opened(table_files(uri), name) as found, pq.ParquetFile(found, coerce_int96_timestamp_unit="us") as file:
+            there = set(file.schema_arrow.names)
+            stored = file.read(columns=[each for each in stored_as.values() if each in there])
+            rows = file.metadata.num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(
+            f"Staged file {path} cannot be read: {error}",
+            safe="Nothing was merged.",
+            remedy="Repair the storage and repeat.",
+            path=path,
+        ) from error
+    return pa.table(
+        {
+            name: stored[physical].cast(kinds[name]) if physical in there else pa.nulls(rows, kinds[name])
+            for name, physical in stored_as.items()
+        }
+    )
+
+
+def in_turn_or_at_once(uri: str, reads: Sequence[Callable[[], T]]) -> list[T]:
+    """Reads files of a table: those in a store at once, because each of them takes a round trip."""
+    return at_once(reads) if is_in_store(uri) else [read() for read in reads]
+
+
+def _arrow_type(field: Field) -> pa.DataType:
     bare = {"name": "c", "type": field["type"], "nullable": True, "metadata": {}}
     return pa.schema(Schema.from_json(json.dumps({"type": "struct", "fields": [bare]})).to_arrow()).field(0).type

@@ -478,7 +478,8 @@ def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> OpenTabl
             f"Sink {sink}: another writer has replaced the commit that made checkpoint {checkpoint} public.",
             exists=f"Table {cut.table} has reached checkpoint {reached}.",
             safe="Publishing again does not double rows.",
-            remedy="Do not let other Spark applications on this host write to the table at the same time.",
+            remedy="Do not let other Spark applications write to the table at the same time: on a disk none of them, in S3 none with "
+            "Delta's default log store.",
             sink=sink,
             table=cut.table,
             checkpoint=checkpoint,

@@ -1,7 +1,6 @@
 """The publisher for everything that delta-rs cannot do. Needs Spark: :mod:`spark_jobs.publication.publisher` loads it by name."""
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -21,8 +20,9 @@ from spark_jobs.protocol.errors import BEGIN_ANEW, ConflictError, NotFoundError,
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.publication.conditional_log_store import make_commits_conditional
 from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction, java_causes, java_message
-from spark_jobs.publication.delta_rs import LARGE_FILE_BYTES, OpenTable, open_table, translated
+from spark_jobs.publication.delta_rs import LARGE_FILE_BYTES, OpenTable, open_table
 from spark_jobs.publication.fitting import renaming
 from spark_jobs.publication.merges import keyed_merge, read_events
 from spark_jobs.publication.scratch_table import column_of, scratch_table
@@ -53,6 +53,7 @@ class SparkPublisher:
             UnsupportedTableError: delta-rs cannot read the table.
             StorageError: The storage fails.
         """
+        make_commits_conditional(self._spark, uri)
         session = self._session()
         with suppress(NotFoundError):
             transaction = _begin(session, uri, app)
@@ -99,6 +100,7 @@ class SparkPublisher:
             OutcomeUnknownError: Spark has failed. Repeat.
             ConflictError: Another writer was faster.
         """
+        make_commits_conditional(self._spark, uri)
         session = self._session()
         for key in _COMPACTED_SIZES:
             session.conf.set(key, str(LARGE_FILE_BYTES))
@@ -132,18 +134,13 @@ class SparkTransaction:
         """Returns True if Delta has read the present log. Delta reads each version once, and the log may have been replaced.
 
         Raises:
-            NotFoundError: The commit is missing.
-            StorageError: The storage fails.
+            OutcomeUnknownError: The storage fails.
         """
-        uri = self.table.facts.uri
-        with _spark_errors(uri):
-            version, (written_ms, size_bytes) = self._transaction.read_version, self._transaction.newest_commit
+        with _spark_errors(self.table.facts.uri):
+            written_ms, size_bytes = self._transaction.newest_commit
+            found = self._transaction.stored_commit()
             same_table = self._transaction.table_id == self.table.facts.table_id
-        try:
-            found = os.stat(f"{spark_path(uri)}/_delta_log/{version:020}.json")
-        except OSError as error:
-            raise translated(error, uri, reading=True) from error
-        return same_table and written_ms == found.st_mtime_ns // 1_000_000 and size_bytes in (None, found.st_size)
+        return found is not None and same_table and written_ms == found[0] and size_bytes in (None, found[1])
 
     def close(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
         """Advances the app id's version and adds nothing."""

@@ -11,18 +11,17 @@ bytes, the table or the commit was replaced, and the log is read from the start.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from tempfile import TemporaryFile
 from types import MappingProxyType
-from typing import IO, Any
+from typing import Any
 from urllib.parse import unquote
 
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.delta_log import LAST_CHECKPOINT, LogListing, commit_name
 from spark_jobs.protocol.errors import ConflictError, NotFoundError, StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, opened
 from spark_jobs.storage.table_uris import table_files
 
 _FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
@@ -280,7 +279,7 @@ class TableLog:
         import pyarrow.parquet
 
         try:
-            with self._opened(name) as opened, pyarrow.parquet.ParquetFile(opened) as file:
+            with opened(self._files, name) as found, pyarrow.parquet.ParquetFile(found) as file:
                 for group in range(file.num_row_groups):
                     for column, expected in _values_of(file.metadata.row_group(group)).items():
                         yield from _values(file, group, column, expected)
@@ -288,15 +287,6 @@ class TableLog:
             raise self._gone(int(name[:20])) from error
         except (OSError, pyarrow.ArrowException) as error:
             raise self._unreadable(f"checkpoint {name} of its log cannot be read: {error}") from error
-
-    @contextmanager
-    def _opened(self, name: str) -> Iterator[IO[bytes]]:
-        """Opens a file of the log with random access, which Parquet readers need. A file in a store is copied first."""
-        here = self._files.local(name)
-        with TemporaryFile() if here is None else here.open("rb") as opened:
-            for chunk in self._files.chunks(name) if here is None else ():
-                opened.write(chunk)
-            yield opened
 
     def _files_in_checkpoint(self, version: int | None) -> int:
         """Returns the number of files in the newest checkpoint, according to its writer."""

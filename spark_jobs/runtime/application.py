@@ -202,7 +202,7 @@ class Application:
                 publish(self.home, decision.checkpoint, by_policy=True, publishers=publishers)
             plan = self._plan(request, decision, facts, start, spark)
             decision, places, settled = plan.decision, plan.places, plan.settled
-            check_conditional_writes(places)
+            check_conditional_writes(spark, places)
             cancellation.check()
             standing = _standing(Channel(self.home), request)  # to plan takes long, too, where a folder has many files
             if standing is not None:

@@ -11,11 +11,13 @@ Invariants that every implementation keeps, and that ``tests/contract`` checks o
 import os
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from tempfile import TemporaryFile
+from typing import IO, NamedTuple, Protocol
 
 from spark_jobs.protocol.codec import D, Document, decode, encode
 from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError, NotFoundError
@@ -249,9 +251,27 @@ def real_url(files: Files) -> str:
     return f"file://{os.path.realpath(local_path(files))}" if is_here(files) else files.url
 
 
+@contextmanager
+def opened(files: Files, path: str) -> Iterator[IO[bytes]]:
+    """Opens a file for a reader that jumps in it. One in a store is copied into the host's temporary directory.
+
+    Raises:
+        NotFoundError: It is not there, in a store.
+        OSError: It cannot be opened, on a disk.
+    """
+    here = files.local(path)
+    with TemporaryFile() if here is None else here.open("rb") as found:
+        if here is None:
+            found.writelines(files.chunks(path))
+            found.seek(0)
+        yield found
+
+
 def sync_below(files: Files, directory: str = "") -> None:
-    """Makes durable what somebody else wrote below a directory in a storage of this host; checksum files that Hadoop adds are not."""
-    root = local_path(files, directory)
+    """Makes durable what somebody else wrote below a directory; checksum files that Hadoop adds are not. In a store all is durable."""
+    root = files.local(directory)
+    if root is None:
+        return
     files.sync(*(f"{directory}/{path.relative_to(root)}".lstrip("/") for path in root.rglob("[!.]*") if path.is_file()))
 
 

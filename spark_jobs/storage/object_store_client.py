@@ -18,7 +18,7 @@ from spark_jobs.protocol.errors import (
     StorageError,
 )
 from spark_jobs.storage.forks import OneProcess
-from spark_jobs.storage.object_store_settings import ObjectStoreSettings
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings, store_of
 
 _CALL_TIMEOUT = timedelta(minutes=2)
 """Of one call with all that it moves, which is never more than a part. Thirty-two of them share a network, and it may be a slow one."""
@@ -45,19 +45,31 @@ def open_client(bucket: str, retry_timeout: timedelta) -> S3Store:
     Raises:
         InvalidParameterError: It says what cannot be used: an endpoint that is no URL, half a credential.
     """
-    ObjectStoreSettings.of(os.environ)  # refused here, before the client guesses what was meant
+    settings = store_of(bucket)  # refused here, before the client guesses what was meant
     said = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
-    return _client(bucket, retry_timeout, said)
+    return _client(bucket, retry_timeout, settings, said)
 
 
 @lru_cache(maxsize=16)
-def _client(bucket: str, retry_timeout: timedelta, said: tuple[tuple[str, str], ...]) -> S3Store:
+def _client(bucket: str, retry_timeout: timedelta, settings: ObjectStoreSettings, said: tuple[tuple[str, str], ...]) -> S3Store:
     # Among client_options these would stand instead of all that the environment says of the client.
     config: Any = {"timeout": os.environ.get("AWS_TIMEOUT", _CALL_TIMEOUT), "allow_http": True}  # where the endpoint says so
+    known = settings.credentials
+
+    def credentials() -> Any:
+        assert known is not None
+        return {
+            "access_key_id": known.access_key_id,
+            "secret_access_key": known.secret_access_key,
+            "token": known.session_token,
+            "expires_at": None,
+        }
+
     try:
         return S3Store(
             bucket,
-            config=config,
+            config=config | settings.for_obstore(),
+            credential_provider=credentials if known else None,  # its keys alone: never a token of the environment
             retry_config={"retry_timeout": retry_timeout, "max_retries": _TRIES},
         )
     except (BaseError, ValueError) as error:

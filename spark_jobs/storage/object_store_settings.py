@@ -1,14 +1,18 @@
-"""The settings for object stores, read once from the environment and given to each client in its own words.
+"""The settings for object stores, known once and given to each client in its own words.
 
-Three clients speak to a store: obstore for documents, delta-rs for Delta tables, and S3A for Spark. Each reads the credentials by itself,
-from the same variables (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``) or from the role of the host. So no
-secret is in a setting of Spark, in an argument of a process or in a document. What the clients call by different names, the endpoint and
-the region, is translated here.
+Three clients speak to a store: obstore for documents, delta-rs for Delta tables, and S3A for Spark. A driver has the settings in its
+environment. Each client reads the credentials by itself, from the same variables (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``,
+``AWS_SESSION_TOKEN``) or from the role of the host. So no secret is in a setting of Spark, in an argument of a process or in a document.
+What the clients call by different names, the endpoint and the region, is translated here.
+
+A process of Airflow may have the settings of several stores, those of its connections: see :func:`use_store`.
 """
 
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
 from urllib.parse import urlsplit
 
 from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
@@ -24,15 +28,38 @@ _HADOOP = "spark.hadoop."
 _S3A_ENDPOINT = f"{_HADOOP}fs.s3a.endpoint"
 
 
+VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+    *_ENDPOINTS,
+    *_REGIONS,
+    _VIRTUAL_HOSTED,
+)
+"""What says in an environment which store there is, and who asks."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Who asks a store."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
 @dataclass(frozen=True)
 class ObjectStoreSettings:
-    """The address of an object store. It has no credentials."""
+    """The address of an object store, and who asks it."""
 
     endpoint: str | None = None
     """The URL of the store; None for the one of AWS."""
     region: str | None = None
     bucket_in_host: bool = False
     """Whether the bucket's name is a part of the host's name. Stores with an endpoint of their own have it in the path unless told."""
+    credentials: Credentials | None = None
+    """None: each client finds them by itself, in the environment or by the role of the host."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "ObjectStoreSettings":
@@ -49,9 +76,36 @@ class ObjectStoreSettings:
             bucket_in_host=environment.get(_VIRTUAL_HOSTED, "").lower() == "true",
         )
 
+    def environment(self) -> dict[str, str]:
+        """Returns the variables that give a driver these settings; they take the place of all :data:`VARIABLES`."""
+        found = {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": self.region,
+            _VIRTUAL_HOSTED: "true" if self.bucket_in_host else None,
+        }
+        if self.credentials is not None:
+            found["AWS_ACCESS_KEY_ID"] = self.credentials.access_key_id
+            found["AWS_SECRET_ACCESS_KEY"] = self.credentials.secret_access_key
+            found["AWS_SESSION_TOKEN"] = self.credentials.session_token
+        return {name: value for name, value in found.items() if value}
+
+    def for_obstore(self) -> dict[str, str]:
+        """Returns the configuration of obstore's client; what is not in it, obstore reads from the environment."""
+        found = {"endpoint": self.endpoint, "region": self.region}
+        if self.bucket_in_host:
+            found["virtual_hosted_style_request"] = "true"
+        return {name: value for name, value in found.items() if value}
+
     def for_delta_rs(self) -> dict[str, str]:
         """Returns the storage options of a Delta table; what is not in them, delta-rs reads from the environment."""
         options = {"allow_http": "true"}  # where the endpoint says so
+        if self.credentials is not None:
+            options["aws_access_key_id"] = self.credentials.access_key_id
+            options["aws_secret_access_key"] = self.credentials.secret_access_key
+            if self.credentials.session_token:
+                options["aws_session_token"] = self.credentials.session_token
+        if self.bucket_in_host:
+            options["aws_virtual_hosted_style_request"] = "true"
         if self.endpoint:
             options["aws_endpoint"] = self.endpoint
         if self.region:
@@ -87,6 +141,60 @@ class ObjectStoreSettings:
                 setting=_S3A_ENDPOINT,
             )
         return settings | {key: given[key] for key in settings.keys() & given.keys()}
+
+
+_lock = Lock()
+_of_names: dict[str, ObjectStoreSettings | None] = {}
+"""By its name the settings of a store; None: those of the environment."""
+_of_buckets: dict[str, str] = {}
+"""By bucket the name of its store."""
+
+
+def use_store(name: str, settings: ObjectStoreSettings | None, buckets: Iterable[str]) -> None:
+    """Gives this process the settings of a store; again with newer ones.
+
+    A bucket that nobody has named is in the store of all others, or in that of the environment if there is none.
+
+    Args:
+        name: The store's: the Airflow connection that has its settings.
+        settings: Of the store; None: those of the environment.
+        buckets: Buckets that are there.
+
+    Raises:
+        InvalidParameterError: A bucket is in another store, by another name.
+    """
+    with _lock:
+        for bucket in buckets:
+            other = _of_buckets.get(bucket, name)
+            if other != name and _of_names[other] != settings:
+                raise InvalidParameterError(
+                    f"The bucket {bucket} has other settings in {other} than in {name}.",
+                    exists="One process has one store, and one owner of credentials, for a bucket.",
+                    safe="Nothing was read or written.",
+                    remedy="Name the same store in all connections of pipelines that have this bucket.",
+                    bucket=bucket,
+                )
+            _of_buckets[bucket] = name
+        _of_names[name] = settings
+
+
+def store_of(bucket: str) -> ObjectStoreSettings:
+    """Returns the settings of the store that has a bucket.
+
+    Raises:
+        InvalidParameterError: Several stores were named, and the bucket for none of them; or the environment says what cannot be used.
+    """
+    with _lock:
+        named = {_of_names[_of_buckets[bucket]]} if bucket in _of_buckets else set(_of_names.values())
+    if len(named) > 1:
+        raise InvalidParameterError(
+            f"It is not known which store has the bucket {bucket}: the connections of this process name several.",
+            exists=f"Known are the buckets {', '.join(sorted(_of_buckets))}.",
+            safe="Nothing was read or written.",
+            remedy="Keep tables in a bucket of their connection's roots; or name the bucket in its savepoint_root, too.",
+            bucket=bucket,
+        )
+    return (named.pop() if named else None) or ObjectStoreSettings.of(os.environ)
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None:

@@ -80,7 +80,8 @@ def test_an_extra_that_is_not_known_is_named_beside_those_that_are() -> None:
     assert refused.value.failed == "Connection 'c' has extras that are not known: pyhton, verbose."
     assert (
         refused.value.exists
-        == "Known are: home_root, workspace_root, savepoint_root, python, master, conf, checkpoint, spark_conn_id, spark_main."
+        == "Known are: home_root, workspace_root, savepoint_root, store_conn_id, python, master, conf, checkpoint, spark_conn_id, "
+        "spark_main."
     )
 
 

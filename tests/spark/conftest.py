@@ -1,5 +1,6 @@
 """One Spark session for all tests of a process, and inputs that they share."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,11 @@ from spark_jobs import Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest, StartResponse
 from spark_jobs.runtime.spark.session import start_session
-from spark_jobs.storage.open import open_files
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings
+from spark_jobs.storage.open import open_place
 from tests.spark import inputs
 from tests.support.kafka_broker import SOURCE_JARS, KafkaBroker, jars, kafka_broker
+from tests.support.object_store import S3_JARS, object_store
 from tests.support.permissions import obey_permissions
 from tests.support.short_jvm import COMPILED, FEW_ROWS, SHARED_BY_MANY
 
@@ -42,9 +45,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         | SHARED_BY_MANY
     )
     obey_permissions()
-    session = start_session("tests", conf, jars=jars(SOURCE_JARS))
+    session = start_session("tests", conf, jars=[*jars(SOURCE_JARS), *jars(S3_JARS)])
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def store(spark: SparkSession) -> Iterator[str]:
+    """A place in an S3 server that Spark, too, finds, although it has begun before."""
+    with object_store() as place:
+        configuration: Any = spark.sparkContext._jsc
+        settings = ObjectStoreSettings.of(os.environ).for_spark({})
+        settings |= {"spark.hadoop.fs.s3a.access.key": os.environ["AWS_ACCESS_KEY_ID"]}
+        settings |= {"spark.hadoop.fs.s3a.secret.key": os.environ["AWS_SECRET_ACCESS_KEY"]}
+        for name, value in settings.items():
+            configuration.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
+        yield place
 
 
 @pytest.fixture(scope="session")
@@ -87,26 +103,49 @@ def views(spark: SparkSession, shared: SharedInputs) -> SparkSession:
 
 
 class Site:
-    """A home and the directory of its tables."""
+    """A home and the directory of its tables; or their places in a store."""
 
-    def __init__(self, spark: SparkSession, root: Path) -> None:
-        self.spark = spark
+    def __init__(self, spark: SparkSession, root: Path, store: str | None = None) -> None:
+        self.spark, self.store = spark, store
         self.home = root / "home"
         self.tables = root / "tables with a space"
 
+    @property
+    def place(self) -> str:
+        """The path or the URL of the home."""
+        return f"{self.store}/home" if self.store else str(self.home)
+
+    def table(self, name: str) -> str:
+        """Returns the path or the URL of a table."""
+        return f"{self.store}/tables with a space/{name}" if self.store else str(self.tables / name)
+
     def run(self, pipeline: Pipeline, **options: Any) -> StartResponse:
-        return pipeline.run(spark=self.spark, home=self.home, **options)
+        return pipeline.run(spark=self.spark, home=self.place, **options)
 
     def manifest(self, checkpoint: int | None = None) -> Manifest:
-        store = CheckpointStore(open_files(str(self.home)))
+        store = CheckpointStore(open_place(self.place))
         head = store.head()
         assert head is not None
         return head if checkpoint is None else store.manifest(type(head.checkpoint)(checkpoint))
 
     def checkpoints(self) -> list[int]:
-        return list(CheckpointStore(open_files(str(self.home))).ids())
+        return list(CheckpointStore(open_place(self.place)).ids())
 
 
 @pytest.fixture
 def site(spark: SparkSession, tmp_path: Path) -> Site:
     return Site(spark, tmp_path)
+
+
+@pytest.fixture
+def store_site(spark: SparkSession, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A home and tables in a store."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Site(spark, tmp_path, f"{store}/{tmp_path.name}")
+
+
+@pytest.fixture(params=["on a disk", "in a store"])
+def any_site(request: pytest.FixtureRequest) -> Site:
+    """A site on a disk, and one in a store."""
+    found: Site = request.getfixturevalue("site" if request.param == "on a disk" else "store_site")
+    return found

@@ -19,9 +19,10 @@ def counted(table: pa.Table, columns: Iterable[str] | None = None) -> Rows:
     return Counter(zip(*(map(_hashable, table.column(name).to_pylist()) for name in names), strict=True))
 
 
-def public(path: Path, columns: Iterable[str] | None = None, version: int | None = None) -> Rows:
+def public(path: Path | str, columns: Iterable[str] | None = None, version: int | None = None) -> Rows:
     """What a reader of a Delta table sees."""
-    return counted(DeltaTable(str(path), version=version).to_pyarrow_table(), columns)
+    options = {"allow_http": "true"}  # for one in a store
+    return counted(DeltaTable(str(path), version=version, storage_options=options).to_pyarrow_table(), columns)
 
 
 def public_count(path: Path) -> int | None:

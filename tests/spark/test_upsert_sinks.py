@@ -58,7 +58,7 @@ def pipeline_of(site: Site, **sink: object) -> Pipeline:
     def changes(spark: SparkSession) -> DataFrame:
         return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(site.home.parent / "changes"))
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "customers"), mode="upsert", **options))  # type: ignore[arg-type]
+    @pipeline.stage(sink=DeltaSink(site.table("customers"), mode="upsert", **options))  # type: ignore[arg-type]
     def customers(changes: DataFrame) -> DataFrame:
         return changes
 
@@ -76,10 +76,10 @@ def _split(table: pd.DataFrame, rounds: int) -> list[pd.DataFrame]:
 
 
 @pytest.mark.parametrize("rounds", [2, *(pytest.param(rounds, marks=pytest.mark.nightly) for rounds in (1, 4))])
-def test_the_table_is_that_of_all_changes_however_they_come(site: Site, rounds: int, temporary: Path) -> None:
-    _in_rounds(site, _split(changes(), rounds), batches=3)
+def test_the_table_is_that_of_all_changes_however_they_come(any_site: Site, rounds: int, temporary: Path) -> None:
+    _in_rounds(any_site, _split(changes(), rounds), batches=3)
     assert list(temporary.iterdir()) == []
-    assert_same(public(site.tables / "customers", COLUMNS), expected(site.spark, str(site.home.parent / "changes")))
+    assert_same(public(any_site.table("customers"), COLUMNS), expected(any_site.spark, str(any_site.home.parent / "changes")))
 
 
 def test_a_row_that_comes_after_its_delete_does_not_come_back(site: Site) -> None:

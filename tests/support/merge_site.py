@@ -1,8 +1,10 @@
 """Tables into which delta-rs merges staged rows, without a pipeline and without Spark."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,11 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder, Schema
 
+from spark_jobs.protocol.delta_log import DELTA_LOG
 from spark_jobs.protocol.documents import ActionsFile, Publish, Publisher, SinkCut, SinkMode
 from spark_jobs.protocol.ids import AppId, CheckpointId, StageName
 from spark_jobs.protocol.merge_cut import MergeCut
-from spark_jobs.publication.delta_rs import open_table
+from spark_jobs.publication.delta_rs import delta_table, open_table
 from spark_jobs.publication.delta_rs_merge import publish_merge, why_spark
+from spark_jobs.storage.object_store_settings import ObjectStoreSettings
+from spark_jobs.storage.table_uris import is_in_store, table_files
 
 APP = AppId("pipeline/incarnation/sink")
 Row = tuple[Any, ...]
@@ -31,6 +36,7 @@ class MergeSite:
         keys: The sink's.
         sequence_by: The same.
         deletes: The sink's ``apply_as_deletes``.
+        store: A place in a store, which has the tables instead.
     """
 
     def __init__(
@@ -42,28 +48,30 @@ class MergeSite:
         keys: Sequence[str],
         sequence_by: str | None = None,
         deletes: str | None = None,
+        store: str | None = None,
         **options: Any,
     ) -> None:
         self.root, self.mode, self.checkpoint = root, mode, CheckpointId(0)
-        self.uri = (root / "table").as_uri()
+        place = store or root.as_uri()
+        self.uri, staged, graves = f"{place}/table", f"{place}/staged", f"{place}/graves"
         remembers = sequence_by is not None and deletes is not None
-        for name, wanted in {"table": columns, "staged": columns, "graves": [*keys, sequence_by] if remembers else ()}.items():
-            if wanted and not (root / name).exists():
+        for uri, wanted in {self.uri: columns, staged: columns, graves: [*keys, sequence_by] if remembers else ()}.items():
+            if wanted and not table_files(uri).names(DELTA_LOG):
                 made = schema_of({column: columns[str(column)] for column in wanted})
-                DeltaTable.create((root / name).as_uri(), made, **(options if name == "table" else {}))
+                DeltaTable.create(uri, made, storage_options=_options(), **(options if uri == self.uri else {}))
         self.rule = MergeCut(
             keys=tuple(keys),
             sequence_by=sequence_by,
             apply_as_deletes=deletes,
-            staged_in=(root / "staged").as_uri(),
-            tombstones=(root / "graves").as_uri() if remembers else None,
+            staged_in=staged,
+            tombstones=graves if remembers else None,
             spark_above_bytes=2**30,
         )
 
     @property
     def schema(self) -> pa.Schema:
         """That of staged rows."""
-        return pa.schema(DeltaTable((self.root / "staged").as_uri()).schema().to_arrow())
+        return pa.schema(delta_table(self.rule.staged_in).schema().to_arrow())
 
     def cut(self) -> SinkCut:
         """What a checkpoint says of the sink."""
@@ -85,9 +93,10 @@ class MergeSite:
 
     def stage(self, rows: pa.Table, batch: int = 0) -> dict[str, Any]:
         """Writes rows into a file; returns its line."""
-        path = self.root / "staged" / f"{uuid4()}.parquet"
-        pq.write_table(rows.select(self.schema.names).cast(self.schema), path)
-        return {"add": {"path": path.name, "size": path.stat().st_size, "partitionValues": {}}, "batch": batch}
+        name, written = f"{uuid4()}.parquet", BytesIO()
+        pq.write_table(rows.select(self.schema.names).cast(self.schema), written)
+        table_files(self.rule.staged_in).create(name, written.getvalue())
+        return {"add": {"path": name, "size": len(written.getvalue()), "partitionValues": {}}, "batch": batch}
 
     def publish(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Merges staged files as the next checkpoint."""
@@ -98,14 +107,21 @@ class MergeSite:
 
     def rows(self, columns: Sequence[str] = ()) -> Counter[Row]:
         """The rows of the table, as delta-rs reads them."""
-        listed = ", ".join(f'"{column}"' for column in columns) or "*"
-        found = QueryBuilder().register("t", DeltaTable(self.uri)).execute(f"SELECT {listed} FROM t").read_all()
+        if is_in_store(self.uri):  # a query would hold Python's lock, and the store's server may be in this process
+            found = delta_table(self.uri).to_pyarrow_table(columns=list(columns) or None)
+        else:
+            listed = ", ".join(f'"{column}"' for column in columns) or "*"
+            found = QueryBuilder().register("t", delta_table(self.uri)).execute(f"SELECT {listed} FROM t").read_all()
         return Counter(tuple(row.values()) for row in pa.table(found).to_pylist())
 
     @property
     def version(self) -> int:
         """The table's newest Delta version."""
         return open_table(self.uri).facts.version
+
+
+def _options() -> dict[str, str]:
+    return ObjectStoreSettings.of(os.environ).for_delta_rs()
 
 
 def schema_of(columns: Mapping[Any, str]) -> Schema:

@@ -1,4 +1,4 @@
-"""A pipeline that has everything in a store: its source, a static table, the rows between its stages and its table.
+"""A pipeline that has everything in a store: its source, a static table, the rows between its stages, deleted keys and its tables.
 
 Its first stage waits for parts that the test admits, as in :mod:`tests.support.bounded_pipeline`, whose rows it reads.
 """
@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from tests.support.bounded_pipeline import KEYS, admitted, rows_of
+from tests.support.keyed_changes import query
 
 
 class Params(BaseModel):
@@ -49,6 +50,19 @@ def windows(admit: DataFrame, weights: DataFrame) -> DataFrame:
     return counts.select(F.col("window.start").alias("begin"), "rows", "weight")
 
 
+KEYED: dict[str, Any] = {"keys": ["key"], "sequence_by": "changed", "apply_as_deletes": "gone"}
+
+
+@pipeline.stage(sink=DeltaSink("{store}/ware house/newest", mode="upsert", **KEYED))
+def newest(admit: DataFrame) -> DataFrame:
+    return admit.select("key", "changed", "gone", "id")
+
+
+@pipeline.stage(sink=DeltaSink("{store}/ware house/versions", mode="history", **KEYED))
+def versions(admit: DataFrame) -> DataFrame:
+    return admit.select("key", "changed", "gone", "id")
+
+
 def deliver(store: str, parts: range) -> None:
     """Appends the rows of some parts to the source, each as a file."""
     for part in parts:
@@ -61,20 +75,32 @@ def deliver_weights(store: str) -> None:
     write_deltalake(f"{store}/weights", table, storage_options=_options())
 
 
-def answer(parts: int) -> list[tuple[Any, ...]]:
-    """The result of a batch query over the rows of the first parts."""
-    import pandas as pd
+def answer(parts: int) -> dict[str, list[tuple[Any, ...]]]:
+    """The results of batch queries over the rows of the first parts."""
+    changes = pa.concat_tables([_table(rows_of(part)) for part in range(parts)])
+    queries = {
+        "windows": """SELECT time_bucket(INTERVAL '10 minutes', "at"), count(*), sum(10 * key)::BIGINT FROM changes GROUP BY 1""",
+        "newest": """
+            SELECT key, changed, id FROM changes QUALIFY row_number() OVER (PARTITION BY key ORDER BY changed DESC) = 1 AND NOT gone""",
+        "versions": """
+            SELECT key, changed, id, changed, next, next IS NULL
+            FROM (SELECT *, lead(changed) OVER (PARTITION BY key ORDER BY changed) AS next FROM changes) WHERE NOT gone""",
+    }
+    return {name: sorted(query(sql, changes=changes).elements(), key=str) for name, sql in queries.items()}
 
-    rows = pd.concat([rows_of(part) for part in range(parts)])
-    rows["weight"] = 10 * rows["key"]
-    found = rows.groupby(rows["at"].dt.floor("10min"))["weight"].agg(["count", "sum"]).itertuples()
-    return sorted((begin.to_pydatetime(), int(count), int(weight)) for begin, count, weight in found)
 
-
-def public(store: str) -> list[tuple[Any, ...]]:
-    """The rows of the table, sorted."""
-    table = DeltaTable(f"{store}/ware house/windows", storage_options=_options()).to_pyarrow_table()
-    return sorted(zip(*(table[column].to_pylist() for column in ("begin", "rows", "weight")), strict=True))
+def public(store: str) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows of the tables, sorted."""
+    columns = {
+        "windows": ("begin", "rows", "weight"),
+        "newest": ("key", "changed", "id"),
+        "versions": ("key", "changed", "id", "valid_from", "valid_to", "is_current"),
+    }
+    found = {}
+    for name, names in columns.items():
+        table = DeltaTable(f"{store}/ware house/{name}", storage_options=_options()).to_pyarrow_table()
+        found[name] = sorted(zip(*(table[column].to_pylist() for column in names), strict=True), key=str)
+    return found
 
 
 def _table(rows: Any) -> pa.Table:

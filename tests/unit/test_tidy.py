@@ -19,6 +19,7 @@ MAY_TOUCH_THE_JVM = {
     "spark_jobs/runtime/spark/spark_facts.py",
     "spark_jobs/runtime/spark/plan.py",
     "spark_jobs/runtime/spark/columns_at_import.py",
+    "spark_jobs/publication/conditional_log_store.py",
     "spark_jobs/publication/delta_jvm.py",
     "spark_jobs/publication/spark.py",
 }

@@ -47,7 +47,8 @@ from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.start.source_identity import others_than
 from spark_jobs.runtime.state.pinning import place_of
 from spark_jobs.storage.files import Digest, Files
-from spark_jobs.storage.open import open_files, open_place
+from spark_jobs.storage.open import open_place
+from spark_jobs.storage.table_uris import table_files
 
 _LOG = logging.getLogger(__name__)
 _MAPPING = "delta.columnMapping.mode"
@@ -289,7 +290,7 @@ class _Stage:
             if line["batch"] >= self.cut.channel.first
         ]
         flying = {add["path"] for add in in_flight(self.cut.channel, lines)}
-        target, copies = open_files(self.begins.staged_in[self.name]), dict[str, str]()
+        target, copies = table_files(self.begins.staged_in[self.name]), dict[str, str]()
         for line in lines:
             adds = [add for add in line["adds"] if add["path"] in flying]
             line["adds"] = [add | {"path": self._own_name(line["batch"], add["path"])} for add in adds]
@@ -313,7 +314,7 @@ class _Stage:
                 own = line["add"] | {"path": self._own_name(line["batch"], line["add"]["path"])}
                 copies[staged_path(self.name, line["add"])] = unquote(own["path"])
                 lines.append(line | {"add": own})
-        self.opened.copy(open_files(self.begins.staged_in[self.name]), copies)
+        self.opened.copy(table_files(self.begins.staged_in[self.name]), copies)
         actions = CheckpointStore(self.begins.home).write_actions(self.number, sink, lines)
         return CarriedActions(
             first=self.number,

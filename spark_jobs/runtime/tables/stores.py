@@ -1,7 +1,7 @@
 """Tables in stores: what a start needs there, and what it refuses before anything is staged.
 
-Spark only writes data files into a store. Every commit of a table there is a create of the log's next version by this runtime, of which
-the store lets one succeed. Spark's own commits on S3 are no compare-and-swap: a commit of somebody else would be replaced without a word.
+Every commit of a table in a store is a create of the log's next version, of which the store lets one succeed, whoever makes it: this
+runtime, delta-rs, or Spark with :mod:`spark_jobs.publication.conditional_log_store`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,6 +15,7 @@ from spark_jobs.home.layout import CHANNELS
 from spark_jobs.protocol.documents import Publisher
 from spark_jobs.protocol.errors import MissingRequirementError, NotFoundError, UnsupportedTableError
 from spark_jobs.protocol.ids import SinkName
+from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.runtime.spark.session import hadoop_version, has_class
 from spark_jobs.runtime.tables.table_places import TablePlace
@@ -28,12 +29,15 @@ def check_stores(spark: SparkSession, home: Files, sinks: Mapping[SinkName, Sink
     """Refuses tables that this runtime cannot write into exactly once where they are. Writes nothing.
 
     Raises:
-        MissingRequirementError: Spark has no client of a store.
-        UnsupportedTableError: Only Spark could publish into a table, and could do so on a shared disk alone; or one would be in HDFS.
+        MissingRequirementError: Spark has no client of a store, or cannot commit conditionally there.
+        RejectedError: Spark has another log store for S3.
+        UnsupportedTableError: Spark would publish into a table on a disk, from hosts that share no lock; or one would be in HDFS.
     """
     channels = uri_of(home.below(CHANNELS))
     uris = [channels, *(place.uri for place in places.values())]
     check_clients(spark, uris)
+    for uri in uris:
+        make_commits_conditional(spark, uri)
     for uri in uris:
         if urlsplit(uri).scheme == "hdfs":
             raise UnsupportedTableError(
@@ -43,33 +47,31 @@ def check_stores(spark: SparkSession, home: Files, sinks: Mapping[SinkName, Sink
                 table=uri,
             )
     for name, place in places.items():
-        if _needs_spark(sinks[name], place):
-            refuse_spark(sinks[name], place.uri, channels)
+        if _may_need_spark(sinks[name], place):
+            check_turns(sinks[name], place.uri, channels)
 
 
-def refuse_spark(sink: Sink, uri: str, channels: str) -> None:
-    """Refuses a sink that only Spark could publish, where its commits are not exclusive.
+def check_turns(sink: Sink, uri: str, channels: str) -> None:
+    """Refuses a sink that Spark may publish into a table on a disk, from hosts that share no lock.
+
+    Spark's log on a file system is no compare-and-swap between processes, so publications there take turns by a lock in the home.
 
     Args:
         sink: The sink.
         uri: Its table.
-        channels: Where the rows wait that do not go into the table's directory as they are.
+        channels: Where the home keeps the rows between stages.
 
     Raises:
-        UnsupportedTableError: Its table, or the home, is in a store.
+        UnsupportedTableError: The home is in a store, without a workspace.
     """
-    if is_in_store(uri):
-        where = "its table is in a store"
-    elif is_in_store(channels):
-        where = "the home is in a store, without a workspace"
-    else:
+    if is_in_store(uri) or not is_in_store(channels):
         return
     raise UnsupportedTableError(
-        f"Sink '{sink.name}' with mode=\"{sink.mode.value}\" is published by Spark, and {where}.",
-        exists="Spark's commits are exclusive on a shared disk alone: in a store one could replace a commit of somebody else.",
+        f"Sink '{sink.name}' with mode=\"{sink.mode.value}\" is published by Spark into a table on a disk, and the home is in a store, "
+        "without a workspace.",
+        exists="Spark's commits on a disk are exclusive only while publications take turns, by a lock in a directory that all hosts share.",
         safe="Nothing was staged.",
-        remedy='Give the sink a table on a disk, and the pipeline a home in a directory or with a workspace. Or declare mode="append" or '
-        '"complete", without cluster_by and for a table that delta-rs can write.',
+        remedy="Give the sink a table in S3; or the pipeline a home in a directory, or one with a workspace.",
         sink=sink.name,
         table=uri,
     )
@@ -91,19 +93,21 @@ def check_clients(spark: SparkSession, urls: Iterable[str]) -> None:
         )
 
 
-def check_conditional_writes(places: Mapping[SinkName, TablePlace]) -> None:
-    """Refuses stores that let a second create of one name pass. Leaves nothing behind.
+def check_conditional_writes(spark: SparkSession, places: Mapping[SinkName, TablePlace]) -> None:
+    """Refuses stores that let a second create of one name pass, be it ours or Spark's. Leaves nothing behind.
 
     Raises:
         MissingRequirementError: A store does.
         StorageError: It does not answer, or we may not write there.
     """
-    for place in places.values():
-        if is_in_store(place.uri):
-            check_create_if_absent(table_files(place.uri))
+    in_stores = [place.uri for place in places.values() if is_in_store(place.uri)]
+    for uri in in_stores:
+        check_create_if_absent(table_files(uri))
+    for uri in {urlsplit(uri).netloc: uri for uri in in_stores}.values():  # one of each bucket
+        check_commits(spark, uri)
 
 
-def _needs_spark(sink: Sink, place: TablePlace) -> bool:
+def _may_need_spark(sink: Sink, place: TablePlace) -> bool:
     if sink.merge is not None or sink.design.cluster_by:
         return True
     with suppress(NotFoundError, UnsupportedTableError):  # the plan of the table says what it has that nobody can commit with

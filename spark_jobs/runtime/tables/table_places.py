@@ -64,7 +64,7 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
     if not exists and is_in_store(uri):
         raise UnsupportedTableError(
             f"Table {name} does not exist, and its catalog would make it in a store: {uri}.",
-            exists="Spark's own commit there could replace one of somebody else.",
+            exists="A new table in a store is made at its path, by this runtime, and not by a catalog.",
             safe="Nothing was written.",
             remedy=f"Create it first: CREATE TABLE {name} (…) USING delta. Or give the sink a path, which this runtime makes itself.",
             table=name,

@@ -1,7 +1,7 @@
 """The Delta tables that stages stage into: made where they are missing, checked where they exist, before anything is staged."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,6 @@ from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
 from spark_jobs.protocol.errors import AlreadyExistsError, UnsupportedTableError
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
-from spark_jobs.publication.delta_rs import open_table
-from spark_jobs.publication.scratch_table import scratch_table
 from spark_jobs.publication.sql_names import delta_at, quoted
 from spark_jobs.runtime.tables.schemas import (
     COLUMN_MAPPING,
@@ -161,7 +159,7 @@ def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: 
                 table=place.uri,
                 found=foreign[:20],
             )
-        # Spark's commit in a store is no compare-and-swap, and Delta makes no table in a directory that has files.
+        # Delta makes no table in a directory that has files. In a store Spark would also leave empty objects as directories there.
         with TemporaryDirectory(prefix="new-table-") as directory:
             _build(session, None, directory, frame, design, name)
             first = f"{DELTA_LOG}/{commit_name(0)}"
@@ -228,21 +226,10 @@ def _grow(session: SparkSession, table: StagingTable, grown: Growth, name: str) 
     if grown.widened and table.configuration.get(_TYPE_WIDENING, "false").lower() != "true":
         statements.append(f"SET TBLPROPERTIES ('{_TYPE_WIDENING}' = 'true')")
     statements += [f"ALTER COLUMN {_path(path)} TYPE {_ddl(kind)}" for path, kind in grown.widened.items()]
-    if not is_in_store(table.uri):
-        return _alter(session, table, table.path, statements, grown, name)
-    # Spark's commit in a store is no compare-and-swap: it alters a copy without rows, and what comes of that is committed by us.
-    with scratch_table(table.uri, table.metadata, table.protocol, ()) as copy:
-        _alter(session, table, str(copy), statements, grown, name)
-        _, metadata, protocol = DeltaJvm(session).snapshot(str(copy))
-    with step(Step.TABLE_ALTER):
-        open_table(table.uri).change_columns(table.metadata, metadata, protocol)
-
-
-def _alter(session: SparkSession, table: StagingTable, path: str, statements: Sequence[str], grown: Growth, name: str) -> None:
     for statement in statements:
         try:
             with step(Step.TABLE_ALTER):
-                session.sql(f"ALTER TABLE {delta_at(path)} {statement}")
+                session.sql(f"ALTER TABLE {delta_at(table.path)} {statement}")
         except AnalysisException as error:
             raise UnsupportedTableError(
                 f"Table {table.path} cannot have {', '.join(grown.names)} as the stage of sink '{name}' returns them: "

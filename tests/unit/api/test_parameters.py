@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from spark_jobs import Pipeline
-from spark_jobs.api.parameters import BoundParameters
+from spark_jobs.api.parameters import BoundParameters, environment_mask
 from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError
 from tests.support.secret_shapes import CORE, SHAPES
 
@@ -366,3 +366,10 @@ def test_the_schema_has_types_and_what_is_required_but_no_secrets() -> None:
 
 def test_a_pipeline_without_parameters_has_an_empty_schema() -> None:
     assert Pipeline("flights").schema() == {"type": "object", "properties": {}}
+
+
+def test_the_keys_of_a_store_are_masked_as_secret_parameters_are() -> None:
+    mask = environment_mask(
+        {"AWS_ACCESS_KEY_ID": "AKIA1234", "AWS_SECRET_ACCESS_KEY": "open+sesame", "AWS_SESSION_TOKEN": "for-an-hour"}
+    )
+    assert mask("AKIA1234 signs with open+sesame for-an-hour") == "AKIA1234 signs with *** ***"

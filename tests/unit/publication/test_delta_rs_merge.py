@@ -23,6 +23,7 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.local import LocalFiles
 from tests.support.keyed_changes import DELETES, KEYS, OTHERS, SCHEMA, Row, changes_of_one_case, inserted, upserted
 from tests.support.merge_site import APP, MergeSite, schema_of
+from tests.support.object_store import object_store
 from tests.support.sink_kinds import Kind, Reference, cut_of, graves_in
 from tests.support.staged_pipeline import HOURLY, StagedPipeline, path_of
 from tests.support.staged_pipeline import Row as Pair
@@ -68,12 +69,23 @@ def publications(draw: Random) -> Iterator[list[list[Change]]]:
             yield batches
 
 
-@pytest.mark.parametrize("partition_by", [[], ["part"]], ids=["", "partitioned"])
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    with object_store() as place:
+        yield place
+
+
+@pytest.mark.parametrize("where", ["in a directory", "partitioned", "in a store"])
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_table_is_that_of_all_changes(tmp_path: Path, name: str, seed: int, partition_by: list[str]) -> None:
+def test_the_table_is_that_of_all_changes(
+    tmp_path: Path, name: str, seed: int, where: str, request: pytest.FixtureRequest
+) -> None:
     mode, sequence, answer = MODES[name]
-    site, batch, public = site_of(tmp_path, mode, sequence=sequence, partition_by=partition_by), 0, list[Change]()
+    place = f"{request.getfixturevalue('store')}/{tmp_path.name}" if where == "in a store" else None
+    partition_by = ["part"] if where == "partitioned" else []
+    site = site_of(tmp_path, mode, sequence=sequence, partition_by=partition_by, store=place)
+    batch, public = 0, list[Change]()
     for number, batches in enumerate(publications(Random(seed))):
         lines = []
         for changes in batches:

@@ -8,13 +8,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spark_jobs.protocol.documents import Publisher, SinkMode
-from spark_jobs.protocol.errors import ConflictError, NotFoundError, UnsupportedTableError
+from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
+from spark_jobs.protocol.errors import ConflictError, NotFoundError
 from spark_jobs.protocol.ids import AppId, CheckpointId
-from spark_jobs.publication.delta_rs import check_publishable, data_files, open_table, rows_by_file
+from spark_jobs.publication.delta_rs import OpenTable, data_files, open_table, rows_by_file
 from spark_jobs.publication.staged_files import missing_files
+from spark_jobs.publication.table_log import TableLog
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.table_uris import table_files, table_uri
+from tests.support.lost_answers import lost_answers
 from tests.support.object_store import object_store
 
 APP = AppId("app")
@@ -104,23 +106,6 @@ def test_a_log_is_read_from_its_checkpoint(table: str) -> None:
     assert public(table) == [0, 1]
 
 
-def test_new_columns_are_committed_once(table: str) -> None:
-    opened, late = open_table(table), open_table(table)
-    state = opened._state
-    before = {"id": state.table_id, "schemaString": state.schema_text}
-    schema = state.schema_text.replace('"fields":[', '"fields":[{"name":"more","type":"string","nullable":true,"metadata":{}},')
-    wider = {"id": "of a copy", "schemaString": schema, "partitionColumns": [], "format": {"provider": "parquet", "options": {}}}
-    wider |= {"configuration": {}}
-    protocol = {"minReaderVersion": state.reader_version, "minWriterVersion": state.writer_version}
-    opened.change_columns(before, wider, protocol)
-    assert open_table(table).facts.table_id == state.table_id
-    assert {field.name for field in DeltaTable(table, storage_options=options()).schema().fields} == {"more", "number"}
-    for again in (late, open_table(table)):
-        with pytest.raises(ConflictError):
-            again.change_columns(before, wider, protocol)
-    assert open_table(table).facts.version == 1
-
-
 def test_staged_files_that_are_gone_or_cut_short_are_named(table: str) -> None:
     whole = staged(table, 1)
     gone = whole | {"path": "gone.parquet"}
@@ -133,7 +118,13 @@ def test_where_there_is_no_table_there_is_none(store: str) -> None:
         open_table(f"{store}/nothing")
 
 
-def test_what_only_spark_could_publish_is_refused(table: str) -> None:
-    assert check_publishable(table, SinkMode.APPEND)[1] is Publisher.DELTA_RS
-    with pytest.raises(UnsupportedTableError, match="its place in a store"):
-        check_publishable(table, SinkMode.UPSERT)
+def test_a_commit_whose_answer_is_lost_is_there_once(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lost_answers(os.environ["AWS_ENDPOINT_URL"]) as line:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", line.url)
+        away = OpenTable(table, log := TableLog(table_files(table).below(DELTA_LOG), table), log.newest())
+        line.ending = commit_name(1).encode()
+        away.commit([staged(table, 1)], APP, CheckpointId(1), {})
+        assert line.lost == 1
+    monkeypatch.undo()
+    assert public(table) == [0, 1]
+    assert open_table(table).facts.version == 1

@@ -1,10 +1,13 @@
 """One description of a store, in the words of each client."""
 
+from dataclasses import replace
+
 import pytest
 
 from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
 from spark_jobs.protocol.spark_settings import is_shown
-from spark_jobs.storage.object_store_settings import ObjectStoreSettings
+from spark_jobs.storage import object_store_settings
+from spark_jobs.storage.object_store_settings import Credentials, ObjectStoreSettings, store_of, use_store
 
 SECRETS = {"AWS_ACCESS_KEY_ID": "the-key", "AWS_SECRET_ACCESS_KEY": "the-secret", "AWS_SESSION_TOKEN": "the-token"}
 ENDPOINT = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_REGION": "eu-central-1"}
@@ -70,3 +73,48 @@ def test_an_endpoint_that_is_no_url_is_refused_and_not_shown(endpoint: str) -> N
     with pytest.raises(InvalidParameterError, match="AWS_ENDPOINT is not of the form") as refused:
         ObjectStoreSettings.of({"AWS_ENDPOINT": endpoint})
     assert "hidden" not in str(refused.value)
+
+
+LAKE = ObjectStoreSettings("https://store.example.com", "eu", credentials=Credentials("key", "word"))
+
+
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that nobody has told of a store, with another one in its environment."""
+    monkeypatch.setattr(object_store_settings, "_of_names", {})
+    monkeypatch.setattr(object_store_settings, "_of_buckets", {})
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://environment.example.com")
+
+
+@pytest.mark.usefixtures("stores")
+def test_a_bucket_is_in_the_store_that_was_named_for_it() -> None:
+    assert store_of("lake").endpoint == "https://environment.example.com"
+    use_store("a connection", LAKE, ["lake"])
+    assert store_of("lake") is store_of("tables") is LAKE, "with one store all buckets are in it"
+    use_store("the environment's", None, ["pond"])
+    assert store_of("lake") is LAKE
+    assert store_of("pond").endpoint == "https://environment.example.com"
+    with pytest.raises(InvalidParameterError, match="not known which store has the bucket tables") as refused:
+        store_of("tables")
+    assert refused.value.exists == "Known are the buckets lake, pond."
+
+
+@pytest.mark.usefixtures("stores")
+def test_newer_keys_of_a_connection_take_the_place_of_its_older_ones() -> None:
+    newer = replace(LAKE, credentials=Credentials("key", "newer"))
+    use_store("a connection", LAKE, ["lake"])
+    use_store("a connection", newer, ["lake"])
+    assert store_of("lake") is newer
+    use_store("another with the same", newer, ["lake"])
+    with pytest.raises(InvalidParameterError, match="The bucket lake has other settings in"):
+        use_store("another", LAKE, ["lake"])
+    assert "word" not in str(LAKE)
+
+
+def test_a_drivers_environment_says_the_same() -> None:
+    assert ObjectStoreSettings.of(LAKE.environment()) == replace(LAKE, credentials=None)
+    assert LAKE.for_delta_rs()["aws_secret_access_key"] == LAKE.environment()["AWS_SECRET_ACCESS_KEY"] == "word"
+    assert ObjectStoreSettings().environment() == {}
+    hosted = replace(LAKE, bucket_in_host=True)
+    assert ObjectStoreSettings.of(hosted.environment()).bucket_in_host
+    assert hosted.for_delta_rs()["aws_virtual_hosted_style_request"] == hosted.for_obstore()["virtual_hosted_style_request"]

@@ -20,6 +20,7 @@ from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.publication.publisher import publish
+from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS
@@ -30,6 +31,7 @@ from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.local import LocalFiles
 from tests.support.crashes import Watched
 from tests.support.damage import write_checksum
+from tests.support.object_store import object_store
 from tests.support.private_logs import STAGED_FOR
 from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
 from tests.support.savepoint_start import NEW, beginning, saved
@@ -337,3 +339,14 @@ def test_a_file_that_a_crash_has_torn_is_copied_again(site: SavepointSite, home:
     torn.write_bytes(b"nine")
     bring_in(opened, begins)
     assert torn.read_bytes() == b"nine byte"
+
+
+def test_what_was_on_its_way_between_stages_goes_into_a_store(site: SavepointSite, home: LocalFiles) -> None:
+    taken = site.complete(in_flight=["x.parquet"])
+    begins = beginning(home, home_root(home))
+    with object_store() as store:
+        channel = f"{store}/channels/copied"
+        manifest = bring_in(saved(site, taken), replace(begins, staged_in={**begins.staged_in, COPIED: channel}))
+        adds = [add for line in channel_lines(home, manifest) for add in line["adds"]]
+        assert adds
+        assert missing_files(channel, adds) == []

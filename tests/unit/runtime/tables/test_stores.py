@@ -34,6 +34,8 @@ class Store(MemoryFiles):
 def client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "has_class", lambda *_: True)
     monkeypatch.setattr(stores, "hadoop_version", lambda _: "3.5.0")
+    monkeypatch.setattr(stores, "make_commits_conditional", lambda *_: None)
+    monkeypatch.setattr(stores, "check_commits", lambda *_: None)
 
 
 def sink(**options: Any) -> Sink:
@@ -57,16 +59,11 @@ BY_SPARK: Sequence[dict[str, Any]] = (
 
 
 @pytest.mark.parametrize("options", BY_SPARK)
-def test_what_spark_would_have_to_commit_to_a_store_is_refused(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = LocalFiles(tmp_path)
-    with pytest.raises(
-        UnsupportedTableError, match="Sink 'hourly' .* is published by Spark, and its table is in a store"
-    ) as refused:
-        check("s3://lake/hourly", home, sink(**options), monkeypatch)
-    assert refused.value.remedy
-    check("file:///tables/hourly", home, sink(**options), monkeypatch)
+def test_spark_may_commit_to_a_store_from_any_host(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = list[str]()
+    monkeypatch.setattr(stores, "make_commits_conditional", lambda _, uri: prepared.append(uri))
+    check("s3://lake/hourly", DividedHome(Store()), sink(**options), monkeypatch)
+    assert prepared == ["s3://lake/home", "s3://lake/hourly"], "first its commits are made conditional, in channels too"
 
 
 @pytest.mark.parametrize("options", BY_SPARK)
@@ -110,8 +107,17 @@ def test_a_store_without_conditional_writes_is_refused(monkeypatch: pytest.Monke
     places = {HOURLY: TablePlace("s3://lake/hourly")}
     careful, careless = MemoryFiles(), Careless()
     monkeypatch.setattr(stores, "table_files", lambda uri: careful)
-    check_conditional_writes(places)
+    check_conditional_writes(SPARK, places)
     monkeypatch.setattr(stores, "table_files", lambda uri: careless)
     with pytest.raises(MissingRequirementError, match="does not keep the first of two files"):
-        check_conditional_writes(places)
+        check_conditional_writes(SPARK, places)
     assert careful.contents == careless.contents == {}
+
+
+def test_spark_tries_to_commit_in_each_bucket_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[str]()
+    monkeypatch.setattr(stores, "check_commits", lambda _, uri: tried.append(uri))
+    monkeypatch.setattr(stores, "table_files", lambda uri: MemoryFiles())
+    uris = ["s3://lake/a", "s3://lake/b", "s3://pond/c", "file:///tables/d"]
+    check_conditional_writes(SPARK, {SinkName(uri[-1]): TablePlace(uri) for uri in uris})
+    assert tried == ["s3://lake/b", "s3://pond/c"]

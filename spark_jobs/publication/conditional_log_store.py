@@ -1,0 +1,144 @@
+"""Lets Spark commit to Delta tables in S3, by a log store whose commits are conditional writes.
+
+Delta's own log store for S3 takes a lock inside one JVM: it replaces what another process has committed. Ours is
+``ConditionalLogStore.java``, beside this file. Spark's compiler, Janino, makes a class of it in about a second, so no host needs a JDK and
+the package has no binary. Imports no Spark: whoever has a session has it already.
+"""
+
+from importlib.resources import files as package_files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+from zipfile import ZipFile
+
+from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
+from spark_jobs.publication.delta_jvm import DeltaJvm, java_class, java_class_names, java_message
+from spark_jobs.storage.table_uris import spark_path, table_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG_STORE = "sparkjobs.ConditionalLogStore"
+_SOURCE = "ConditionalLogStore.java"
+_SETTINGS = ("spark.delta.logStore.s3.impl", "spark.delta.logStore.s3a.impl")
+_FOR_ALL = "spark.delta.logStore.class"
+_TAKEN = "java.nio.file.FileAlreadyExistsException"
+_lock = Lock()
+
+
+def make_commits_conditional(spark: "SparkSession", uri: str) -> None:
+    """Gives a Spark application the log store for S3, if a table is there; idempotent. Writes nothing into the store.
+
+    Args:
+        spark: A session of the application, with Delta and with Hadoop's client of S3.
+        uri: The table, or its place.
+
+    Raises:
+        RejectedError: The application has another log store for S3.
+        MissingRequirementError: The log store cannot be compiled here.
+    """
+    if urlsplit(uri).scheme != "s3":
+        return
+    context: Any = spark.sparkContext._jsc
+    conf = context.sc().conf()
+    with _lock:
+        chosen = {name: str(conf.get(name)) for name in (*_SETTINGS, _FOR_ALL) if conf.contains(name)}
+        for name, found in chosen.items():
+            if found != LOG_STORE:
+                raise RejectedError(
+                    f"Spark has the log store {found} for tables in S3 ({name}).",
+                    exists="This runtime and delta-rs commit by conditional writes, and another log store may replace such a commit.",
+                    safe="Nothing was staged.",
+                    remedy="Remove the setting: this runtime brings a log store whose commits are conditional writes.",
+                    setting=name,
+                )
+        if chosen.keys() >= set(_SETTINGS):
+            return
+        delta = DeltaJvm(spark)
+        _load(delta)
+        for name in _SETTINGS:
+            conf.set(name, LOG_STORE)
+        delta.object("org.apache.spark.sql.delta.DeltaLog$").clearCache()  # each log keeps the store that it was opened with
+
+
+def _load(delta: DeltaJvm) -> None:
+    """Compiles the log store, unless a jar of the application has it. Only drivers commit, so no executor needs it."""
+    from py4j.protocol import Py4JJavaError
+
+    spark = delta.spark
+    utils = java_class(spark, "org.apache.spark.util.Utils")
+    try:
+        utils.classForName(LOG_STORE, False, False)
+    except Py4JJavaError:
+        pass
+    else:
+        return
+    source = package_files("spark_jobs.publication").joinpath(_SOURCE).read_text()
+    try:
+        with TemporaryDirectory(prefix="log-store-") as directory:
+            loader = java_class(spark, "java.lang.Thread").currentThread().getContextClassLoader()
+            compiler = java_class(spark, "org.codehaus.janino.SimpleCompiler")()
+            compiler.setParentClassLoader(loader)
+            compiler.cook(_SOURCE, source)
+            jar = Path(directory, "spark-jobs-log-store.jar")
+            with ZipFile(jar, "w") as made:
+                for entry in compiler.getBytecodes().entrySet().toArray():
+                    made.writestr(f"{entry.getKey().replace('.', '/')}.class", bytes(entry.getValue()))
+            loader.addURL(java_class(spark, "java.io.File")(str(jar)).toURI().toURL())
+            utils.classForName(LOG_STORE, True, False)  # read now, so that the file need not stay
+    except Py4JJavaError as error:
+        raise MissingRequirementError(
+            f"The log store for tables in S3 cannot be compiled: {java_message(error)}",
+            safe="Nothing was staged.",
+            remedy="Give Spark Delta's jars as --packages or --jars, and hadoop-aws in the version of Spark's Hadoop.",
+        ) from error
+
+
+def check_commits(spark: "SparkSession", uri: str) -> None:
+    """Commits twice to one version of a log of its own, and refuses a Spark whose second commit succeeds. Leaves nothing behind.
+
+    Args:
+        spark: A session of an application that :func:`make_commits_conditional` has prepared.
+        uri: A table in S3, or the place of one.
+
+    Raises:
+        MissingRequirementError: Both succeed, or none.
+        StorageError: The store does not answer.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    delta, place, name = DeltaJvm(spark), table_files(uri), f"probe-{uuid4().hex}"
+    log = delta.log(spark_path(uri))
+    path = delta.java("org.apache.hadoop.fs.Path")(f"{spark_path(uri)}/{name}")
+
+    def commit(line: str) -> None:
+        lines = delta.java("java.util.Collections").singletonList(line)
+        log.store().write(path, delta.convert.asScala(lines.iterator()), False, log.newDeltaHadoopConf())
+
+    try:
+        commit("first")
+        try:
+            commit("second")
+        except Py4JJavaError as error:
+            kept = _TAKEN in java_class_names(error.java_exception) and place.read(name) == b"first\n"
+        else:
+            kept = False
+    except Py4JJavaError as error:
+        raise MissingRequirementError(
+            f"Spark cannot commit to tables in {uri}: {java_message(error)}",
+            safe="Nothing was staged.",
+            remedy="Check its credentials for the store; and give Spark hadoop-aws in the version of its Hadoop, 3.4.2 or newer.",
+            table=uri,
+        ) from error
+    finally:
+        place.delete(name)
+    if not kept:
+        raise MissingRequirementError(
+            f"Of two commits of Spark to one version of a table in {uri}, both succeed.",
+            safe="Nothing was staged.",
+            remedy="Use a store with conditional writes (If-None-Match), as S3 has them.",
+            table=uri,
+        )

@@ -1,0 +1,157 @@
+"""A connection names another one of type aws, whose credentials open its homes; no process needs them in its environment."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import Connection
+from deltalake import write_deltalake
+
+from airflow_provider.drivers.local_driver import start_local_driver
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.stores import read_store, use_store_from_afar
+from airflow_provider.triggers.state import PipelineStateTrigger
+from airflow_provider.version_compat import AirflowNotFoundException
+from airflow_provider.waits.public_checkpoints import _newest_commit
+from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
+from spark_jobs.publication.delta_rs import open_table
+from spark_jobs.storage import object_store_settings
+from spark_jobs.storage.object_store_settings import VARIABLES, Credentials, ObjectStoreSettings
+from spark_jobs.storage.open import open_place
+from tests.support.object_store import object_store
+
+KEYS = {"login": "AKIA1", "password": "of-the-connection"}
+
+
+@pytest.fixture(autouse=True)
+def no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store_settings, "_of_names", {})
+    monkeypatch.setattr(object_store_settings, "_of_buckets", {})
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A place in a store that the environment says nothing of: two connections name it."""
+    with object_store() as place:
+        endpoint, region = (os.environ[name] for name in ("AWS_ENDPOINT_URL", "AWS_REGION"))
+        keys = [os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
+        write_deltalake(f"{place}/tables/a", pa.table({"id": [1]}), storage_options={"allow_http": "true"})
+        for name in VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        aws = {"conn_type": "aws", "login": keys[0], "password": keys[1]}
+        aws |= {"extra": {"endpoint_url": endpoint, "region_name": region}}  # type: ignore[dict-item]
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(aws))
+        extra = {"home_root": f"{place}/homes", "savepoint_root": f"{place}/savepoints", "store_conn_id": "lake"}
+        monkeypatch.setenv("AIRFLOW_CONN_FLIGHTS", json.dumps({"conn_type": "stream_pipeline", "extra": extra}))
+        yield place
+
+
+def read(**fields: Any) -> ObjectStoreSettings:
+    extra = fields.pop("extra", {})
+    found = read_store("lake", lambda _: Connection(conn_id="lake", conn_type="aws", extra=json.dumps(extra), **fields))
+    assert found is not None
+    return found
+
+
+def test_its_fields_are_those_of_the_amazon_provider() -> None:
+    extra = {"aws_session_token": "for-an-hour", "region_name": "eu-central-1", "endpoint_url": "https://store.example.com"}
+    assert read(**KEYS, extra=extra) == ObjectStoreSettings(
+        "https://store.example.com", "eu-central-1", credentials=Credentials("AKIA1", "of-the-connection", "for-an-hour")
+    )
+    assert read(extra={"region_name": "eu-central-1"}) == ObjectStoreSettings(None, "eu-central-1"), "the role of the host"
+    assert read(extra={"service_config": {"s3": {"endpoint_url": "https://s3.example.com"}}}).endpoint == "https://s3.example.com"
+    hosted = {"endpoint_url": "https://store.example.com", "config_kwargs": '{"s3": {"addressing_style": "virtual"}}'}
+    assert read(extra=hosted).bucket_in_host
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"login": "AKIA1"}, "half of its credentials"),
+        ({"extra": {"role_arn": "arn:aws:iam::1:role/writer"}}, "role_arn"),
+        ({"extra": {"endpoint_url": "https://user:word@store"}}, "AWS_ENDPOINT_URL"),
+    ],
+)
+def test_what_not_every_client_follows_is_refused_by_name(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidParameterError, match=problem):
+        read(**fields)
+
+
+def test_a_connection_that_is_none_for_a_store_is_refused() -> None:
+    with pytest.raises(InvalidParameterError, match="of type 'spark'"):
+        read_store("lake", lambda _: Connection(conn_id="lake", conn_type="spark"))
+    with pytest.raises(MissingRequirementError, match="no Airflow connection 'lake'"):
+        read_store("lake", Mock(side_effect=AirflowNotFoundException))
+
+
+def test_no_secret_is_shown() -> None:
+    settings = read(**KEYS, extra={"aws_session_token": "for-an-hour"})
+    shown = f"{settings!r} {settings.for_spark({})}"
+    assert "of-the-connection" not in shown
+    assert "for-an-hour" not in shown
+
+
+def test_a_worker_with_the_connection_alone_tests_roots_and_sees_homes_and_tables(store: str) -> None:
+    hook = StreamPipelineHook("flights")
+    _, said = hook.test_connection()
+    assert f"{store}/homes can hold homes." in said, said
+    assert hook.files("orders").names("") == []
+    assert open_place(store).paths("homes") == open_place(store).paths("savepoints") == [], "the probes are gone"
+    assert open_table(f"{store}/tables/a").facts.version == 0
+    assert _newest_commit(f"{store}/tables/a") == f"{0:020}.json", "so an asset watcher sees what is new"
+
+
+def test_a_root_that_may_not_be_written_fails_the_test(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"home_root": "s3://nobodys/homes", "store_conn_id": "lake"}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHERS", json.dumps({"conn_type": "stream_pipeline", "extra": extra}))
+    well, said = StreamPipelineHook("others").test_connection()
+    assert not well
+    assert "s3://nobodys/homes: " in said
+
+
+def test_a_triggerer_finds_the_store_by_the_name_of_the_tasks_connection(store: str) -> None:
+    assert asyncio.run(use_store_from_afar("flights")).store_conn_id == "lake"
+    assert open_place(f"{store}/homes").names("") == []
+
+
+def test_a_trigger_opens_a_home_with_the_credentials_of_its_tasks_connection(store: str) -> None:
+    trigger = PipelineStateTrigger(
+        home=f"{store}/homes/orders",
+        conn_id="flights",
+        states=["running"],
+        deadline_at=time.time(),
+        timeout_s=0.0,
+        poll_interval_s=0.1,
+        max_poll_interval_s=0.1,
+        settle_s=0.0,
+    )
+    lake = json.loads(os.environ["AIRFLOW_CONN_LAKE"])
+    assert lake["password"] not in str(trigger.serialize())
+    asyncio.run(anext(aiter(trigger.run())))  # type: ignore[arg-type]
+    known = object_store_settings.store_of("savepoints").credentials
+    assert known is not None
+    assert known.access_key_id == lake["login"]
+
+
+def test_a_driver_has_the_store_in_its_environment_instead_of_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-the-worker")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://elsewhere.example.com")
+    settings, started = read(**KEYS, extra={"endpoint_url": "https://store.example.com"}), Mock()
+    start_local_driver(["driver"], output=tmp_path / "out", environment={}, store=settings, popen=started)
+    environment = started.call_args.kwargs["env"]
+    assert {name: environment[name] for name in VARIABLES if name in environment} == {
+        "AWS_ACCESS_KEY_ID": "AKIA1",
+        "AWS_SECRET_ACCESS_KEY": "of-the-connection",
+        "AWS_ENDPOINT_URL": "https://store.example.com",
+    }
+    assert "of-the-connection" not in str(started.call_args.args), "the command line is seen by all"

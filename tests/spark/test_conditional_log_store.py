@@ -1,0 +1,115 @@
+"""Spark's commits to tables in S3: of several writers of one version one succeeds, and one whose answer is lost has committed once."""
+
+import os
+from collections.abc import Callable
+from threading import Barrier, Thread
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
+from spark_jobs.protocol.errors import AlreadyExistsError, RejectedError
+from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
+from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names
+from spark_jobs.storage.table_uris import table_files
+from tests.support.lost_answers import lost_answers
+
+pytestmark = pytest.mark.spark
+
+SETTING = "spark.delta.logStore.s3.impl"
+Commit = Callable[[int, str], bool]
+
+
+@pytest.fixture
+def table(spark: SparkSession, store: str) -> str:
+    """The place of a table, with Spark's commits made conditional."""
+    uri = f"{store}/{uuid4()}"
+    make_commits_conditional(spark, uri)
+    return uri
+
+
+def committer(spark: SparkSession, uri: str, **settings: str) -> Commit:
+    """Returns a function by which Delta's log store commits a version; it returns whether it has succeeded."""
+    delta = DeltaJvm(spark)
+    log = delta.log(uri)
+    store, conf = log.store(), log.newDeltaHadoopConf()
+    for name, value in settings.items():
+        conf.set(name, value)
+
+    def commit(version: int, line: str) -> bool:
+        lines = delta.java("java.util.Collections").singletonList(line)
+        path = delta.java("org.apache.hadoop.fs.Path")(f"{uri}/{DELTA_LOG}/{commit_name(version)}")
+        try:
+            store.write(path, delta.convert.asScala(lines.iterator()), False, conf)
+        except Py4JJavaError as error:
+            if "java.nio.file.FileAlreadyExistsException" not in java_class_names(error.java_exception):
+                raise
+            return False
+        return True
+
+    return commit
+
+
+def read(uri: str, version: int) -> str:
+    return table_files(uri).read(f"{DELTA_LOG}/{commit_name(version)}").decode().strip()
+
+
+@pytest.mark.parametrize("rounds", [20, pytest.param(400, marks=pytest.mark.nightly)])
+def test_of_two_commits_of_one_version_one_succeeds(spark: SparkSession, table: str, rounds: int) -> None:
+    by_spark, files = committer(spark, table), table_files(table)
+    winners = set()
+
+    def by_us(version: int, line: str) -> bool:
+        try:
+            files.create(f"{DELTA_LOG}/{commit_name(version)}", f"{line}\n".encode())
+        except AlreadyExistsError:
+            return False
+        return True
+
+    for version in range(rounds):
+        begin, won = Barrier(2), dict[str, bool]()
+
+        def race(who: str, commit: Commit, version: int = version, begin: Barrier = begin, won: dict[str, bool] = won) -> None:
+            begin.wait()
+            won[who] = commit(version, who)
+
+        threads = [Thread(target=race, args=each) for each in (("Spark", by_spark), ("we", by_us))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        [winner] = [who for who, has_won in won.items() if has_won]
+        assert read(table, version) == winner
+        winners.add(winner)
+    assert by_spark(0, "late") is by_us(0, "late") is False
+    assert winners <= {"Spark", "we"}
+
+
+def test_a_commit_whose_answer_is_lost_has_succeeded_once(spark: SparkSession, table: str) -> None:
+    with lost_answers(os.environ["AWS_ENDPOINT_URL"]) as line:
+        away = {"fs.s3a.endpoint": line.url, "fs.s3.impl.disable.cache": "true"}
+        commit = committer(spark, table, **away)
+        line.ending = commit_name(0).encode()
+        assert commit(0, "mine"), "it recognises its own commit"
+        assert line.lost == 1
+        assert not committer(spark, table)(0, "another's")
+        line.ending = commit_name(0).encode()
+        assert not commit(0, "mine again"), "that of an earlier write is another's"
+    assert read(table, 0) == "mine"
+
+
+def test_another_log_store_is_refused(spark: SparkSession, table: str) -> None:
+    check_commits(spark, table)
+    assert table_files(table).paths() == [], "what was tried is gone"
+    context: Any = spark.sparkContext._jsc
+    conf = context.sc().conf()
+    chosen = str(conf.get(SETTING))
+    conf.set(SETTING, "io.delta.storage.S3SingleDriverLogStore")
+    try:
+        with pytest.raises(RejectedError, match="S3SingleDriverLogStore"):
+            make_commits_conditional(spark, table)
+    finally:
+        conf.set(SETTING, chosen)
