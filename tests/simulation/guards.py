@@ -359,5 +359,5 @@ GUARDS = [
     Guard("a checkpoint carries what a round has staged before it", _nothing_is_carried, _LONG_ROUNDS, _quiet, hint=0),
     Guard("what a checkpoint carries stays", _carried_files_go, _LONG_ROUNDS, _quiet, hint=0),
     Guard("what discarded checkpoints have named stays", _what_was_named_before_goes, _LONG_PUBLIC, _quiet, hint=5),
-    Guard("files in flight stay", _in_flight_files_go, replace(_LONG, unaligned=True, between=True), hint=2),
+    Guard("files in flight stay", _in_flight_files_go, replace(_LONG, unaligned=True, between=True), hint=5),
 ]
