@@ -33,6 +33,8 @@ AIRFLOW_TESTS = "tests/airflow/"
 RUNNING_AIRFLOW_TESTS = "tests/running_airflow/"
 SHARED = (AIRFLOW_TESTS, RUNNING_AIRFLOW_TESTS)
 """What each of these directories sets up is too dear to be set up twice."""
+APART = ("tests/simulation/",)
+"""These tests share nothing, and one of their files takes minutes."""
 DEAR_FIRST = (
     *(RUNNING_AIRFLOW_TESTS, AIRFLOW_TESTS, "tests/spark/test_table_features.py"),  # each a quarter of an hour for one process
     *("tests/system/", "tests/crash/", "tests/spark/"),
@@ -111,11 +113,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Which tests share a process, where there are several: those of a file, and all that need Airflow, which is dear to set up."""
+    """Which tests share a process, where there are several: those of a file, and all that need Airflow, which is dear to set up.
+
+    Those that share nothing are dealt one by one: they come near the end, where no process may be left with a whole file.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(APART):
+                return nodeid
             return next((shared for shared in SHARED if nodeid.startswith(shared)), None) or super()._split_scope(nodeid)
 
     config.option.loadscopereorder = False  # our order, not by the number of tests in a file

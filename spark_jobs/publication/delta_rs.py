@@ -60,7 +60,8 @@ _KINDS: dict[int, type[StorageError]] = {
     errno.EROFS: AccessDeniedError,
     errno.ENOENT: NotFoundError,
 }
-_ENGINE = f"airflow-provider-spark-jobs/{installed_version('airflow-provider-spark-jobs')}"
+ENGINE = f"airflow-provider-spark-jobs/{installed_version('airflow-provider-spark-jobs')}"
+"""What a commit of this runtime's own says that wrote it."""
 _APPEND_TRIES = 15
 _LOGS_KEPT = 256
 _CHECKPOINT_INTERVAL = 100
@@ -266,7 +267,7 @@ class OpenTable:
             "timestamp": advance["lastUpdated"],
             "operation": "WRITE",
             "operationParameters": {"mode": "Append", "partitionBy": json.dumps(list(self.facts.partition_by))},
-            "engineInfo": _ENGINE,
+            "engineInfo": ENGINE,
             "txnId": str(uuid4()),  # no two commits have the same bytes: a create that finds its own has succeeded
             "userMetadata": user_metadata,
         }

@@ -195,6 +195,7 @@ class Schedule:
         self.answers: dict[str, CheckpointResponse] = {}
         self._started = 0
         self._fresh = 0
+        self._public, self._public_at = False, (-1, -1)
         for sink in SINKS:
             self.site.tables.make(f"{WAREHOUSE}/{sink}")
         self.world.each_step.append(self.promises.check)
@@ -392,7 +393,14 @@ class Schedule:
             self.world.sleep(1.0)
 
     def _is_public(self) -> bool:
-        """Whether every row is public, by the incarnation of the highest attempt; by the policy of somebody else, whether it could be."""
+        """Whether every row is public; asked after each step, and found out again only when something was written."""
+        written = (self.site.disk.changes, self.site.input.rows)
+        if self._public_at != written:
+            self._public_at, self._public = written, self._look_whether_public()
+        return self._public
+
+    def _look_whether_public(self) -> bool:
+        """Whether it is, by the incarnation of the highest attempt; by the policy of somebody else, whether it could be."""
         newest = self.promises.manifests.get(max(self.promises.manifests, default=0))
         begun = self.promises.incarnations
         if self.site.input.rows < self.plan.rows or newest is None or newest.incarnation != begun[max(begun)]:

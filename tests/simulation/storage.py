@@ -39,16 +39,18 @@ class Disk:
         self.watcher = Watcher()
         self.late: list[LateCreate] = []
         self.landed = 0
+        self.changes = 0
+        """How often a file was written or removed."""
         self._root: Tree = {}
+        self._files: dict[str, bytes] = {}
+        """Those of the tree, by path without a leading slash."""
         self._volatile: dict[str, Host] = {}
         world.on_reboot.append(self._lose)
         world.each_step.append(self._land)
 
     def get(self, path: str) -> bytes | None:
         """A file's bytes, without a point."""
-        above, name = self._parent(path)
-        found = None if above is None else above.get(name)
-        return found if isinstance(found, bytes) else None
+        return self._files.get(path.strip("/"))
 
     def put(self, path: str, data: bytes) -> None:
         above = self._root
@@ -59,6 +61,8 @@ class Disk:
                 raise AssertionError(f"{path} is below a file")
             above = inner
         above[name] = data
+        self._files[path.strip("/")] = data
+        self.changes += 1
 
     def put_volatile(self, path: str, data: bytes) -> None:
         """What a host has written and not made durable."""
@@ -84,8 +88,17 @@ class Disk:
     def remove(self, path: str) -> None:
         """Removes a file, or what is left of a directory."""
         above, name = self._parent(path)
-        if above is not None and above.pop(name, None) is not None:
+        if above is not None and (found := above.pop(name, None)) is not None:
             self.synced(path)
+            self._forget(path.strip("/"), found)
+            self.changes += 1
+
+    def _forget(self, path: str, removed: Tree | bytes) -> None:
+        if isinstance(removed, bytes):
+            del self._files[path]
+        else:
+            for name, inner in removed.items():
+                self._forget(f"{path}/{name}", inner)
 
     def _parent(self, path: str) -> tuple[Tree | None, str]:
         above = self._root
