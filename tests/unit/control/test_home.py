@@ -164,7 +164,7 @@ class TestCache:
         """Its checkpoints would be published under the numbers of the home that it is a copy of."""
         copy = Elsewhere()
         copy.contents |= documents.contents
-        with pytest.raises(RejectedError, match="cannot be continued, or begun, as a home here"):
+        with pytest.raises(RejectedError, match="cannot be continued or begun as a home here"):
             claim_workspace(DividedHome(copy))
 
     def test_a_user_without_a_directory_for_caches_is_told_what_to_name(
@@ -387,12 +387,12 @@ class TestWhoseItIs:
         self.claimed(home)
         (tmp_path / "copy").mkdir()
         (tmp_path / "copy/pipeline.json").write_bytes(documents.contents["pipeline.json"])
-        with pytest.raises(RejectedError, match="cannot be continued, or begun, as a home here"):
+        with pytest.raises(RejectedError, match="cannot be continued or begun as a home here"):
             claim_workspace(open_home(str(tmp_path / "copy")))
         directory, store = LocalFiles(tmp_path / "home"), MemoryFiles()
         Channel(directory).claim(FLIGHTS, claim_workspace(directory))
         store.create("pipeline.json", directory.read("pipeline.json"))
-        with pytest.raises(RejectedError, match="cannot be continued, or begun, as a home here"):
+        with pytest.raises(RejectedError, match="cannot be continued or begun as a home here"):
             claim_workspace(DividedHome(store, LocalFiles(tmp_path / "new")))
         assert not (tmp_path / "new").exists()
 

@@ -42,7 +42,7 @@ def test_a_view_of_single_rows_gets_those_that_are_new(orders: Project) -> None:
         (view('spark.table("orders").join(spark.table("raw.rates"), "id")'), "reads something outside of the project"),
         (
             view('spark.table("orders").withWatermark("at", "1 hour")'),
-            "sets a watermark, and no row of a materialized view is late",
+            "sets a watermark, but no row of a materialized view is late",
         ),
         (
             view('spark.table("orders").select(*spark.table("orders").columns)'),
