@@ -1,7 +1,7 @@
-"""Tables in stores: what a start needs there, and what it refuses before anything is staged.
+"""Tables in stores: their requirements, and the refusals before anything is staged.
 
-Spark only writes data files into a store. Every commit of a table there is a create of the log's next version by this runtime, of which
-the store lets one succeed. Spark's own commits on S3 are no compare-and-swap: a commit of somebody else would be replaced without a word.
+Spark only writes data files into a store. Every commit of a table there is made by this runtime: it creates the log's next version, and the
+store accepts only one such create. Spark's own commits on S3 have no compare-and-swap, and would silently replace other writers' commits.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ def check_stores(spark: SparkSession, home: Files, sinks: Mapping[SinkName, Sink
 
     Raises:
         MissingRequirementError: Spark has no client of a store.
-        UnsupportedTableError: Only Spark could publish into a table, and could do so on a shared disk alone; or one would be in HDFS.
+        UnsupportedTableError: Only Spark could publish into a table, which is only possible on a shared disk; or a table would be in HDFS.
     """
     channels = uri_of(home.below(CHANNELS))
     uris = [channels, *(place.uri for place in places.values())]
@@ -48,12 +48,12 @@ def check_stores(spark: SparkSession, home: Files, sinks: Mapping[SinkName, Sink
 
 
 def refuse_spark(sink: Sink, uri: str, channels: str) -> None:
-    """Refuses a sink that only Spark could publish, where its commits are not exclusive.
+    """Refuses a sink that only Spark could publish, in a place where its commits are not exclusive.
 
     Args:
         sink: The sink.
-        uri: Its table.
-        channels: Where the rows wait that do not go into the table's directory as they are.
+        uri: URI of its table.
+        channels: URI of the directory for rows that are not staged in the table's directory.
 
     Raises:
         UnsupportedTableError: Its table, or the home, is in a store.
@@ -65,8 +65,8 @@ def refuse_spark(sink: Sink, uri: str, channels: str) -> None:
     else:
         return
     raise UnsupportedTableError(
-        f"Sink '{sink.name}' with mode=\"{sink.mode.value}\" is published by Spark, and {where}.",
-        exists="Spark's commits are exclusive on a shared disk alone: in a store one could replace a commit of somebody else.",
+        f"Sink '{sink.name}' with mode=\"{sink.mode.value}\" is published by Spark, but {where}.",
+        exists="Spark's commits are only exclusive on a shared disk. In a store they could replace commits of other writers.",
         safe="Nothing was staged.",
         remedy='Give the sink a table on a disk, and the pipeline a home in a directory or with a workspace. Or declare mode="append" or '
         '"complete", without cluster_by and for a table that delta-rs can write.',
@@ -76,10 +76,10 @@ def refuse_spark(sink: Sink, uri: str, channels: str) -> None:
 
 
 def check_clients(spark: SparkSession, urls: Iterable[str]) -> None:
-    """Refuses stores that Spark has no client of.
+    """Refuses stores for which Spark has no client.
 
     Raises:
-        MissingRequirementError: Names the package that has it.
+        MissingRequirementError: The client is missing. The error names its package.
     """
     if any(urlsplit(url).scheme == "s3" for url in urls) and not has_class(spark, S3_FILE_SYSTEM):
         package = f"org.apache.hadoop:hadoop-aws:{hadoop_version(spark)}"
@@ -92,11 +92,11 @@ def check_clients(spark: SparkSession, urls: Iterable[str]) -> None:
 
 
 def check_conditional_writes(places: Mapping[SinkName, TablePlace]) -> None:
-    """Refuses stores that let a second create of one name pass. Leaves nothing behind.
+    """Refuses stores that accept a second create of one name. Leaves nothing behind.
 
     Raises:
-        MissingRequirementError: A store does.
-        StorageError: It does not answer, or we may not write there.
+        MissingRequirementError: A store accepts it.
+        StorageError: A store does not answer, or we may not write there.
     """
     for place in places.values():
         if is_in_store(place.uri):
@@ -106,6 +106,6 @@ def check_conditional_writes(places: Mapping[SinkName, TablePlace]) -> None:
 def _needs_spark(sink: Sink, place: TablePlace) -> bool:
     if sink.merge is not None or sink.design.cluster_by:
         return True
-    with suppress(NotFoundError, UnsupportedTableError):  # the plan of the table says what it has that nobody can commit with
+    with suppress(NotFoundError, UnsupportedTableError):  # the plan of the table reports unsupported features
         return check_publishable(place.uri, sink.mode)[1] is Publisher.SPARK
     return False

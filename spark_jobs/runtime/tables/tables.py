@@ -1,4 +1,4 @@
-"""The Delta tables that stages stage into: made where they are missing, checked where they exist, before anything is staged."""
+"""The Delta tables that stages stage into. Missing tables are created and existing ones are checked before anything is staged."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -52,45 +52,45 @@ _SAFE = "Nothing was written."
 
 @dataclass(frozen=True)
 class StagingTable:
-    """A Delta table as it is before a round's first batch."""
+    """A Delta table before a round's first batch."""
 
     uri: str
-    """The percent-encoded URI that Delta's actions are resolved against."""
+    """The percent-encoded URI that the paths in Delta's actions are relative to."""
     schema: StructType
     metadata: dict[str, Any]
     protocol: dict[str, Any]
 
     @property
     def path(self) -> str:
-        """The directory as Spark calls it."""
+        """Returns Spark's name for the directory."""
         return spark_path(self.uri)
 
     @property
     def configuration(self) -> Mapping[str, str]:
-        """The table's properties."""
+        """Returns the table's properties."""
         found: dict[str, str] = self.metadata["configuration"]
         return found
 
 
 @dataclass(frozen=True)
 class PlannedTable:
-    """What a start makes of a table."""
+    """The plan of a start for a table."""
 
     table: StagingTable | None
-    """The table as it is; None: it is made."""
+    """The present table. None: it will be created."""
     grown: Growth
     """The columns and types that it gets."""
 
 
 def plan_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> PlannedTable:
-    """Decides what becomes of a table for the rows of a stage; writes nothing.
+    """Plans the changes of a table for the rows of a stage. Writes nothing.
 
     Args:
         session: The stage's session.
-        place: Where the table is.
-        frame: What will be staged for it.
-        design: How it is made and what it must be.
-        name: The sink's or stage's name, for errors.
+        place: Place of the table.
+        frame: Frame that will be staged for it.
+        design: Design that it is created by and must fulfil.
+        name: Name of the sink or stage, for errors.
 
     Raises:
         UnsupportedTableError: The frame's rows do not fit the table, or the table is not as designed.
@@ -106,7 +106,7 @@ def plan_table(session: SparkSession, place: TablePlace, frame: DataFrame, desig
 
 
 def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> StagingTable:
-    """The table, made with the frame's columns if it is missing, widened by them if the design says so; idempotent.
+    """Returns the table. Creates it with the frame's columns if it is missing, and widens it if the design allows. Idempotent.
 
     The arguments and errors are those of :func:`plan_table`.
     """
@@ -124,13 +124,13 @@ def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, de
 
 
 def read_table(session: SparkSession, uri: str) -> StagingTable:
-    """The table at ``uri``, which exists."""
+    """Returns the existing table at ``uri``."""
     _, metadata, protocol = DeltaJvm(session).snapshot(spark_path(uri))
     return StagingTable(uri, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol)
 
 
 def find_table(session: SparkSession, uri: str) -> StagingTable | None:
-    """The table at ``uri``; None if there is none."""
+    """Returns the table at ``uri``, or None if there is none."""
     return read_table(session, uri) if DeltaJvm(session).snapshot(spark_path(uri))[0] >= 0 else None
 
 
@@ -140,7 +140,7 @@ def _check_arranged(frame: DataFrame, design: TableDesign, name: str) -> None:
             raise UnsupportedTableError(
                 f"Sink '{name}' {what} {', '.join(missing)}, which its stage does not return.",
                 exists=f"The stage returns {', '.join(frame.columns)}.",
-                safe="No table was made.",
+                safe="No table was created.",
                 remedy=f"Correct {option}, or return the column.",
                 sink=name,
                 missing=missing,
@@ -154,25 +154,25 @@ def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: 
             return _build(session, place.name, spark_path(place.uri), frame, design, name)
         if foreign := _foreign_files(place):
             raise UnsupportedTableError(
-                f"The table of sink '{name}' cannot be made at {place.uri}: there are other files, such as {foreign[0]}.",
+                f"The table of sink '{name}' cannot be created at {place.uri}: there are other files, such as {foreign[0]}.",
                 safe=_SAFE,
-                remedy="Give the sink an empty place, or one that is not there yet.",
+                remedy="Give the sink an empty or a new place.",
                 sink=name,
                 table=place.uri,
                 found=foreign[:20],
             )
-        # Spark's commit in a store is no compare-and-swap, and Delta makes no table in a directory that has files.
+        # Spark's commit in a store has no compare-and-swap, and Delta creates no table in a directory with files.
         with TemporaryDirectory(prefix="new-table-") as directory:
             _build(session, None, directory, frame, design, name)
             first = f"{DELTA_LOG}/{commit_name(0)}"
-            with suppress(AlreadyExistsError):  # another start has made the table: what is there is looked at
+            with suppress(AlreadyExistsError):  # another start has created the table, which is checked next
                 table_files(place.uri).create(first, (Path(directory) / first).read_bytes())
 
 
 def _build(session: SparkSession, named: str | None, path: str, frame: DataFrame, design: TableDesign, name: str) -> None:
     builder = DeltaTable.createIfNotExists(session).addColumns(nullable(frame.schema))
     builder = builder.tableName(named or delta_at(path))
-    if not named:  # by itself it takes no backtick
+    if not named:  # this name must not be in backticks
         builder = builder.location(path)
     if design.partition_by:
         builder = builder.partitionedBy(*design.partition_by)
@@ -186,7 +186,7 @@ def _build(session: SparkSession, named: str | None, path: str, frame: DataFrame
         builder.execute()
     except AnalysisException as error:
         raise UnsupportedTableError(
-            f"The table of sink '{name}' cannot be made: {str(error).splitlines()[0]}",
+            f"The table of sink '{name}' cannot be created: {str(error).splitlines()[0]}",
             safe=_SAFE,
             remedy="Correct the sink's cluster_by or table_properties, or the stage's columns.",
             sink=name,
@@ -194,12 +194,12 @@ def _build(session: SparkSession, named: str | None, path: str, frame: DataFrame
 
 
 def _has_staged_alone(place: TablePlace) -> bool:
-    """Whether a savepoint has brought staged rows to where the table is to be, and nothing else is there."""
+    """Returns True if the table's place only has staged rows that a savepoint has brought."""
     return bool(place.staged_prefix) and bool(_visible_files(place)) and not _foreign_files(place)
 
 
 def _foreign_files(place: TablePlace) -> list[str]:
-    """Returns the files at the place of a new table that are no staged rows."""
+    """Returns the files at the place of a new table that are not staged rows."""
     prefix = place.staged_prefix
     return [path for path in _visible_files(place) if not (prefix and path.rpartition("/")[2].startswith(prefix))]
 
@@ -207,21 +207,21 @@ def _foreign_files(place: TablePlace) -> list[str]:
 def _visible_files(place: TablePlace) -> list[str]:
     files = table_files(place.uri)
     visible = [path for path in files.paths() if not any(part.startswith(".") for part in path.split("/"))]
-    return [path for path in visible if files.size_bytes(path) is not None]  # no directory that is empty
+    return [path for path in visible if files.size_bytes(path) is not None]  # without empty directories
 
 
 def _growth(table: StagingTable, frame: DataFrame, design: TableDesign) -> Growth:
-    """What is added to the table before anything is staged; nothing, unless the design says so."""
+    """Returns the changes of the table before anything is staged: none unless the design allows them."""
     if design.evolution is not SchemaEvolution.ADD_COLUMNS:
         return Growth(table.schema)
     allowed = design.widens or table.configuration.get(_TYPE_WIDENING, "false").lower() == "true"
-    # Delta widens no column that decides where a file lies
+    # Delta does not widen partition columns
     partitions = {column.lower() for column in table.metadata["partitionColumns"]}
     return growth(table.schema, frame.schema, widen=lambda path: allowed and path[0].lower() not in partitions)
 
 
 def _grow(session: SparkSession, table: StagingTable, grown: Growth, name: str) -> None:
-    """Alters the table. A start that dies between two statements finds out what is still lacking, and goes on."""
+    """Alters the table. A start that dies between two statements is followed by one that finds the missing changes and goes on."""
     statements = []
     if grown.added:
         statements.append(f"ADD COLUMNS ({', '.join(f'{_path(path)} {_ddl(kind)}' for path, kind in grown.added.items())})")
@@ -230,7 +230,7 @@ def _grow(session: SparkSession, table: StagingTable, grown: Growth, name: str) 
     statements += [f"ALTER COLUMN {_path(path)} TYPE {_ddl(kind)}" for path, kind in grown.widened.items()]
     if not is_in_store(table.uri):
         return _alter(session, table, table.path, statements, grown, name)
-    # Spark's commit in a store is no compare-and-swap: it alters a copy without rows, and what comes of that is committed by us.
+    # Spark's commit in a store has no compare-and-swap: Spark alters a copy without rows, and we commit the result.
     with scratch_table(table.uri, table.metadata, table.protocol, ()) as copy:
         _alter(session, table, str(copy), statements, grown, name)
         _, metadata, protocol = DeltaJvm(session).snapshot(str(copy))
@@ -245,11 +245,11 @@ def _alter(session: SparkSession, table: StagingTable, path: str, statements: Se
                 session.sql(f"ALTER TABLE {delta_at(path)} {statement}")
         except AnalysisException as error:
             raise UnsupportedTableError(
-                f"Table {table.path} cannot have {', '.join(grown.names)} as the stage of sink '{name}' returns them: "
+                f"Table {table.path} cannot get {', '.join(grown.names)} as the stage of sink '{name}' returns them: "
                 f"{str(error).splitlines()[0]}",
                 exists=f"The statement was ALTER TABLE … {statement}.",
                 safe="Nothing was staged.",
-                remedy="Rename a column that the table cannot have; cast one that it cannot widen to the table's type (CAST).",
+                remedy="Rename a column that the table cannot have. Cast one that it cannot widen to the table's type (CAST).",
                 sink=name,
                 table=table.uri,
             ) from error
@@ -260,12 +260,12 @@ def _path(path: FieldPath) -> str:
 
 
 def _ddl(kind: DataType) -> str:
-    """A type as SQL writes it: names of fields are quoted where they must be."""
+    """Returns a type in SQL. Names of fields are quoted if necessary."""
     return StructType([StructField("c", kind)]).toDDL().removeprefix("c ")
 
 
 def _check_design(session: SparkSession, table: StagingTable, design: TableDesign, name: str) -> None:
-    """Refuses a table that exists and is not as its sink declares it."""
+    """Refuses an existing table that differs from its sink's declaration."""
     arranged = {"partition_by": list(table.metadata["partitionColumns"])}
     if design.cluster_by:
         detail: Any = session.sql(f"DESCRIBE DETAIL {delta_at(table.path)}").first()
@@ -295,9 +295,9 @@ def _not_as_designed(
     table: StagingTable, name: str, declared: str, actual: str, expected: object, found: object, remedy: str
 ) -> UnsupportedTableError:
     return UnsupportedTableError(
-        f"Sink '{name}' is declared with {declared}, and table {table.path} {actual}.",
+        f"Sink '{name}' is declared with {declared}, but table {table.path} {actual}.",
         safe=_SAFE,
-        remedy=f"Declare what the table is, or leave it out; {remedy}",
+        remedy=f"Declare the table's own value, or leave it out; {remedy}",
         sink=name,
         table=table.uri,
         expected=expected,

@@ -62,7 +62,7 @@ def test_what_spark_would_have_to_commit_to_a_store_is_refused(
 ) -> None:
     home = LocalFiles(tmp_path)
     with pytest.raises(
-        UnsupportedTableError, match="Sink 'hourly' .* is published by Spark, and its table is in a store"
+        UnsupportedTableError, match="Sink 'hourly' .* is published by Spark, but its table is in a store"
     ) as refused:
         check("s3://lake/hourly", home, sink(**options), monkeypatch)
     assert refused.value.remedy
