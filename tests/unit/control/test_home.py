@@ -346,9 +346,9 @@ class TestWhoseItIs:
         (tmp_path / "workspace").rename(tmp_path / "on another host")
         for again in (home, DividedHome(documents)):
             assert not again.sees_workspace
-            with pytest.raises(StorageError, match="is not there on"):
+            with pytest.raises(StorageError, match="does not exist on"):
                 self.claimed(again)
-            with pytest.raises(StorageError, match="is not there on"):
+            with pytest.raises(StorageError, match="does not exist on"):
                 check_workspace(again)
         assert not (tmp_path / "workspace").exists()
 
@@ -359,7 +359,7 @@ class TestWhoseItIs:
         self.claimed(DividedHome(documents, LocalFiles(tmp_path / "workspace")))
         (tmp_path / "workspace").rename(tmp_path / "of the second host")
         (tmp_path / "of the first host").rename(tmp_path / "workspace")
-        with pytest.raises(StorageError, match="is not there on"):
+        with pytest.raises(StorageError, match="does not exist on"):
             self.claimed(DividedHome(documents))
 
     def test_a_first_start_that_died_on_the_way_is_begun_again(self, home: DividedHome, documents: MemoryFiles) -> None:

@@ -63,7 +63,7 @@ def test_a_stream_of_a_view_is_refused(orders: Project) -> None:
     orders.write(
         "views.py", view('spark.table("orders")') + '@dp.table\ndef more():\n    return spark.readStream.table("totals")\n'
     )
-    orders.refused("reads the materialized view 'totals' as a stream, and its rows change")
+    orders.refused("reads the materialized view 'totals' as a stream, but its rows change")
 
 
 def test_a_view_of_groups_of_another_view_is_refused(orders: Project) -> None:

@@ -254,7 +254,7 @@ def test_what_is_forgotten_is_told_first_and_asking_for_it_is_an_error(tmp_path:
     assert [batch.batch for batch in told] == [0, 1, 2, 3]
     assert log.oldest() == 4
     assert [batch.batch for batch in everything(log, after=3)] == [4, 5, 6, 7, 8]
-    with pytest.raises(CorruptDocumentError, match="forgotten the batches before 4, and batch 3"):
+    with pytest.raises(CorruptDocumentError, match="does not have the batches before 4 any more, but batch 3"):
         log.between(BatchId(2), BatchId(8))
     with pytest.raises(CorruptDocumentError):
         log.read(BatchId(0))
