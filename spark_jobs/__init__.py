@@ -1,4 +1,4 @@
-"""Flink's checkpoint semantics for Spark Structured Streaming and Delta Lake: the one public door."""
+"""Flink's checkpoint semantics for Spark Structured Streaming and Delta Lake: the public API."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,7 @@ _LAZY = {
     "consistent_versions": "spark_jobs.publication.evidence",
     "read_staged": "spark_jobs.runtime.staged.staged_rows",
 }
-"""What is imported when it is first asked for: declaring a pipeline needs neither Spark nor delta-rs."""
+"""The modules that are imported on first use. Declaring a pipeline needs neither Spark nor delta-rs."""
 
 
 def __getattr__(name: str) -> Any:

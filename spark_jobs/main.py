@@ -1,4 +1,4 @@
-"""What ``spark-submit`` runs: ``spark-submit … main.py ENTRY --home URL …`` is ``spark-jobs run`` in the Spark that was submitted."""
+"""The script for ``spark-submit``: ``spark-submit … main.py ENTRY --home URL …`` is ``spark-jobs run`` in the submitted Spark."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Runs a pipeline in the Spark that ``spark-submit`` has started; exits as ``spark-jobs run`` does."""
+    """Runs a pipeline in the Spark that ``spark-submit`` has started. Exits like ``spark-jobs run``."""
     _import_as_installed()
     import typer
 
@@ -21,9 +21,9 @@ def main() -> None:
 
 
 def _import_as_installed() -> None:
-    """A script's own folder comes first in the path. Inside our package, modules would be found bare there.
+    """Removes the script's own folder from the import path. In our package, modules would be importable without its name.
 
-    The package is the one of the Python that runs this file; the file may belong to another one, or be a copy that a cluster has made.
+    The package is the one of the Python that runs this file. The file may belong to another one, or be a copy that a cluster has made.
     """
     package = Path(__file__).resolve().parent
     if Path(sys.path[0]).resolve() != package or not (package / "__init__.py").exists():

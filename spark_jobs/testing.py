@@ -1,4 +1,4 @@
-"""The test harness for pipelines: rows in, rows out, through the same driver as a real run."""
+"""The test harness for pipelines: rows in, rows out, with the same driver as a real run."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -19,25 +19,24 @@ def run_pipeline(
     params: Mapping[str, Any] | BaseModel = NO_SETTINGS,
     spark: Any = None,
 ) -> dict[str, list[Any]]:
-    """What a pipeline makes of some rows, when it is run to its end and drained.
+    """Runs a pipeline on some rows to its end, drains it, and returns the rows of its sinks.
 
-    ``run_pipeline(pipeline, {"departures": rows})["hourly"]`` is what the sink ``hourly`` would get. The pipeline's own tables
-    are neither read nor written: home and tables are in a temporary directory that is gone afterwards.
+    ``run_pipeline(pipeline, {"departures": rows})["hourly"]`` are the rows of the sink ``hourly``. The pipeline's own tables are neither
+    read nor written: home and tables are in a temporary directory that is deleted afterwards.
 
     Args:
-        pipeline: The pipeline; it stays as it is.
-        inputs: Per source and static input its rows: what ``spark.createDataFrame`` takes (a list of dictionaries or
-            ``Row``s, a pandas frame), or a batch frame; without rows: a frame with their schema. Inputs that are not named are
-            read as declared.
+        pipeline: The pipeline. It is not changed.
+        inputs: Rows by source and static input: everything that ``spark.createDataFrame`` accepts (a list of dictionaries or ``Row``s,
+            a pandas frame), or a batch frame. To give no rows, pass an empty frame with the schema. Other inputs are read as declared.
         params: As for :meth:`spark_jobs.Pipeline.bind`.
-        spark: A session with Delta; by default the active one, else a local one with two cores is started and left running.
+        spark: A session with Delta. By default the active one; otherwise a local one with two cores is started and left running.
 
     Returns:
-        By sink the rows as ``pyspark.sql.Row``, in no order.
+        The rows by sink as ``pyspark.sql.Row``, in no order.
 
     Raises:
-        RejectedError: The pipeline does not allow it, or an input is not one of its own.
-        StreamPipelineError: It did not get to its end.
+        RejectedError: The pipeline is refused, or an input is not one of its own.
+        StreamPipelineError: The run did not reach its end.
     """
     session = spark if spark is not None else _session()
     with tempfile.TemporaryDirectory(prefix="run-pipeline-") as directory:

@@ -1,9 +1,9 @@
-"""Finds what a checkpoint names of those before it, so that their manifests can be discarded.
+"""Finds the earlier files that a checkpoint names, so that the earlier manifests can be discarded.
 
-A checkpoint *carries* the files of each sink whose rows become public by round. It also names the other files that earlier checkpoints
-have named, as long as a private log remembers their batches. These names tell staged files that are public from files that are left over.
+A checkpoint *carries* the files of each sink whose rows become public by round. It also names the other files of earlier checkpoints while
+a private log has their batches. These names distinguish public staged files from leftovers.
 
-The files of actions stay where they were written; they go when no manifest names them any more.
+The files of actions stay in their place. They are deleted when no manifest names them any more.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,25 +16,25 @@ from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName
 from spark_jobs.protocol.table_shape import distinct
 
 CARRIED_MAX = 64
-"""A sink cut carries at most so many files of actions of one round, and names as many others. The oldest are merged into one."""
+"""Maximum number of files of actions of one round that a sink cut carries, and of others that it names. The oldest are merged."""
 _FIRST_BATCH = BatchId(0)
 
 
 def carried(
     store: CheckpointStore, number: CheckpointId, parent: Manifest | None, sink: SinkName, known: CheckpointId | None
 ) -> Sequence[CarriedActions]:
-    """Returns what the checkpoints before one have added to a sink and is not public, oldest first.
+    """Returns the unpublished files of earlier checkpoints for a sink, oldest first.
 
     Args:
-        store: The home's checkpoints. A merged file is written there, durably.
-        number: The number that the checkpoint will have.
-        parent: The checkpoint that it continues.
+        store: Checkpoints of the home. A merged file is written there durably.
+        number: Number of the new checkpoint.
+        parent: Checkpoint that it continues.
         sink: The sink.
-        known: The checkpoint that the sink's table has reached.
+        known: Checkpoint that the sink's table has reached.
 
     Raises:
         CorruptDocumentError: A manifest or a file of actions cannot be used.
-        NotFoundError: One is gone.
+        NotFoundError: A manifest or a file of actions is missing.
     """
     if parent is None or sink not in parent.sinks:
         return parent.brought.get(sink, ()) if parent else ()
@@ -43,7 +43,7 @@ def carried(
         found = [
             each.model_copy(update={"staged_for": before.staged_for}) for each in (*before.carried, _as_carried(parent, before))
         ]
-    else:  # the manifests of its unpublished checkpoints are kept, and carry nothing
+    else:  # the manifests of its unpublished checkpoints are kept, so nothing is carried
         found = [_as_carried(each, each.sinks[sink]) for each in store.chain(parent.checkpoint, known) if sink in each.sinks]
     found = [each for each in found if each.last > (known or 0) and (each.actions.files or each.replace)]
     # The last checkpoint of an earlier round may be published by itself, so its files are not merged with those of others.
@@ -60,21 +60,21 @@ def named_before(
     before: Sequence[CarriedActions],
     reached: CheckpointId | None = None,
 ) -> Sequence[CarriedActions]:
-    """Returns what earlier checkpoints have named and this one does not carry, of batches that a private log remembers; oldest first.
+    """Returns the other files of earlier checkpoints, of batches that a private log still has, oldest first.
 
-    The parent names all of it, even if an attempt has gone back to an older checkpoint and its log begins earlier than the parent's
-    channel: no log forgets what the channel of a kept checkpoint begins with.
+    The parent names all of them, even if an attempt has gone back to an older checkpoint and its log begins earlier than the parent's
+    channel: no log deletes the beginning of the channel of a kept checkpoint.
 
-    A file of actions that is damaged or gone is named like any other, and is not merged.
+    A damaged or missing file of actions is named like any other, and is not merged.
 
     Args:
-        store: The home's checkpoints. A merged file is written there, durably.
-        number: The number that the checkpoint will have.
-        parent: The checkpoint that it continues.
+        store: Checkpoints of the home. A merged file is written there durably.
+        number: Number of the new checkpoint.
+        parent: Checkpoint that it continues.
         sink: The sink.
-        oldest: The first batch that the private log of the sink's stage has not forgotten.
-        before: What the checkpoint carries.
-        reached: Where no checkpoint after this one becomes public any more, because its rows are replaced; else None.
+        oldest: First batch in the private log of the sink's stage.
+        before: Files that the checkpoint carries.
+        reached: Last checkpoint that can be public, if the rows of later ones are replaced; otherwise None.
     """
     named = (each for each in (names_of(parent, sink) if parent else ()) if each.batch >= oldest and not covers(before, each))
     wanted = sorted((each for each in named if reached is None or each.last <= reached), key=lambda each: each.first)
@@ -83,7 +83,7 @@ def named_before(
 
 
 def names_of(manifest: Manifest, sink: SinkName) -> list[CarriedActions]:
-    """Returns every file of actions that a checkpoint names for a sink, if files are in it: those before it, and its own."""
+    """Returns all non-empty files of actions that a checkpoint names for a sink: the earlier ones and its own."""
     if sink not in manifest.sinks:
         return []
     cut = manifest.sinks[sink]
@@ -91,7 +91,7 @@ def names_of(manifest: Manifest, sink: SinkName) -> list[CarriedActions]:
 
 
 def covers(found: Iterable[CarriedActions], each: CarriedActions) -> bool:
-    """Returns whether one of the files of actions has what the checkpoints of another have added."""
+    """Returns True if one of the files of actions contains the checkpoints of another."""
     return any(other.first <= each.first and each.last <= other.last for other in found)
 
 

@@ -1,4 +1,4 @@
-"""Finds what there is of a request whose checkpoint is complete, and whose driver was gone before it was answered."""
+"""Finds the results of a request whose checkpoint is complete, but whose driver was gone before it answered."""
 
 from typing import NamedTuple
 
@@ -17,11 +17,11 @@ class CutShort(NamedTuple):
 
     checkpoint: CheckpointId
     savepoint: str | None
-    """URL of its savepoint; None where it is not whole, or none was asked for."""
+    """URL of its savepoint; None if it is incomplete or was not requested."""
 
 
 def cut_short(home: Files, request: RequestId) -> CutShort | None:
-    """Returns what there is of a request that is not answered; None if its checkpoint is not complete. Writes nothing.
+    """Returns the results of an unanswered request, or None if its checkpoint is not complete. Writes nothing.
 
     Raises:
         StorageError: The home does not answer.
@@ -33,12 +33,12 @@ def cut_short(home: Files, request: RequestId) -> CutShort | None:
 
 
 def incomplete(failed: str, request: RequestId, found: CutShort, remedy: str) -> IncompleteError:
-    """Returns the error for a request whose checkpoint is complete and whose answer is open. It says where the savepoint is."""
-    made = f"Checkpoint {found.checkpoint} is complete: it is the one that was asked for"
+    """Returns the error for a request whose checkpoint is complete, but whose answer is open. The error names the savepoint."""
+    made = f"Checkpoint {found.checkpoint} is complete: it is the requested one"
     if found.savepoint is not None:
         made += f". So is its savepoint: {found.savepoint}"
     elif not request.startswith(Wanted.CHECKPOINT.value):
-        made += "; its savepoint is not whole yet"
+        made += "; its savepoint is not complete yet"
     return IncompleteError(
         failed,
         exists=f"{made}.",
@@ -51,7 +51,7 @@ def incomplete(failed: str, request: RequestId, found: CutShort, remedy: str) ->
 
 
 def _whole(home: Files, request: RequestId, checkpoint: CheckpointId) -> str | None:
-    """Returns where a request's savepoint is; None also if it cannot be looked at, so that the rest can be told."""
+    """Returns the URL of a request's complete savepoint, or None, also if it cannot be read."""
     try:
         place = savepoint_place(home, read_document(home, request_path(request), CheckpointRequest))
         found = read_document(place, SAVEPOINT, Savepoint)

@@ -1,4 +1,4 @@
-"""Files that a document names, and how they are compared with what it says of them."""
+"""Files that a document names, and their comparison with its record."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from spark_jobs.storage.checksums import fits_checksum
 from spark_jobs.storage.files import Digest, Files
 
 DIGEST_TAG = "sha256"
-"""The tag of a Delta ``add`` action that holds the SHA-256 of its file, as it was when the file was staged."""
+"""The tag of a Delta ``add`` action with the SHA-256 of its file when it was staged."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class NamedFile:
 
     source: Files
     path: str
-    """Below ``source``."""
+    """The path below ``source``."""
     size_bytes: int | None = None
     """The size in the document; None where it has none."""
     sha256: str | None = None
@@ -34,16 +34,16 @@ class NamedFile:
         return f"{self.source.url}/{self.path}"
 
     def is_right(self, found: Digest) -> bool:
-        """Returns whether these are the bytes of the file, as far as the document tells."""
+        """Returns True if the digest matches the document's record of the file."""
         return found == (found.size_bytes if self.size_bytes is None else self.size_bytes, self.sha256 or found.sha256)
 
     def damage(self, found: Digest | None) -> CorruptDocumentError | None:
-        """Returns what is wrong with the file; None if it is as the document says.
+        """Returns the error for a file that differs from the document, or None.
 
-        Where the document has no hash, the file is compared with the checksum that Hadoop keeps beside it, if it does.
+        If the document has no hash, the file is compared with its Hadoop checksum, if there is one.
 
         Args:
-            found: The digest of the file; None if it is gone.
+            found: Digest of the file; None if it is missing.
 
         Raises:
             StorageError: The file cannot be read.
@@ -58,7 +58,7 @@ class NamedFile:
         return None
 
     def look(self) -> CorruptDocumentError | None:
-        """Reads the file, whatever its size, and returns what is wrong with it; None if nothing is.
+        """Reads the file, of any size, and returns the error for it, or None.
 
         Raises:
             StorageError: The file cannot be read.
@@ -74,15 +74,15 @@ class NamedFiles:
     """All files that some documents name."""
 
     checkpoints: list[CheckpointId]
-    """The documents' checkpoints, ascending."""
+    """The checkpoints of the documents, ascending."""
     files: list[NamedFile]
-    """Each once."""
+    """The files, each once."""
     damage: list[CorruptDocumentError] = field(default_factory=list)
-    """Damaged documents: the files that they name are not in ``files``."""
+    """Damaged documents. The files that they name are not in ``files``."""
 
     @property
     def size_bytes(self) -> int:
-        """The size of what there is to read, as far as it is recorded."""
+        """Returns the number of bytes to read, as far as sizes are recorded."""
         return sum(file.size_bytes or 0 for file in self.files)
 
     def verify(self, progress: Callable[[int], object] = lambda size_bytes: None) -> list[CorruptDocumentError]:
@@ -92,7 +92,7 @@ class NamedFiles:
             progress: Called with the size of each file once it was read, from several threads.
 
         Returns:
-            What is wrong, each with the file's URL as its ``path``; empty if nothing is.
+            The errors, each with the file's URL as its ``path``.
 
         Raises:
             StorageError: A file cannot be read.
@@ -107,15 +107,15 @@ class NamedFiles:
 
 
 def with_digest(add: Mapping[str, Any], digest: Digest) -> dict[str, Any]:
-    """Returns an ``add`` action that says what the bytes of its file are."""
+    """Returns an ``add`` action with the hash of its file."""
     return dict(add) | {"tags": (add.get("tags") or {}) | {DIGEST_TAG: digest.sha256}}
 
 
 def make_durable(directory: Files, adds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Makes staged files durable that are about to be named, which Spark leaves to the operating system.
+    """Makes staged files durable before they are named, which Spark leaves to the operating system.
 
     Args:
-        directory: Where the files are.
+        directory: Directory of the files.
         adds: Their Delta ``add`` actions.
 
     Returns:
@@ -128,7 +128,7 @@ def make_durable(directory: Files, adds: Sequence[Mapping[str, Any]]) -> list[di
 
 
 def state_file(home: Files, file: StateFile) -> NamedFile:
-    """Returns a file of a stage's state, as a home or a savepoint has it."""
+    """Returns a file of a stage's state in a home or a savepoint."""
     return NamedFile(home, file.stored, file.size_bytes, file.sha256)
 
 
@@ -136,19 +136,19 @@ def staged_file(directory: Files, add: Mapping[str, Any], path: str) -> NamedFil
     """Returns the file of an ``add`` action.
 
     Args:
-        directory: Where it is.
+        directory: Directory of the file.
         add: The action.
-        path: Below ``directory``.
+        path: Path below ``directory``.
     """
     return NamedFile(directory, path, int(add["size"]), (add.get("tags") or {}).get(DIGEST_TAG))
 
 
 def altered(root: str, path: str, expected: object, found: object) -> CorruptDocumentError:
-    """Returns the error for a file that is not the one that a document names; ``found`` is None if the file is gone."""
-    what = "is gone" if found is None else f"was altered: expected {expected}, found {found}"
+    """Returns the error for a file that differs from its document. ``found`` is None if the file is missing."""
+    what = "is missing" if found is None else f"was altered: expected {expected}, found {found}"
     return CorruptDocumentError(
         f"{root}/{path} {what}.",
-        safe="It was not used, and nothing was changed.",
+        safe="The file was not used, and nothing was changed.",
         remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
         path=f"{root}/{path}",
         expected=expected,

@@ -1,15 +1,15 @@
-"""Decides which checkpoints may go, and deletes what goes with them.
+"""Decides which checkpoints can be discarded, and deletes them with their files.
 
 Invariants:
 
-1. A file of state, of actions or of a channel goes only if no manifest names it (model rule ``gcnames``), and only if the number of the try
-   that has written it is settled: a valid manifest has it, or a higher one. What a failed try has written stays until then (model rule
-   ``failkeep``), because its manifest may still come to exist.
-2. A manifest goes before what it names: nobody finds one that names what is gone. What a crash leaves then is named by nothing, and goes
-   the next time.
-3. A corrupt manifest is never discarded, and what tries at its number have written stays.
-4. A kept checkpoint is kept whole: whoever goes on from it, or publishes it, finds all that it names.
-5. A directory of state files in which another thing is (:mod:`spark_jobs.home.places`) stays, with all that is in it.
+1. A file of state, of actions or of a channel is deleted only if no manifest names it (model rule ``gcnames``), and only if the number of
+   the try that wrote it is settled: a valid manifest has this number or a higher one. Files of a failed try stay until then (model rule
+   ``failkeep``), because its manifest may still be created.
+2. A manifest is deleted before the files that it names, so that no manifest names missing files. After a crash no manifest names the
+   leftovers, and the next call deletes them.
+3. A corrupt manifest is never discarded, and the files of tries with its number stay.
+4. A kept checkpoint is complete: a restore or a publication finds all files that it names.
+5. A directory of state files with another thing in it (:mod:`spark_jobs.home.places`) stays with all its files.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -33,23 +33,23 @@ def kept(
     published: Mapping[SinkName, CheckpointId | None],
     needed: Container[CheckpointId] = (),
 ) -> list[Manifest]:
-    """Returns the checkpoints that somebody may go on from, publish or copy, ascending; nothing that they name may go.
+    """Returns the checkpoints that may still be continued, published or copied, ascending. Their files are kept.
 
-    These are, of the head's incarnation, the newest ones, the head's parent, which takes its place if the head turns out corrupt, and
-    those that are not public in some sink, unless the head carries their files for it. Of any incarnation those that are needed besides.
+    Of the head's incarnation these are the newest ones, the head's parent, which replaces a corrupt head, and those that are not public in
+    some sink, unless the head carries their files for it. Of all incarnations these are the ones in ``needed``.
 
     Args:
-        manifests: All valid ones, ascending; the last one is the head.
-        retained: How many of the head's incarnation stay, at least 1.
-        published: By sink the newest checkpoint of the head's incarnation that is public.
-        needed: Those that savepoints are still to be made of, and the one that readers of several tables see.
+        manifests: All valid manifests, ascending. The last one is the head.
+        retained: Number of checkpoints of the head's incarnation to keep, at least 1.
+        published: Newest public checkpoint of the head's incarnation, by sink.
+        needed: Checkpoints for pending savepoints, and the one that readers of several tables see.
 
     Raises:
         InvalidParameterError: ``retained`` is less than 1.
     """
     if retained < 1:
         raise InvalidParameterError(
-            f"{retained} checkpoints cannot be retained: without the newest one there is no way back.",
+            f"{retained} checkpoints cannot be retained: without the newest one the pipeline could not be restored.",
             safe="Nothing was deleted.",
             remedy="Retain 1 or more.",
             found=retained,
@@ -75,19 +75,22 @@ def discardable(
     published: Mapping[SinkName, CheckpointId | None],
     closed: Container[IncarnationId] = (),
 ) -> list[CheckpointId]:
-    """Returns the checkpoints that nobody needs any more, ascending.
+    """Returns the checkpoints that are not needed any more, ascending.
 
-    What stays beside those that are kept: what names files of batches that a private log has not forgotten, unless the head names these
-    files, too; what an earlier incarnation may still publish; and the checkpoints of an earlier incarnation until the head's has published,
-    because they tell a fresh start which rows are public. What was taken for a savepoint or a stop goes like any other, because the
-    savepoint is a copy. So does a final checkpoint: whoever discards it first keeps the answer of each run of its round.
+    Besides the kept ones these stay: checkpoints that name files of batches that a private log still has, unless the head names these
+    files,
+    too; checkpoints that an earlier incarnation may still publish; and checkpoints of an earlier incarnation until the head's has
+    published,
+    because a fresh start finds the public rows through them. Checkpoints of savepoints and stops are discarded like others, because a
+    savepoint
+    is a copy. So are final checkpoints: the answer of each run of the round is kept first.
 
     Args:
-        manifests: All valid ones, ascending; the last one is the head.
-        kept: Those of them that :func:`kept` has found.
-        remembered: By stage the first batch that its private log has not forgotten.
+        manifests: All valid manifests, ascending. The last one is the head.
+        kept: Result of :func:`kept`.
+        remembered: First batch in the private log of each stage.
         published: As for :func:`kept`.
-        closed: Incarnations into whose tables nothing can be published any more.
+        closed: Incarnations that cannot publish any more.
     """
     stay = {manifest.checkpoint for manifest in kept}
     return [
@@ -102,18 +105,18 @@ def discardable(
 
 
 def discard(home: Files, checkpoints: Iterable[CheckpointId]) -> list[str]:
-    """Deletes checkpoints and the files that they alone have named, durably; may be repeated.
+    """Deletes checkpoints and the files that only they name, durably. Can be repeated.
 
     Args:
         home: The home.
-        checkpoints: Those that :func:`discardable` has found; none, to finish what was left.
+        checkpoints: Result of :func:`discardable`; empty to delete leftovers only.
 
     Returns:
-        The files that went, and whole directories of state files.
+        The deleted files and directories of state files.
 
     Raises:
-        StorageError: Not everything was deleted; repeat.
-        UnsupportedFormatError: A newer version has written a manifest: nobody knows what it names. Nothing that it could name was deleted.
+        StorageError: Not everything was deleted. Repeat.
+        UnsupportedFormatError: A newer version has written a manifest, whose files are unknown. No file that it could name was deleted.
     """
     for checkpoint in checkpoints:
         with step(Step.DISCARD):
@@ -122,9 +125,9 @@ def discard(home: Files, checkpoints: Iterable[CheckpointId]) -> list[str]:
 
 
 def in_flight_from(manifests: Iterable[Manifest], stage: StageName) -> BatchId | None:
-    """Returns the first batch of a stage whose staged files the channels of these checkpoints name; None if they name none.
+    """Returns the first batch of a stage whose staged files the channels of these checkpoints name, or None.
 
-    A private log that forgets a batch deletes its files: never one from here on.
+    A private log deletes the files of batches that it deletes. It must keep this batch and all later ones.
     """
     return min((manifest.stages[stage].channel.first for manifest in manifests if stage in manifest.stages), default=None)
 
@@ -132,10 +135,10 @@ def in_flight_from(manifests: Iterable[Manifest], stage: StageName) -> BatchId |
 def unpublished_from(
     manifests: Sequence[Manifest], published: Mapping[SinkName, CheckpointId | None], stage: StageName
 ) -> BatchId | None:
-    """Returns the first batch of a stage with rows in a checkpoint of the head's incarnation that its sink has not; None if there is none.
+    """Returns the first batch of a stage with unpublished rows in the head's incarnation, or None.
 
     Args:
-        manifests: All valid ones, ascending; the last one is the head.
+        manifests: All valid manifests, ascending. The last one is the head.
         published: As for :func:`kept`.
         stage: The stage.
     """
@@ -150,7 +153,7 @@ def unpublished_from(
     if first is None or cut is None:
         return None
     if cut.carried:
-        return BatchId(0)  # the savepoint that the incarnation began with had rows of batches before its cut
+        return BatchId(0)  # the savepoint of the incarnation has rows of batches before its cut
     parent = next((manifest for manifest in line if manifest.checkpoint == first.parent), None)
     return BatchId(parent.stages[stage].batch + 1) if parent and stage in parent.stages else BatchId(0)
 
@@ -160,15 +163,15 @@ def _is_public(manifest: Manifest, sink: SinkName, published: Mapping[SinkName, 
 
 
 def _is_succeeded(manifest: Manifest, head: Manifest, published: Mapping[SinkName, CheckpointId | None]) -> bool:
-    """Returns whether the head's incarnation has published into each sink that it has in common with a checkpoint of an earlier one."""
+    """Returns True if the head's incarnation has published into all sinks that it shares with a checkpoint of an earlier one."""
     return all(published.get(sink) is not None for sink in manifest.sinks.keys() & head.sinks.keys())
 
 
 def _is_carried(manifest: Manifest, sink: SinkName, head: Manifest) -> bool:
-    """Returns whether a checkpoint is published in a sink with the head, which carries its files or replaces its rows.
+    """Returns True if a checkpoint is published in a sink together with the head, which carries its files or replaces its rows.
 
-    The sink's rows become public by round, and the checkpoint was not public when the head was made: the head carries nothing that is
-    public. The last checkpoint of a round does not count: it may still be published by itself, and whoever has run the round waits for it.
+    The sink's rows become public by round, and the checkpoint was not public when the head was taken: the head carries only unpublished
+    files. The last checkpoint of a round does not count: it may still be published by itself, and its run waits for it.
     """
     return (
         manifest.checkpoint < head.checkpoint
@@ -180,9 +183,9 @@ def _is_carried(manifest: Manifest, sink: SinkName, head: Manifest) -> bool:
 
 
 def _tells_alone(manifest: Manifest, head: Manifest, remembered: Mapping[StageName, BatchId]) -> bool:
-    """Returns whether it names files that count as those of a batch which a private log has not forgotten, and the head does not.
+    """Returns True if a checkpoint names files of batches that a private log still has, and the head does not name them.
 
-    Those that the head replaces it need not name: they never become public.
+    The head need not name files that it replaces: they never become public.
     """
     return any(
         each.batch >= remembered.get(cut.stage, BatchId(0)) and not covers(names_of(head, sink), each)
@@ -193,7 +196,7 @@ def _tells_alone(manifest: Manifest, head: Manifest, remembered: Mapping[StageNa
 
 
 def _sweep(home: Files) -> list[str]:
-    """Deletes what settled tries have written and no manifest names."""
+    """Deletes files of settled tries that no manifest names."""
     store = CheckpointStore(home)
     manifests: list[Manifest] = []
     corrupt: set[CheckpointId] = set()
@@ -219,7 +222,7 @@ def _sweep(home: Files) -> list[str]:
 
 
 def _named_files(manifest: Manifest) -> Iterator[str]:
-    """Returns the files of a home that a manifest names."""
+    """Yields the files of a home that a manifest names."""
     for cut in manifest.sinks.values():
         yield cut.actions.path
         yield from (each.actions.path for each in (*cut.carried, *cut.named_before))
@@ -231,7 +234,7 @@ def _named_files(manifest: Manifest) -> Iterator[str]:
 
 
 def _sweep_files(home: Files, head: CheckpointId, corrupt: Container[CheckpointId], named: Container[str]) -> list[str]:
-    """Deletes files of actions and of channels."""
+    """Deletes unnamed files of actions and of channels."""
     deleted = []
     for name in home.names(CHECKPOINTS):
         number, path = checkpoint_of(name), f"{CHECKPOINTS}/{name}"

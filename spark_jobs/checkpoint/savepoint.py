@@ -1,16 +1,16 @@
-"""Savepoints: copies of a checkpoint that are the user's own.
+"""Savepoints: copies of a checkpoint that belong to the user.
 
-A savepoint is a directory with everything that a restore needs: the manifest, its state and channel files, and what is staged and was
-not known to be public when the checkpoint was taken, with the manifests of the checkpoints that have staged it. It refers to nothing
-outside, so it can be moved; it shares no file with the home, so what happens to one of them does not happen to the other.
+A savepoint is a directory with everything that a restore needs: the manifest, its state and channel files, and all staged files that were
+not known to be public when the checkpoint was taken, with the manifests of their checkpoints. It refers to nothing outside, so it can be
+moved. It shares no file with the home, so damage to one does not damage the other.
 
 Invariants:
 
-1. A savepoint exists if and only if ``savepoint.json`` does. It is written when everything that it names is durable, and deleted first.
-2. A directory is written only if it is empty, or if it was this savepoint that was begun there. Several may be at the same one: nobody
-   deletes a file that is right, so whoever ends it first has ended it. What was begun goes only once its request has been answered with
-   an error: nobody will ever be told that it is whole.
-3. Which checkpoints' rows it has is in its manifest, and does not depend on what has become public meanwhile.
+1. A savepoint exists if and only if ``savepoint.json`` does. It is written when all named files are durable, and deleted first.
+2. A directory is used only if it is empty, or if this very savepoint was begun there. Several processes may write the same one: none
+   deletes a correct file, so the first one that finishes has finished it for all. A begun savepoint is deleted only after its request was
+   answered with an error: then nobody will be told that it is complete.
+3. The manifest decides which checkpoints' rows it has. Later publications do not matter.
 """
 
 import json
@@ -38,7 +38,7 @@ from spark_jobs.storage.table_uris import table_files
 
 _LOG = logging.getLogger(__name__)
 _BEGUN_MAX_BYTES = 1 << 20
-_DISPOSE = "Name a directory that is not there yet; or, where nobody is at it any more, dispose of this one: spark-jobs dispose."
+_DISPOSE = "Name a new directory. If nobody writes this one any more, delete it: spark-jobs dispose."
 
 
 def export(
@@ -49,22 +49,22 @@ def export(
     request: RequestId | None,
     check: Callable[[], object] = lambda: None,
 ) -> Savepoint:
-    """Copies a complete checkpoint into a savepoint; durable on return.
+    """Copies a complete checkpoint into a savepoint. Durable on return.
 
-    Idempotent: repeated after a crash at any step, or after its end, it comes to the same directory.
+    Idempotent: a repetition after a crash at any step, or after its end, gives the same directory.
 
     Args:
         home: The home.
-        checkpoint: The checkpoint. Those before it that it needs are found.
-        target: The directory, which is made; empty, or where this very export was begun.
-        request: Whose savepoint it is.
-        check: Called before each file is copied, from several threads, and before the savepoint is made to exist. What it raises is raised
-            here; what was copied stays.
+        checkpoint: Number of the checkpoint. The earlier ones that it needs are found.
+        target: The directory, which is created. It may be empty, or have the beginning of this very export.
+        request: Request that the savepoint belongs to.
+        check: Called before each file is copied, from several threads, and before the savepoint is completed. Its exception is raised
+            here, and the copied files stay.
 
     Raises:
-        RejectedError: There is no such checkpoint, or the directory holds something else or belongs to somebody else. Nothing was
+        RejectedError: There is no such checkpoint, or the directory has other files or belongs to another request. Nothing was
             written.
-        CorruptDocumentError: A file that the checkpoint names is gone or was altered, by path. There is no savepoint.
+        CorruptDocumentError: A file of the checkpoint is missing or was altered. The error names its path. There is no savepoint.
         StorageError: The home or the target does not answer, or is full. May be repeated.
     """
     manifest = _manifest(home, checkpoint)
@@ -77,10 +77,10 @@ def export(
 
 
 def read_savepoint(savepoint: Files) -> tuple[Savepoint, Manifest]:
-    """Reads a savepoint and the manifest of its checkpoint, both whole; its files are looked at by :func:`verify`.
+    """Reads a savepoint and the manifest of its checkpoint. :func:`verify` reads its files.
 
     Raises:
-        RejectedError: The directory is no savepoint.
+        RejectedError: The directory is not a savepoint.
         CorruptDocumentError: ``savepoint.json`` or the manifest is torn, altered, or another one's.
     """
     try:
@@ -88,10 +88,10 @@ def read_savepoint(savepoint: Files) -> tuple[Savepoint, Manifest]:
     except NotFoundError as error:
         begun = BEGUN_SAVEPOINT in savepoint.names("")
         raise RejectedError(
-            f"{savepoint.url} is no savepoint: it has no {SAVEPOINT}.",
-            exists="An export has begun there and has not come to its end." if begun else "",
+            f"{savepoint.url} is not a savepoint: it has no {SAVEPOINT}.",
+            exists="An export has begun there and is not finished." if begun else "",
             safe="Nothing was changed.",
-            remedy="Repeat the request that it is for, or dispose of it." if begun else "Give the directory of a savepoint.",
+            remedy="Repeat its request, or delete it with spark-jobs dispose." if begun else "Give the directory of a savepoint.",
             path=savepoint.url,
         ) from error
     try:
@@ -104,7 +104,7 @@ def read_savepoint(savepoint: Files) -> tuple[Savepoint, Manifest]:
 
 
 def named_by_savepoint(savepoint: Files) -> NamedFiles:
-    """Returns every file that a savepoint names; errors as :func:`read_savepoint`."""
+    """Returns every file that a savepoint names; errors as in :func:`read_savepoint`."""
     found, _ = read_savepoint(savepoint)
     files = [NamedFile(savepoint, file.path, file.size_bytes, file.sha256) for file in found.files]
     return NamedFiles([found.checkpoint], files)
@@ -118,8 +118,8 @@ def verify(savepoint: Files, progress: Callable[[int], object] = lambda size_byt
         progress: Called with the size of each file once it was read, from several threads.
 
     Raises:
-        RejectedError: The directory is no savepoint.
-        CorruptDocumentError: A file is gone or was altered, by path: the first one by name.
+        RejectedError: The directory is not a savepoint.
+        CorruptDocumentError: A file is missing or was altered. The error names the first one.
     """
     found, _ = read_savepoint(savepoint)
     if damage := named_by_savepoint(savepoint).verify(progress):
@@ -128,16 +128,16 @@ def verify(savepoint: Files, progress: Callable[[int], object] = lambda size_byt
 
 
 def dispose(savepoint: Files, needed_by: Iterable[str] = ()) -> None:
-    """Deletes a savepoint, durably; idempotent. One that was begun and is not whole goes, too.
+    """Deletes a savepoint durably, also an incomplete one. Idempotent.
 
     Args:
-        savepoint: Its directory. What somebody has put beside the savepoint's own files and directories stays.
-        needed_by: Who needs it, in words: then it stays.
+        savepoint: Its directory. Foreign files in it stay.
+        needed_by: Descriptions of its users. With users it stays.
 
     Raises:
-        RejectedError: The directory is no savepoint, or is another thing, too, or somebody needs it. Nothing was deleted.
-        CorruptDocumentError: ``savepoint.json`` is torn: nobody knows what belongs to it. Nothing was deleted.
-        StorageError: Not everything was deleted; repeat.
+        RejectedError: The directory is not a savepoint, has another thing, too, or has users. Nothing was deleted.
+        CorruptDocumentError: ``savepoint.json`` is torn, so its files are unknown. Nothing was deleted.
+        StorageError: Not everything was deleted. Repeat.
     """
     if savepoint.names(""):
         _dispose(savepoint, list(needed_by))
@@ -145,13 +145,13 @@ def dispose(savepoint: Files, needed_by: Iterable[str] = ()) -> None:
 
 
 def begun_with(home: Files, target: Files, request: RequestId) -> Manifest | None:
-    """Returns the checkpoint of which a request's savepoint is whole, or was begun; None if it was not, or the home has it no more.
+    """Returns the checkpoint of a request's complete or begun savepoint, or None, also if the home does not have it any more.
 
-    Whoever answers the request later goes on with that one, whatever the newest checkpoint is: another cannot be where it is begun.
+    A later answer to the request uses this checkpoint, not the newest one, because its directory is taken.
 
     Raises:
         CorruptDocumentError: A document is torn or altered.
-        StorageError: The directory or the home cannot be looked at.
+        StorageError: The directory or the home cannot be read.
     """
     names = target.names("")
     if SAVEPOINT in names:
@@ -166,10 +166,10 @@ def begun_with(home: Files, target: Files, request: RequestId) -> Manifest | Non
 
 
 def begun_by(target: Files) -> RequestId | None:
-    """Returns the request whose export was begun in a directory and has not ended; None if there is none, or nobody can tell.
+    """Returns the request of an unfinished export in a directory, or None if there is none or it is unknown.
 
     Raises:
-        StorageError: The directory cannot be looked at.
+        StorageError: The directory cannot be read.
     """
     names = target.names("")
     found = _begun(target) if BEGUN_SAVEPOINT in names and SAVEPOINT not in names else None
@@ -177,17 +177,17 @@ def begun_by(target: Files) -> RequestId | None:
 
 
 def abandon(manifest: Manifest, target: Files, *, request: RequestId) -> None:
-    """Deletes what an export has begun and not ended, once its request has been answered with an error; idempotent, durable on return.
+    """Deletes an unfinished export after its request was answered with an error. Idempotent, durable on return.
 
-    What is whole stays, and so does what is somebody else's.
+    A complete savepoint stays, and so do foreign files.
 
     Args:
         manifest: The checkpoint that was exported.
         target: The directory.
-        request: Whose savepoint it was to be.
+        request: Request of the savepoint.
 
     Raises:
-        StorageError: Not everything was deleted; repeat.
+        StorageError: Not everything was deleted. Repeat.
     """
     names = target.names("")
     alone = kinds_of(names) == {Kind.SAVEPOINT} and SAVEPOINT not in names
@@ -207,17 +207,19 @@ def _dispose(savepoint: Files, needed_by: list[str]) -> None:
         raise RejectedError(
             f"The savepoint {savepoint.url} is needed by {', '.join(needed_by)}.",
             safe="Nothing was deleted.",
-            remedy="Wait until they have what they need of it: spark-jobs status shows them.",
+            remedy="Wait until they do not need it any more: spark-jobs status shows them.",
             path=savepoint.url,
             needed_by=needed_by,
         )
     if SAVEPOINT in names:
         found = read_document(savepoint, SAVEPOINT, Savepoint)
-        with step(Step.SAVEPOINT_VOID):  # it becomes one that is not whole: whoever repeats this finds what to do
+        with step(Step.SAVEPOINT_VOID):  # it becomes an incomplete one, so that a repetition finds it
             savepoint.create(BEGUN_SAVEPOINT, _identity(found, found.request))
             savepoint.delete(SAVEPOINT)
     names = savepoint.names("")
-    check_deletable(Kind.SAVEPOINT, savepoint, names, PARTS)  # another disposer may have ended, and a home have begun there
+    check_deletable(
+        Kind.SAVEPOINT, savepoint, names, PARTS
+    )  # another process may have deleted it, and a home may have begun there
     _remove(savepoint, names)
 
 
@@ -230,22 +232,22 @@ def _remove(savepoint: Files, names: Iterable[str]) -> None:
 
 def _remove_directory(savepoint: Files) -> None:
     if is_here(savepoint):  # an object store has no directories
-        with suppress(OSError):  # what is left is somebody else's
+        with suppress(OSError):  # the rest is foreign
             local_path(savepoint).rmdir()
 
 
 def check_target(home: Files, target: Files, tables: Iterable[str], request: RequestId) -> None:
-    """Refuses a directory in which a savepoint of a checkpoint that is still to be taken could not be; writes nothing.
+    """Refuses a directory that cannot hold a savepoint of a future checkpoint. Writes nothing.
 
     Args:
         home: The home.
         target: The directory.
         tables: URLs of the sinks' tables.
-        request: Who asks for it: what it has begun there may be ended.
+        request: The request. Its own beginning there can be finished.
 
     Raises:
-        RejectedError: It is another thing or inside one, or has other things: also what was begun for another request.
-        StorageError: It cannot be looked at.
+        RejectedError: The directory is or has another thing, is inside one, or has the beginning of another request's savepoint.
+        StorageError: The directory cannot be read.
     """
     names = target.names("")
     _check_place(home, target, names, tables)
@@ -255,7 +257,7 @@ def check_target(home: Files, target: Files, tables: Iterable[str], request: Req
             raise _refused(target, f"it has checkpoint {found.checkpoint} of pipeline {found.pipeline_name} for {found.request}")
     elif BEGUN_SAVEPOINT in names:
         begun = _begun(target)
-        if begun is None:  # another try has come to its end
+        if begun is None:  # another try has finished
             check_target(home, target, tables, request)
         elif begun.get("request") != request:
             raise _refused(target, f"a savepoint was begun there for {begun.get('request') or 'somebody else'}", _DISPOSE)
@@ -264,7 +266,7 @@ def check_target(home: Files, target: Files, tables: Iterable[str], request: Req
 
 
 def _begun(target: Files) -> Mapping[str, Any] | None:
-    """Returns what ``exporting.json`` says of the export that was begun in a directory; None if it is gone, empty if it is unreadable."""
+    """Returns the content of ``exporting.json`` in a directory: None if it is missing, empty if it is unreadable."""
     try:
         found = json.loads(target.read(BEGUN_SAVEPOINT, _BEGUN_MAX_BYTES))
     except NotFoundError:
@@ -285,13 +287,13 @@ def _manifest(home: Files, checkpoint: CheckpointId) -> Manifest:
         raise RejectedError(
             f"There is no complete checkpoint {checkpoint} in {home.url}.",
             safe="Nothing was written.",
-            remedy="Choose one that spark-jobs checkpoints lists.",
+            remedy="Choose a checkpoint from the list of spark-jobs checkpoints.",
             checkpoint=checkpoint,
         ) from error
 
 
 def _standing(home: Files, manifest: Manifest, target: Files, request: RequestId | None) -> Savepoint | None:
-    """Returns the savepoint that is there already; None if it is still to be made, and may be."""
+    """Returns the savepoint if it already exists, or None if it can still be made."""
     names = target.names("")
     _check_place(home, target, names, (cut.table for cut in manifest.sinks.values()))
     if SAVEPOINT in names:
@@ -303,7 +305,7 @@ def _standing(home: Files, manifest: Manifest, target: Files, request: RequestId
     if BEGUN_SAVEPOINT in names:
         try:
             begun = target.read(BEGUN_SAVEPOINT)
-        except NotFoundError:  # another try has come to its end
+        except NotFoundError:  # another try has finished
             return _standing(home, manifest, target, request)
         if begun != _identity(manifest, request):
             raise _refused(target, "another savepoint was begun there")
@@ -343,7 +345,7 @@ def _build(home: Files, manifest: Manifest, target: Files, request: RequestId | 
 def _copied(
     home: Files, manifest: Manifest, target: Files, needed: Mapping[str, NamedFile], check: Callable[[], object]
 ) -> dict[str, Digest]:
-    """Copies what a savepoint needs. A table of deleted keys may be folded meanwhile: then it has the same in other files."""
+    """Copies the files of a savepoint. A table of deleted keys may be folded in the meantime: then it has the same keys in other files."""
     while True:
         try:
             return copy_files(target, needed, check)
@@ -355,18 +357,18 @@ def _copied(
 
 
 def copy_files(target: Files, needed: Mapping[str, NamedFile], check: Callable[[], object] = lambda: None) -> dict[str, Digest]:
-    """Copies files into or out of a savepoint, durably. One that is there with the right bytes is left.
+    """Copies files into or out of a savepoint, durably. Existing correct files are left alone.
 
     Args:
-        target: Where they are copied to.
+        target: Target of the copies.
         needed: The files, by their paths there.
         check: Called before each file is copied, from several threads.
 
     Returns:
-        What was copied, sorted by path.
+        The digests of the copies, sorted by path.
 
     Raises:
-        CorruptDocumentError: A file is gone or was altered.
+        CorruptDocumentError: A file is missing or was altered.
     """
 
     def place(path: str) -> Digest:
@@ -389,19 +391,19 @@ def _copy(target: Files, path: str, file: NamedFile) -> Digest:
 
 
 def _copy_once(target: Files, path: str, file: NamedFile) -> Digest:
-    """Copies a file that another try may have copied: one that is right stays, because that try may be at it still, on another host."""
+    """Copies a file that another try may have copied. A correct file stays, because that try may still be running on another host."""
     try:
         return target.copy(file.source, file.path, path)
     except ConflictError:
         found = target.digest(path)
     if file.is_right(found) and (file.sha256 or found == file.source.digest(file.path)):
         return found
-    target.delete(path)  # its host has gone down before it was durable
+    target.delete(path)  # the host of the other try crashed before it was durable
     return target.copy(file.source, file.path, path)
 
 
 def _identity(of: Manifest | Savepoint, request: RequestId | None) -> bytes:
-    """Returns the bytes that say whose directory it is, before and after its savepoint is whole."""
+    """Returns the bytes that identify the owner of a directory, before and after its savepoint is complete."""
     return canonical(_whose(of, request)) + b"\n"
 
 
@@ -409,10 +411,10 @@ def _whose(of: Manifest | Savepoint, request: RequestId | None) -> dict[str, Any
     return {"pipeline": of.pipeline, "incarnation": of.incarnation, "checkpoint": of.checkpoint, "request": request}
 
 
-def _refused(target: Files, reason: str, remedy: str = "Name a directory that is not there yet.") -> RejectedError:
+def _refused(target: Files, reason: str, remedy: str = "Name a new directory.") -> RejectedError:
     return RejectedError(
         f"{target.url} cannot be the savepoint's directory: {reason}.",
-        safe="Nothing was written there. Checkpoints that are complete stay.",
+        safe="Nothing was written there. Complete checkpoints stay.",
         remedy=remedy,
         path=target.url,
     )

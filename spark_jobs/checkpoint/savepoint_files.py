@@ -1,7 +1,7 @@
-"""Finds the files of a home, and of its tables, that a savepoint has, and their places in it.
+"""Finds the files of a home and its tables that a savepoint contains, and their paths in it.
 
-What is below the home keeps its path, except that each stage's staged files are in ``staged/<stage>/`` and each sink's deleted keys in
-``tombstones/<sink>/``, whichever incarnation and table they were for.
+Files below the home keep their paths. Only the staged files of each stage are in ``staged/<stage>/``, and the deleted keys of each sink in
+``tombstones/<sink>/``, for every incarnation and table.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,16 +28,16 @@ PARTS = (MANIFESTS, CHECKPOINTS, STATE, STAGED, TOMBSTONES)
 
 
 def needed_files(home: Files, manifest: Manifest) -> dict[str, NamedFile]:
-    """Returns by its path in the savepoint each file that a restore of a checkpoint needs, or a publication of what it holds.
+    """Returns the files that a restore of a checkpoint, or a publication of its rows, needs, by their path in the savepoint.
 
-    Reads the documents that name them; whether the files are as named is found out when they are copied.
+    Reads the documents that name them. The files are checked when they are copied.
 
     Args:
         home: The home.
         manifest: A checkpoint of it.
 
     Raises:
-        CorruptDocumentError: A manifest, a file of actions or one of a channel is gone or was altered.
+        CorruptDocumentError: A manifest, a file of actions or a file of a channel is missing or was altered.
     """
     store = CheckpointStore(home)
     found: dict[str, NamedFile] = {}
@@ -54,7 +54,7 @@ def needed_files(home: Files, manifest: Manifest) -> dict[str, NamedFile]:
             found[actions.actions.path] = NamedFile(home, actions.actions.path, sha256=actions.actions.sha256)
             found |= dict(_staged(home, sink_cut, actions))
     for own in own_tables(manifest):
-        if not own.log().commits:  # it would be copied as an empty table, and nobody would learn of it before the start
+        if not own.log().commits:  # it would be copied as an empty table, and only a start would notice
             raise altered(own.table.url, DELTA_LOG, "the log of a Delta table", None)
         found |= {f"{own.place}/{file.path}": file for file in (*own.files(), *own.checksums())}
     return found
@@ -68,29 +68,29 @@ class OwnTable:
     place: str
     """The table's place in a savepoint."""
     directory: str = ""
-    """The part of it that is needed: all, for its deleted keys; or the log alone, which names a stage's staged files."""
+    """The needed part of the table: everything for deleted keys, or only the log, which names a stage's staged files."""
     version: int = 0
-    """The newest version at the cut, as far as it is recorded."""
+    """The newest version at the cut, if it is recorded."""
 
     def log(self) -> LogListing:
-        """Returns what is there of its log: from the beginning, or from where it was cut on."""
+        """Returns the existing part of its log: from the beginning, or from where it was trimmed."""
         return LogListing(self.table.names(DELTA_LOG))
 
     def files(self) -> list[NamedFile]:
-        """Returns the files, those of the log first: what is there when the log was read names files that are there afterwards.
+        """Returns the files, those of the log first: a log that is read first only names files that exist afterwards.
 
-        Old ones may be deleted meanwhile. What is overwritten, Delta's hint at a checkpoint, is left out.
+        Old files may be deleted in the meantime. Delta's hint at a checkpoint, which is overwritten, is left out.
         """
         found = []
         for path in sorted(self.table.paths(self.directory), key=lambda path: not path.startswith(DELTA_LOG)):
             name = path.rpartition("/")[2]
-            # Delta makes directories that stay empty
+            # Delta creates directories that stay empty
             if not name.startswith(".") and name != LAST_CHECKPOINT and self.table.size_bytes(path) is not None:
                 found.append(NamedFile(self.table, path))
         return found
 
     def checksums(self) -> list[NamedFile]:
-        """Returns the checksums that Hadoop keeps beside the files: no document has hashes of these."""
+        """Returns Hadoop's checksum files of the table's files. No document has their hashes."""
         paths = (checksum_path(file.path) for file in self.files())
         return [NamedFile(self.table, path) for path in paths if self.table.size_bytes(path) is not None]
 
@@ -107,9 +107,9 @@ def own_tables(manifest: Manifest) -> Iterator[OwnTable]:
 
 
 def pending_manifests(store: CheckpointStore, manifest: Manifest) -> list[Manifest]:
-    """Returns a checkpoint and those before it that were not known to be public in every sink when it was taken, newest first.
+    """Returns a checkpoint and the earlier ones that were not known to be public in all sinks when it was taken, newest first.
 
-    One that is gone was public, or its files are carried: nothing else is discarded.
+    A missing one was public or its files are carried, because others are not discarded.
 
     Raises:
         CorruptDocumentError: One of them cannot be used.
@@ -129,13 +129,13 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest) -> list[Manife
 
 
 def pending_rows(files: Files, manifest: Manifest, sink: SinkName, after: int = 0) -> int:
-    """Returns how many rows a savepoint has for a sink that were not known to be public when it was taken.
+    """Returns the number of a savepoint's rows for a sink that were not known to be public when it was taken.
 
     Args:
         files: The savepoint.
         manifest: Its manifest.
         sink: One of its sinks.
-        after: A checkpoint that is known to be public by now, with all before it.
+        after: Checkpoint that is known to be public now, with all earlier ones.
 
     Raises:
         CorruptDocumentError: A manifest of it cannot be used.
@@ -144,7 +144,7 @@ def pending_rows(files: Files, manifest: Manifest, sink: SinkName, after: int = 
 
 
 def pending_actions(store: CheckpointStore, manifest: Manifest, sink: SinkName, after: int = 0) -> list[SinkCut | CarriedActions]:
-    """Returns what names the rows for a sink that were not known to be public when ``manifest`` was made, oldest first."""
+    """Returns the cuts with the rows for a sink that were not known to be public when ``manifest`` was taken, oldest first."""
     cut = manifest.sinks[sink]
     if cut.carried:
         return [*(each for each in cut.carried if each.last > after), cut]
@@ -157,9 +157,9 @@ def pending_actions(store: CheckpointStore, manifest: Manifest, sink: SinkName, 
 
 
 def is_pending(manifest: Manifest, sink: SinkName, checkpoint: CheckpointId) -> bool:
-    """Returns whether a checkpoint of the chain was not known to be public in a sink when ``manifest`` was made.
+    """Returns True if a checkpoint of the chain was not known to be public in a sink when ``manifest`` was taken.
 
-    ``manifest`` itself never was.
+    ``manifest`` itself is always pending.
     """
     known = manifest.sinks[sink].known_published if sink in manifest.sinks else manifest.checkpoint
     return known is None or checkpoint > known
@@ -171,12 +171,12 @@ def staged_in(cut: SinkCut) -> str:
 
 
 def staged_path(stage: StageName, add: Mapping[str, Any]) -> str:
-    """Returns where a savepoint has a staged file."""
+    """Returns the path of a staged file in a savepoint."""
     return f"{STAGED}/{stage}/{unquote(add['path'])}"
 
 
 def in_flight(cut: ChannelCut, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the files of a channel that its slowest consumer had not consumed, as Delta's ``add`` actions: the last ones, by size."""
+    """Returns the files of a channel that its slowest consumer had not read, as Delta's ``add`` actions: the last ones, by size."""
     found: list[dict[str, Any]] = []
     left = cut.in_flight_size_bytes
     for line in reversed(lines):

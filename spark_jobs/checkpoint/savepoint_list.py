@@ -1,4 +1,4 @@
-"""Lists savepoints: what the document of each says, or why it cannot be used."""
+"""Lists savepoints: the content of each document, or the reason why it cannot be used."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -15,16 +15,16 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class ListedSavepoint(NamedTuple):
-    """A savepoint, and what it says of itself."""
+    """A savepoint with its document."""
 
     url: str
     savepoint: Savepoint | None
     problem: str | None
-    """Why it cannot be used; None if it can."""
+    """The reason why it cannot be used; None if it can."""
 
 
 def list_savepoints(places: Iterable[Files]) -> list[ListedSavepoint]:
-    """Reads the document of each savepoint, many at once. Returns the newest first, then those that cannot be used. Verifies no file.
+    """Reads the document of each savepoint, many at once. Returns the newest first, then the unusable ones. Verifies no file.
 
     Raises:
         StorageError: The storage does not answer.
@@ -37,6 +37,6 @@ def _listed(place: Files) -> ListedSavepoint:
     try:
         return ListedSavepoint(place.url, read_document(place, SAVEPOINT, Savepoint), None)
     except NotFoundError:
-        return ListedSavepoint(place.url, None, "It is not whole: it is being made or deleted, or that was cut short.")
+        return ListedSavepoint(place.url, None, "It is incomplete: it is being made or deleted, or that was interrupted.")
     except CorruptDocumentError as error:
         return ListedSavepoint(place.url, None, error.failed)

@@ -2,10 +2,10 @@
 
 Invariants:
 
-1. Checkpoint k exists if and only if ``manifests/<k>.json`` does; everything it names was made durable before.
-2. A corrupt manifest holds its number for ever and is never used: neither as head, nor as parent, nor to publish from.
-3. A file of actions, or of a channel, is named after its content: a repeated try finds its own file, and a try of another attempt at the
-   same number can neither collide with it nor replace it.
+1. Checkpoint k exists if and only if ``manifests/<k>.json`` does. All files that it names were made durable before.
+2. A corrupt manifest keeps its number for ever and is never used: neither as head, nor as parent, nor for publishing.
+3. The name of a file of actions, or of a channel, contains the hash of its content. A repeated try finds its own file, and a try of
+   another attempt at the same number can neither collide with it nor replace it.
 4. A chain never leaves its incarnation.
 """
 
@@ -45,13 +45,13 @@ from spark_jobs.storage.files import READ_MAX_BYTES, Digesting, Files, bounded, 
 
 _LOG = logging.getLogger(__name__)
 LINE_MAX_BYTES = 64 << 20
-"""The limit of what is said of one staged file, or of one batch."""
+"""Maximum size of the line of one staged file or one batch."""
 HISTORY_KEPT = 1_000
-"""The number of tries that are remembered."""
+"""Number of tries whose history is kept."""
 
 
 class CheckpointStore:
-    """Reads and writes the checkpoints of one home. Holds no state: every call looks at the files.
+    """Reads and writes the checkpoints of one home. It has no state: every call reads the files.
 
     Every method raises :class:`~spark_jobs.protocol.errors.StorageError` or one of its leaves where the storage fails, and may
     then be repeated.
@@ -66,26 +66,26 @@ class CheckpointStore:
         """The URL."""
 
     def complete(self, manifest: Manifest) -> None:
-        """Makes the checkpoint exist; durable on return. The same manifest again is a success.
+        """Completes a checkpoint. Durable on return. The same manifest again is a success.
 
         Raises:
-            AlreadyExistsError: Another manifest holds this number. Start over from the head.
-            OutcomeUnknownError: It may exist; repeat with the same manifest.
+            AlreadyExistsError: Another manifest has this number. Start over from the head.
+            OutcomeUnknownError: The checkpoint may exist. Repeat with the same manifest.
         """
         with step(Step.MANIFEST_CREATE):
             create_document(self._files, manifest_path(manifest.checkpoint), manifest)
 
     def complete_newest(self, manifest: Manifest) -> None:
-        """Makes the checkpoint exist, as :meth:`complete`. A higher number that is seen afterwards voids it (model rule 'relist').
+        """Completes a checkpoint as :meth:`complete` does. A higher number that is seen afterwards voids it (model rule 'relist').
 
         Raises:
-            FencedError: Somebody else has completed this or a later number: the manifest's attempt is not the live one.
-            OutcomeUnknownError: It may exist; repeat with the same manifest.
+            FencedError: Another attempt has completed this or a later number. The manifest's attempt is not the live one.
+            OutcomeUnknownError: The checkpoint may exist. Repeat with the same manifest.
         """
         lost = FencedError(
-            f"Checkpoint {manifest.checkpoint} was completed by somebody else while attempt {manifest.attempt} was at it.",
-            safe="That checkpoint stands; nothing was published twice.",
-            remedy="Start again: the newest checkpoint is taken up.",
+            f"Checkpoint {manifest.checkpoint} was completed by another attempt while attempt {manifest.attempt} was taking it.",
+            safe="That checkpoint is valid. Nothing was published twice.",
+            remedy="Start again: the pipeline goes on from the newest checkpoint.",
             checkpoint=manifest.checkpoint,
             attempt=manifest.attempt,
         )
@@ -97,23 +97,23 @@ class CheckpointStore:
             raise lost
 
     def make_durable(self, checkpoints: Iterable[CheckpointId]) -> None:
-        """Makes manifests durable that somebody else has created: they can be read a moment before they survive a power loss.
+        """Makes manifests durable that another process has created. They can be read a moment before they survive a power loss.
 
-        Whoever acts on what a manifest promises, such as a publisher, calls this first.
+        A process that relies on a manifest, such as a publisher, calls this first.
         """
         self._files.sync(*(manifest_path(checkpoint) for checkpoint in checkpoints))
 
     def write_actions(self, checkpoint: CheckpointId, sink: SinkName, lines: Iterable[Mapping[str, Any]]) -> ActionsFile:
-        """Makes durable what ``checkpoint`` will add to ``sink``.
+        """Writes the actions that ``checkpoint`` will add to ``sink``, durably.
 
         Args:
-            checkpoint: The number that the manifest will have.
-            sink: Whose files these are.
-            lines: ``{"add": …, "batch": …}`` for each staged file, the ``add`` as Delta wrote it: path relative to the table and
+            checkpoint: Number of the future manifest.
+            sink: Sink of the files.
+            lines: ``{"add": …, "batch": …}`` for each staged file, with Delta's ``add``: its path is relative to the table and
                 URL-encoded.
 
         Returns:
-            What the manifest's :class:`~spark_jobs.protocol.documents.SinkCut` names.
+            The entry for the manifest's :class:`~spark_jobs.protocol.documents.SinkCut`.
 
         Raises:
             RejectedError: A line is not an ``add`` with a row count in its statistics. Nothing was written.
@@ -133,24 +133,24 @@ class CheckpointStore:
         return ActionsFile(path=path, sha256=digest, files=count, rows=rows, size_bytes=size_bytes)
 
     def read_actions(self, cut: SinkCut | CarriedActions) -> list[dict[str, Any]]:
-        """Returns the lines that a checkpoint adds to a sink, as they were given to :meth:`write_actions`; not what it carries.
+        """Returns the lines that a checkpoint adds to a sink, as given to :meth:`write_actions`, without carried ones.
 
         Raises:
             CorruptDocumentError: The file is not the one that the manifest names.
-            NotFoundError: It is gone.
+            NotFoundError: The file is missing.
         """
         return self._lines(cut.actions.path, cut.actions.sha256)
 
     def write_channel(self, checkpoint: CheckpointId, stage: StageName, lines: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
-        """Makes durable what a restore of ``checkpoint`` needs of a stage's channel.
+        """Writes the part of a stage's channel that a restore of ``checkpoint`` needs, durably.
 
         Args:
-            checkpoint: The number that the manifest will have.
-            stage: Whose channel it is.
-            lines: One for each batch, as the private log has it.
+            checkpoint: Number of the future manifest.
+            stage: Stage of the channel.
+            lines: One line of the private log for each batch.
 
         Returns:
-            The path and the SHA-256 that the manifest's :class:`~spark_jobs.protocol.stage_cut.ChannelCut` names.
+            The path and the SHA-256 for the manifest's :class:`~spark_jobs.protocol.stage_cut.ChannelCut`.
         """
         data = b"".join(canonical(dict(line)) + b"\n" for line in lines)
         digest = sha256(data)
@@ -164,7 +164,7 @@ class CheckpointStore:
 
         Raises:
             CorruptDocumentError: The file is not the one that the manifest names.
-            NotFoundError: It is gone.
+            NotFoundError: The file is missing.
         """
         return self._lines(cut.path, cut.sha256)
 
@@ -173,7 +173,7 @@ class CheckpointStore:
         return manifest_numbers(self._files.names(MANIFESTS))
 
     def corrupt(self) -> dict[CheckpointId, CorruptDocumentError]:
-        """Returns the numbers whose manifest cannot be used, and why."""
+        """Returns the numbers whose manifest cannot be used, with the errors."""
         return {k: found for k in self.taken() if isinstance(found := self._try(k), CorruptDocumentError)}
 
     def ids(self) -> list[CheckpointId]:
@@ -195,14 +195,14 @@ class CheckpointStore:
         return read_manifest(self._files, checkpoint)
 
     def kept(self, checkpoint: CheckpointId) -> Manifest | None:
-        """Returns a manifest; None if it is gone: a checkpoint that did exist was discarded."""
+        """Returns a manifest, or None if it is missing because the checkpoint was discarded."""
         try:
             return self.manifest(checkpoint)
         except NotFoundError:
             return None
 
     def head(self) -> Manifest | None:
-        """Returns the newest valid manifest; None if there is no checkpoint. Corrupt newer ones are logged as warnings.
+        """Returns the newest valid manifest, or None if there is no checkpoint. Corrupt newer ones are logged as warnings.
 
         Raises:
             UnsupportedFormatError: A newer version of this software has written the newest one.
@@ -210,12 +210,12 @@ class CheckpointStore:
         return newest_manifest(self._files)
 
     def first_id(self, incarnation: IncarnationId) -> CheckpointId:
-        """Returns the number of an incarnation's first checkpoint: after every one that is in use.
+        """Returns the number of an incarnation's first checkpoint: one more than the highest number in use.
 
-        Where it has a checkpoint already, its newest one: creating that one fails, which tells the caller that somebody else has begun the
-        incarnation's line.
+        If the incarnation has a checkpoint already, returns the number of its newest one. Creating that one fails, which tells the caller
+        that another process has begun the incarnation.
         """
-        taken = self.taken()  # once: a checkpoint that comes to exist from here on has the number that is worked out
+        taken = self.taken()  # read once: a checkpoint that is created later has the returned number
         newest = newest_of(self._files, taken)
         if newest is not None and newest.incarnation == incarnation:
             return newest.checkpoint
@@ -224,11 +224,11 @@ class CheckpointStore:
     def next_id(self, parent: CheckpointId) -> CheckpointId:
         """Returns the number of the next checkpoint within an incarnation.
 
-        A number that a *valid* manifest holds is not skipped: creating it then fails, which tells the caller that somebody else
-        went on from ``parent``.
+        A number of a *valid* manifest is not skipped. Creating it then fails, which tells the caller that another process went on from
+        ``parent``.
 
         Args:
-            parent: The checkpoint it continues.
+            parent: Checkpoint that it continues.
         """
         taken = self.taken()
         following = CheckpointId(parent + 1)
@@ -240,7 +240,7 @@ class CheckpointStore:
         """Yields ``checkpoint`` and its ancestors within its incarnation, newest first, read one by one.
 
         Raises:
-            NotFoundError: A manifest of the chain is gone.
+            NotFoundError: A manifest of the chain is missing.
             CorruptDocumentError: A manifest of the chain cannot be used.
         """
         manifest = self.manifest(checkpoint)
@@ -250,12 +250,12 @@ class CheckpointStore:
             yield manifest
 
     def incarnation(self, newest: Manifest) -> Iterator[Manifest]:
-        """Yields ``newest`` and the checkpoints of its incarnation before it that were not discarded, newest first, read one by one.
+        """Yields ``newest`` and the earlier checkpoints of its incarnation that were not discarded, newest first, one by one.
 
-        A corrupt number that was passed over when it was new is passed over here.
+        A corrupt number that was skipped when it was new is skipped here, too.
 
         Raises:
-            CorruptDocumentError: One that another continues cannot be used any more.
+            CorruptDocumentError: A checkpoint that another continues cannot be used any more.
         """
         yield newest
         parent = newest.parent
@@ -274,11 +274,11 @@ class CheckpointStore:
 
         Args:
             checkpoint: The last one.
-            down_to: The checkpoint before the first one; its own manifest may be gone. None: from the incarnation's beginning.
+            down_to: Checkpoint before the first one. Its own manifest may be missing. None: the incarnation's beginning.
 
         Raises:
             RejectedError: ``down_to`` is neither ``checkpoint`` nor one of its ancestors in its incarnation.
-            NotFoundError: A manifest of the chain is gone.
+            NotFoundError: A manifest of the chain is missing.
             CorruptDocumentError: A manifest of the chain cannot be used.
         """
         if checkpoint == down_to:
@@ -304,7 +304,7 @@ class CheckpointStore:
         return chain[::-1]
 
     def record(self, history: CheckpointHistory) -> str:
-        """Keeps what happened to one try at a checkpoint, and forgets all but the newest :data:`HISTORY_KEPT`; durable on return.
+        """Records one try at a checkpoint, and deletes all but the newest :data:`HISTORY_KEPT` records. Durable on return.
 
         Returns:
             The path, ``history/<k>-<try>.json``, with the first free number of a try.
@@ -324,7 +324,7 @@ class CheckpointStore:
         return path
 
     def history(self) -> list[CheckpointHistory]:
-        """Returns what happened to each try that was recorded, by checkpoint and try. Unreadable entries are left out."""
+        """Returns the records of all tries, by checkpoint and try. Unreadable entries are left out."""
         found = [self._remembered(k, number) for k, number in self._tries()]
         return [each for each in found if each is not None]
 
@@ -343,7 +343,7 @@ class CheckpointStore:
             return lines
         raise CorruptDocumentError(
             f"{self._files.url}/{path} was altered: expected SHA-256 {expected}, found {found}.",
-            safe="It was not used, and nothing was changed.",
+            safe="The file was not used, and nothing was changed.",
             remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
             path=place,
             expected=expected,
@@ -354,16 +354,16 @@ class CheckpointStore:
         return history_tries(self._files.names(HISTORY))
 
     def failures_since(self, checkpoint: CheckpointId | None) -> tuple[int, ErrorReport | None]:
-        """Returns how many tries at the numbers after a checkpoint are remembered, and why the newest of them has failed.
+        """Returns the number of recorded tries after a checkpoint, and the error of the newest one.
 
-        If ``checkpoint`` is the head, all of them have failed. The reason is None where its entry cannot be read.
+        If ``checkpoint`` is the head, all of them have failed. The error is None if its entry cannot be read.
         """
         since = [each for each in self._tries() if each[0] > (checkpoint or 0)]
         newest = self._remembered(*since[-1]) if since else None
         return len(since), newest.failure if newest else None
 
     def _remembered(self, checkpoint: CheckpointId, number: int) -> CheckpointHistory | None:
-        """Returns an entry of the history. One that cannot be read is logged and left out: it decides nothing."""
+        """Returns an entry of the history. An unreadable entry is logged and left out, because it decides nothing."""
         try:
             return read_document(self._files, history_path(checkpoint, number), CheckpointHistory)
         except (CorruptDocumentError, NotFoundError) as error:
@@ -371,14 +371,14 @@ class CheckpointStore:
             return None
 
     def _begins(self, manifest: Manifest, *, after: CheckpointId) -> bool:
-        """Returns whether ``manifest`` begins an incarnation whose origin is ``after``."""
+        """Returns True if ``manifest`` begins an incarnation whose origin is ``after``."""
         try:
             return self.manifest(after).incarnation != manifest.incarnation
         except (NotFoundError, CorruptDocumentError):
             return False
 
     def _try(self, checkpoint: CheckpointId) -> Manifest | CorruptDocumentError | None:
-        """Returns a manifest, why it cannot be used, or None if it was discarded since its number was listed."""
+        """Returns a manifest, its error, or None if it was discarded since its number was listed."""
         try:
             return self.kept(checkpoint)
         except CorruptDocumentError as error:
@@ -393,7 +393,7 @@ def _rows(sink: SinkName, line: Mapping[str, Any]) -> int:
         raise RejectedError(
             f"Sink {sink}: a staged action is not an 'add' with a row count in its statistics.",
             safe="No file of actions was written.",
-            remedy="Leave spark.databricks.delta.stats.collect switched on; only added files can be staged.",
+            remedy="Leave spark.databricks.delta.stats.collect switched on. Only added files can be staged.",
             sink=sink,
             action=dict(line),
         ) from error

@@ -1,1 +1,1 @@
-"""Requests, responses and status: all that the Airflow side and the command line touch while a driver runs."""
+"""Requests, responses and status: the interface of Airflow and the command line to a running driver."""

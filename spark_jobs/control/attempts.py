@@ -1,9 +1,10 @@
-"""Attempts: numbered, the highest is live, all lower ones are fenced.
+"""Attempts are numbered. The highest one is live, and all lower ones are fenced.
 
-An attempt *claims* its number, then it *begins*, unless one that it did not know of has. The two are one document each: an attempt that
-stalls before its claim, while a higher one goes to work, has a claim in the end, and what it names (another incarnation) must not count.
-Of two that do not know of each other at most one begins, for each writes before it looks: the lower one its beginning, then for higher
-claims; the higher one its claim, then for lower beginnings. If both look late neither does anything, and what the lower one names counts.
+An attempt *claims* its number and then *begins*, unless an attempt that it did not know has begun. Each of the two is a document: an
+attempt that stalls before its claim, while a higher one goes to work, still claims its number in the end, and its decisions (another
+incarnation) must not be valid. Of two attempts that do not know each other at most one begins, because each writes before it reads. The
+lower one writes its beginning, and then looks for higher claims. The higher one writes its claim, and then looks for lower beginnings. If
+both look late, neither does anything, and the decisions of the lower one are valid.
 """
 
 from collections.abc import Container
@@ -27,13 +28,13 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
 LOGS_KEPT = 20
-"""The logs of so many attempts are kept, the newest ones, and of so many publications by Spark."""
+"""Number of newest attempts whose logs are kept, and of newest publications by Spark."""
 
 
 def forget_old_logs(files: Files, live: AttemptNumber) -> None:
-    """Deletes what the drivers of all but the newest :data:`LOGS_KEPT` attempts have logged and printed; idempotent.
+    """Deletes the logs and outputs of all drivers but those of the newest :data:`LOGS_KEPT` attempts. Idempotent.
 
-    And what processes have printed that have published a checkpoint by Spark, but for the newest :data:`LOGS_KEPT` such checkpoints.
+    Also deletes the outputs of publications by Spark, except those of the newest :data:`LOGS_KEPT` checkpoints.
     """
     for name in files.names(LOGS):
         attempt = log_attempt(name)
@@ -46,7 +47,7 @@ def forget_old_logs(files: Files, live: AttemptNumber) -> None:
 
 
 class Attempts:
-    """The attempts that a home has seen."""
+    """The attempts of a home."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -75,15 +76,15 @@ class Attempts:
         return [self.read(number) for number in self.names().begun]
 
     def begin(self, attempt: AttemptDocument, known: Container[AttemptNumber]) -> None:
-        """Makes ``attempt`` the live one, and lets it go on. Durable on return.
+        """Makes ``attempt`` the live one and begins it. Durable on return.
 
         Args:
             attempt: The attempt.
-            known: The attempts that had begun when it was decided what this one does.
+            known: Attempts that had begun when this one was decided.
 
         Raises:
             FencedError: Another process is this attempt already, or a higher one is live.
-            ConflictError: A lower one has begun meanwhile. It may have begun an incarnation, or a round, that this one knows nothing of.
+            ConflictError: A lower one has begun in the meantime. It may have begun an incarnation or a round that this one does not know.
         """
         number = attempt.attempt
         self.create(attempt)
@@ -107,14 +108,14 @@ class Attempts:
             raise FencedError(
                 f"Attempt {attempt.attempt} was claimed by process {other.process} on {other.host}.",
                 safe="This process has done nothing.",
-                remedy="None is needed: the other process does the work.",
+                remedy="Nothing: the other process does the work.",
                 attempt=attempt.attempt,
                 host=other.host,
                 process=other.process,
             ) from error
 
     def check_live(self, number: AttemptNumber) -> None:
-        """Refuses to go on where a higher attempt is live.
+        """Refuses to go on if a higher attempt is live.
 
         Raises:
             FencedError: This attempt is no longer the highest.
@@ -123,8 +124,8 @@ class Attempts:
         if highest > number:
             raise FencedError(
                 f"Attempt {number} stops: attempt {highest} is live.",
-                safe="Everything that attempt had made durable is taken up by the live one.",
-                remedy="None is needed; see spark-jobs status.",
+                safe="The live attempt continues everything that this one had made durable.",
+                remedy="Nothing. spark-jobs status shows the live attempt.",
                 attempt=number,
                 live=highest,
             )
@@ -135,7 +136,7 @@ class Attempts:
             raise ConflictError(
                 f"Attempt {number} stops: attempt {unknown[-1]} began while this one was starting.",
                 safe="This attempt has done nothing.",
-                remedy="Start again: what is there is looked at anew.",
+                remedy="Start again: the home is read again.",
                 attempt=number,
                 unseen=unknown[-1],
             )

@@ -1,13 +1,13 @@
-"""Ends a pipeline's driver on behalf of somebody who has not started it.
+"""Cancels a pipeline's driver on behalf of a user who has not started it.
 
 Invariants:
 
-1. Whoever cancels first takes charge of the attempt, with a token that is the same in every try. So the next try finds what the one before
-   has cancelled, and cancels no attempt that somebody has begun since.
-2. A cancelled attempt whose driver is gone without an answer is answered as cancelled: nobody takes its driver for lost.
-3. A restart that the pipeline's strategy has decided on before it could know of the cancel is cancelled, too.
-4. While a driver is at work, its attempt is cancelled, also if a later start is open because its own driver has found the home taken. That
-   start is cancelled with it.
+1. The canceller first becomes the owner of the attempt, with a token that is the same in every try. So the next try finds the attempt that
+   the earlier one has cancelled, and cancels no attempt that was begun since.
+2. A cancelled attempt whose driver is gone without an answer gets an answer, so that its driver does not count as lost.
+3. A restart that the pipeline's strategy has decided before it could know of the cancel is cancelled, too.
+4. While a driver is at work, its attempt is cancelled, even if a later start is open because its own driver has found the home in use.
+   That start is cancelled, too.
 """
 
 from contextlib import suppress
@@ -34,25 +34,26 @@ from spark_jobs.storage.files import Files
 
 @dataclass(frozen=True)
 class Cancelled:
-    """An attempt that was asked to end, and as whom."""
+    """An attempt that was cancelled, and the owner that did it."""
 
     attempt: AttemptNumber
     owner: OwnerNumber
 
 
 def cancel_newest(files: Files, token: str, reason: str) -> Cancelled | None:
-    """Asks for the end of the attempt at work, else of the newest one, durably; idempotent.
+    """Cancels the attempt at work, or the newest one, durably. Idempotent.
 
-    One that has ended, but is followed by another unless somebody says otherwise, is cancelled, too: by a restart of the pipeline's
-    strategy, or by the next try of a task whose run has failed.
+    An attempt that has ended is cancelled, too, if another would follow it: by a restart of the pipeline's strategy, or by the next try of
+    a
+    task whose run has failed.
 
     Args:
-        files: The home.
-        token: Who asks; the same in every try.
-        reason: For whoever waits for the attempt.
+        files: Files of the home.
+        token: Token of the canceller, the same in every try.
+        reason: Reason for the processes that wait for the attempt.
 
     Returns:
-        None where nothing was asked for: nothing runs, and nothing follows.
+        None if there was nothing to cancel: nothing runs, and nothing follows.
     """
     channel, token = Channel(files), CANCELLER + token
     unclaimed = channel.unclaimed()
@@ -65,16 +66,16 @@ def cancel_newest(files: Files, token: str, reason: str) -> Cancelled | None:
     answer = channel.response(newest.request)
     if answer is not None and not _is_followed(files, answer):
         return None
-    if unclaimed is not None and unclaimed != newest:  # as another one: a next try is to find what was at work
+    if unclaimed is not None and unclaimed != newest:  # with another owner, so that a next try finds the attempt at work
         _cancel(channel, unclaimed, f"{token}, besides", reason)
     return _cancel(channel, newest, token, reason)
 
 
 def called_off(files: Files, run: RunId) -> RunCancelledError | None:
-    """Returns the error for a run that was cancelled with :func:`cancel_newest` and that nobody has started or taken charge of since.
+    """Returns the error for a run that was cancelled with :func:`cancel_newest` and has no new start or owner since.
 
     Returns:
-        None also where it has ended well before the cancel came to it.
+        None also if it has ended successfully before the cancel reached it.
     """
     channel = Channel(files)
     request = channel.newest_request(run)
@@ -87,10 +88,10 @@ def called_off(files: Files, run: RunId) -> RunCancelledError | None:
 
 
 def has_ended(files: Files, cancelled: Cancelled) -> bool:
-    """Returns whether the driver of a cancelled attempt has ended; answers for one that is gone without an answer.
+    """Returns True if the driver of a cancelled attempt has ended. Answers for a driver that is gone without an answer.
 
     Raises:
-        ConflictError: Somebody has taken charge of the attempt since, and its driver goes on.
+        ConflictError: The attempt has another owner since, and its driver goes on.
     """
     channel, owners = Channel(files), Owners(files, cancelled.attempt)
     if driver_at_work(files) and max(channel.attempts.numbers(), default=cancelled.attempt) <= cancelled.attempt:
@@ -98,10 +99,10 @@ def has_ended(files: Files, cancelled: Cancelled) -> bool:
         unanswered = channel.response(start_request_id(cancelled.attempt)) is None
         if unanswered and newest is not None and newest.owner > cancelled.owner:
             raise ConflictError(
-                f"Somebody has taken charge of attempt {cancelled.attempt} in {files.url} since it was cancelled.",
+                f"Another process has taken over attempt {cancelled.attempt} in {files.url} since it was cancelled.",
                 exists="Its driver is at work.",
                 safe="Nothing was lost.",
-                remedy="Cancel it again. See who supervises it: a task of theirs was cleared or retried.",
+                remedy="Cancel it again. Check its supervisor: a task was cleared or retried.",
                 home=files.url,
                 attempt=cancelled.attempt,
             )
@@ -109,7 +110,7 @@ def has_ended(files: Files, cancelled: Cancelled) -> bool:
     if channel.response(start_request_id(cancelled.attempt)) is None:
         try:
             request = channel.request(start_request_id(cancelled.attempt))
-        except NotFoundError:  # forgotten since, with its answer; see outcome_of
+        except NotFoundError:  # deleted since, with its answer; see outcome_of
             return True
         asked = owners.cancelled()
         channel.respond_failure(request, _cancelled(request, asked.reason if asked else "", cancelled.owner))
@@ -117,18 +118,18 @@ def has_ended(files: Files, cancelled: Cancelled) -> bool:
 
 
 def outcome_of(files: Files, cancelled: Cancelled) -> StartResponse:
-    """Returns how a cancelled attempt has ended, after :func:`has_ended`: with an error, unless it was done before the cancel reached it.
+    """Returns the answer of a cancelled attempt after :func:`has_ended`: an error, unless it ended before the cancel reached it.
 
     Raises:
-        InterruptedRunError: The home does not know any more.
+        InterruptedRunError: The home does not have the answer any more.
     """
     answer = Channel(files).response(start_request_id(cancelled.attempt))
     if answer is None:
         raise InterruptedRunError(
             f"Attempt {cancelled.attempt} in {files.url} has no answer any more.",
             safe="Nothing was changed.",
-            exists="It was forgotten, because many later starts have been asked for; or the home was made anew.",
-            remedy="Cancel again what is there.",
+            exists="It was deleted after many later starts, or the home was created again.",
+            remedy="Cancel again.",
             home=files.url,
             attempt=cancelled.attempt,
         )
@@ -136,56 +137,56 @@ def outcome_of(files: Files, cancelled: Cancelled) -> StartResponse:
 
 
 def too_late(files: Files, cancelled: Cancelled, timeout_s: float | None) -> DeadlineExceededError:
-    """Returns the error for a cancelled attempt whose driver has not ended in time."""
+    """Returns the error for a cancelled attempt whose driver has not ended before the timeout."""
     return DeadlineExceededError(
         f"The driver of attempt {cancelled.attempt} in {files.url} has not ended within {timeout_s or 0.0:g} s of its cancel.",
-        exists="The cancel stays: it ends as soon as it can.",
+        exists="The cancel stays: the driver ends as soon as it can.",
         safe="Nothing was lost.",
-        remedy="See its log, and cancel it again to wait on. A process that hears nothing has to be ended on its host.",
+        remedy="Look at its log, and cancel it again to wait on. End a process that does not react on its host.",
         home=files.url,
         attempt=cancelled.attempt,
     )
 
 
 def _at_work(channel: Channel) -> StartRequest | None:
-    """Returns what the driver at work was started for; None if nobody is at work, or it has answered."""
+    """Returns the start request of the driver at work, or None if none is at work or it has answered."""
     files, live = channel.files, channel.attempts.latest()
     working = claimed_request(files) or (live.request if live is not None and driver_at_work(files) else None)
     if working is None or channel.response(working) is not None:
         return None
-    with suppress(NotFoundError):  # a driver of a home that was made anew
+    with suppress(NotFoundError):  # a driver of a home that was created again
         return channel.request(working)
     return None
 
 
 def _newest_request(channel: Channel) -> StartRequest | None:
-    """Returns what the newest attempt was started for, whether or not it has begun."""
+    """Returns the start request of the newest attempt, whether or not it has begun."""
     newest = channel.newest()
     return None if newest is None else channel.request(start_request_id(newest))
 
 
 def _cancel(channel: Channel, request: StartRequest, token: str, reason: str) -> Cancelled:
-    """Takes charge of an attempt and asks for its end; answers for one that has not begun."""
+    """Becomes the owner of an attempt and cancels it. Answers for one that has not begun."""
     owners = Owners(channel.files, request.attempt)
     owner = owners.take_charge(token).owner
     owners.cancel(owner, reason)
-    if request.attempt not in channel.attempts.numbers():  # a driver that begins after this ends by itself
+    if request.attempt not in channel.attempts.numbers():  # a driver that begins later ends by itself
         channel.respond_failure(request, _cancelled(request, reason, owner))
     return Cancelled(request.attempt, owner)
 
 
 def _is_followed(files: Files, answer: StartResponse) -> bool:
-    """Returns whether another attempt may follow an answered one although nobody asks for it anew."""
+    """Returns True if another attempt may follow an answered one without a new request."""
     if answer.error is None or is_called_off(files, answer):
         return False
     following = after_end(files, answer.attempt, None, reported_error(answer.error))
-    if following is None:  # no strategy has a say, but whoever has asked for the run may try it again
+    if following is None:  # there is no strategy, but the requester of the run may try it again
         return answer.error.retry != Retry.NEVER.value and Owners(files, answer.attempt).called_off() is None
     return isinstance(following, Restart)
 
 
 def _cancelled_before(channel: Channel, newest: AttemptNumber, token: str) -> Cancelled | None:
-    """Returns what an earlier try has cancelled."""
+    """Returns the attempt that an earlier try has cancelled."""
     asked = set(map(request_of, channel.files.names(REQUESTS)))
     owners = channel.attempts.names().owners
     for number in sorted((number for number in owners if number <= newest), reverse=True):
@@ -197,7 +198,7 @@ def _cancelled_before(channel: Channel, newest: AttemptNumber, token: str) -> Ca
 
 
 def _is_its_restart(channel: Channel, cancelled: Cancelled, newest: StartRequest) -> bool:
-    """Returns whether the newest start only follows the cancelled one by the pipeline's strategy."""
+    """Returns True if the newest start only follows the cancelled one by the pipeline's strategy."""
     run = channel.request(start_request_id(cancelled.attempt)).run
     return newest.attempt > cancelled.attempt and newest.restarts is not None and newest.run == run
 
@@ -205,8 +206,8 @@ def _is_its_restart(channel: Channel, cancelled: Cancelled, newest: StartRequest
 def _cancelled(request: StartRequest, reason: str, owner: OwnerNumber) -> RunCancelledError:
     return RunCancelledError(
         f"Attempt {request.attempt} was cancelled: {reason}.",
-        exists="Batches that were staged, and complete checkpoints, stay.",
-        safe="Nothing was published that is not in a complete checkpoint.",
+        exists="Staged batches and complete checkpoints stay.",
+        safe="Only rows of complete checkpoints were published.",
         remedy="Run it again to go on from there.",
         attempt=request.attempt,
         owner=owner,

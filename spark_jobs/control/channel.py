@@ -2,13 +2,13 @@
 
 Invariants:
 
-1. ``requests/start-<n>.json`` is written before a driver for attempt n starts, by whoever wants the run; n is one more than the highest
-   attempt and request there is.
-2. Asking again in the same words gives the same request back, as long as nobody has begun to answer it.
-3. A response is the answer for ever; a run that was answered without an error is answered the same way again.
-4. An index by run finds the requests of a run. An entry is written before its request, so no request lacks one. An entry alone means
+1. ``requests/start-<n>.json`` is written before a driver for attempt n starts, by the requester of the run. n is one more than the highest
+   attempt and request.
+2. Asking again with the same options returns the same request while nobody has begun to answer it.
+3. A response never changes. A run that was answered without an error is answered in the same way again.
+4. An index by run finds the requests of a run. An entry is written before its request, so every request has one. An entry alone means
    nothing.
-5. Old requests are forgotten, see :mod:`spark_jobs.control.old_starts`. The newest answer of each of many runs is kept.
+5. Old requests are deleted, see :mod:`spark_jobs.control.old_starts`. The newest answer of each of many runs is kept.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -58,41 +58,41 @@ _TRIES = 20
 
 
 class Channel:
-    """Asks for runs and reads their answers, through a pipeline's home. Nothing here starts a process."""
+    """Requests runs and reads their answers, through a pipeline's home. It does not start processes."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
         self.attempts = Attempts(files)
 
     def pipeline(self) -> PipelineDocument | None:
-        """Returns whose home this is; None if nothing ran yet."""
+        """Returns the pipeline of this home, or None before the first start."""
         try:
             return read_document(self.files, PIPELINE, PipelineDocument)
         except NotFoundError:
             return None
 
     def claimed(self) -> PipelineDocument:
-        """Returns whose home this is.
+        """Returns the pipeline of this home.
 
         Raises:
-            RejectedError: No pipeline has run there: it may be mistyped, and the home that was meant is another one.
+            RejectedError: No pipeline has run there. The address may be mistyped.
         """
         found = self.pipeline()
         if found is None:
             raise RejectedError(
                 f"{self.files.url} is not the home of a pipeline: it has no {PIPELINE}.",
                 safe="Nothing was changed.",
-                remedy="Correct the home. The first run makes one.",
+                remedy="Correct the home. The first run creates one.",
                 home=self.files.url,
             )
         return found
 
     def claim(self, name: PipelineName, workspace: NamedWorkspace | None = None) -> PipelineDocument:
-        """Makes this the home of pipeline ``name``, once; idempotent.
+        """Makes this the home of pipeline ``name``, once. Idempotent.
 
         Args:
             name: The pipeline.
-            workspace: Of :func:`~spark_jobs.control.home.claim_workspace`.
+            workspace: Result of :func:`~spark_jobs.control.home.claim_workspace`.
 
         Raises:
             RejectedError: The home belongs to another pipeline.
@@ -106,20 +106,20 @@ class Channel:
                 with step(Step.PIPELINE_CREATE):
                     create_document(self.files, PIPELINE, made)
             except AlreadyExistsError:
-                pass  # somebody claimed it at the same time: what is there decides
+                pass  # another start claimed it at the same time: the existing document decides
             found = read_document(self.files, PIPELINE, PipelineDocument)
         if found.workspace != workspace:
             raise ConflictError(
-                f"Another start has begun {self.files.url} meanwhile, with another workspace.",
+                f"Another start has begun {self.files.url} in the meantime, with another workspace.",
                 safe="This start has changed nothing.",
-                remedy="Start again: what is there is looked at anew.",
+                remedy="Start again: the home is read again.",
                 home=self.files.url,
             )
         self._check_name(found, name)
         return found
 
     def looked_at(self, name: PipelineName) -> PipelineDocument:
-        """Returns whose home this is, or would be; writes nothing.
+        """Returns the pipeline of this home, or of its future home. Writes nothing.
 
         Raises:
             RejectedError: The home belongs to another pipeline.
@@ -161,26 +161,26 @@ class Channel:
         accept_data_loss: Collection[InputName] = (),
         restarts: RestartHistory | None = None,
     ) -> StartRequest:
-        """Asks for a run, durably. Returns the request that was made in the same words and is still unclaimed, else a new one.
+        """Requests a run, durably. Returns an unclaimed request with the same options, or a new one.
 
         Args:
-            run: Who asks; the same in every retry.
+            run: Id of the run; the same in every retry.
             parameters: Public parameter values; never secrets.
             on_end: Overrides the pipeline's for the round that this run begins.
             publish: Overrides every sink's policy for that round.
             fresh: Begin a new incarnation.
-            on_rewind: What becomes of rows that an earlier incarnation published.
-            adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
+            on_rewind: What happens to rows that an earlier incarnation published.
+            adopt_offsets: Checkpoint directory of the Spark query that a source continues, by source.
             checkpoint: Overrides some of the pipeline's checkpoint settings.
-            restore: What a new incarnation begins with.
-            allow_dropped: Whether the state of stages that the pipeline no longer has may be left behind.
-            state_partitions: In how many partitions the state is from then on; None: as it is.
-            new_sources: Sources that are read from their beginning. They may be other ones than before.
-            accept_data_loss: Sources that are read without what is gone of them.
-            restarts: What the restart strategy remembers that has decided on this start; None: somebody asks.
+            restore: Savepoint that a new incarnation begins with.
+            allow_dropped: True allows leaving behind the state of stages that the pipeline no longer has.
+            state_partitions: Number of state partitions from now on; None keeps the present number.
+            new_sources: Sources that are read from their beginning. They may be different ones than before.
+            accept_data_loss: Sources that are read without their lost rows.
+            restarts: History of the restart strategy if it has decided this start; None: somebody requests it.
 
         Raises:
-            ConflictError: Others asked at the same time, every time.
+            ConflictError: Others made a request at the same time, in every try.
         """
         attempt = self.next_attempt()
         request = StartRequest(
@@ -205,15 +205,15 @@ class Channel:
         return self.ask(request)
 
     def ask(self, request: StartRequest) -> StartRequest:
-        """Writes a request for a run, durably, under the next free number.
+        """Writes a request for a run durably, under the next free number.
 
-        Returns the request that was made in the same words and is still unclaimed, else the new one.
+        Returns an unclaimed request with the same options, or the new one.
 
         Args:
-            request: What is asked for. It has the number of the next attempt, unless others ask at the same time.
+            request: The request. It has the number of the next attempt, unless others make a request at the same time.
 
         Raises:
-            ConflictError: Others asked at the same time, every time.
+            ConflictError: Others made a request at the same time, in every try.
         """
         for _ in range(_TRIES):
             unclaimed = self._unclaimed(AttemptNumber(request.attempt - 1))
@@ -223,7 +223,7 @@ class Channel:
                 create_document(
                     self.files, run_entry_path(request.attempt, request.run), RunEntry(attempt=request.attempt, run=request.run)
                 )
-            with suppress(AlreadyExistsError), step(Step.REQUEST_CREATE):  # another asker took the number: look again
+            with suppress(AlreadyExistsError), step(Step.REQUEST_CREATE):  # another requester took the number: look again
                 create_document(self.files, request_path(request.request), request)
                 return request
             attempt = self.next_attempt()
@@ -235,23 +235,23 @@ class Channel:
         """Returns the request of this id.
 
         Raises:
-            NotFoundError: Nobody asked.
+            NotFoundError: There is no such request.
         """
         return read_document(self.files, request_path(request), StartRequest)
 
     def newest_request(self, run: RunId) -> StartRequest | None:
-        """Returns the last request for this run; None if nobody has asked, or that was long ago."""
+        """Returns the last request for this run, or None if there is none or it was deleted."""
         return next(self._requests_of(run), None)
 
     def newest_attempt(self, run: RunId) -> AttemptDocument | None:
-        """Returns the newest attempt of this run that has begun; None if none has, or that was long ago."""
+        """Returns the newest attempt of this run that has begun, or None if there is none or it was deleted."""
         begun = self.attempts.names().begun
         asked = (request.attempt for request in self._requests_of(run))
         return next((self.attempts.read(number) for number in asked if number in begun), None)
 
     @contextmanager
     def refusals_answered(self, request: RequestId, mask: Mask) -> Iterator[None]:
-        """Answers ``request`` with whatever is refused inside, masked: the same start would be refused again."""
+        """Answers ``request`` with every refusal inside, masked: the same start would be refused again."""
         try:
             yield
         except RejectedError as error:
@@ -259,7 +259,7 @@ class Channel:
             raise
 
     def unclaimed(self) -> StartRequest | None:
-        """Returns the newest request, while no driver has begun to answer it and nobody has answered it; else None."""
+        """Returns the newest request if no driver has begun to answer it and it has no answer; otherwise None."""
         numbers = self._request_numbers()
         return self._unclaimed(numbers[-1]) if numbers else None
 
@@ -278,7 +278,7 @@ class Channel:
         )
 
     def respond(self, response: StartResponse) -> StartResponse:
-        """Answers a request, once; returns the answer that stands."""
+        """Answers a request once. Returns the valid answer."""
         path = response_path(response.request)
         try:
             with step(Step.RESPONSE_CREATE):
@@ -288,12 +288,12 @@ class Channel:
         return response
 
     def response(self, request: RequestId) -> StartResponse | None:
-        """Returns the answer to a request; None while it is open. Of one that was forgotten, the answer that is kept for its run."""
+        """Returns the answer to a request, or None while it is open. For a deleted request, returns the answer that is kept for its run."""
         number, answered = start_of_request(f"{request}.json"), self.answered()  # listed, see read_listed
         if number in answered:
-            with suppress(NotFoundError):  # forgotten meanwhile
+            with suppress(NotFoundError):  # deleted in the meantime
                 return read_document(self.files, response_path(request), StartResponse)
-        may_be_old = number is not None and (not answered or number < answered[-1])  # else it is new, and one listing tells so
+        may_be_old = number is not None and (not answered or number < answered[-1])  # otherwise it is new, as one listing shows
         return self._ended(request, number) if number is not None and may_be_old else None
 
     def answered(self) -> list[AttemptNumber]:
@@ -305,7 +305,7 @@ class Channel:
         return max([*self.attempts.numbers(), *self.answered()], default=None)
 
     def answer(self, run: RunId) -> StartResponse | None:
-        """Returns the newest answer that this run was given, with or without an error; None if there is none, or it was forgotten."""
+        """Returns the newest answer of this run, with or without an error, or None if there is none or it was deleted."""
         answered = set(self.answered())
         newest = next((request for request in self._requests_of(run) if request.attempt in answered), None)
         kept = next(iter(starts_of_run(self.files.names(ENDED), run)), None)
@@ -316,12 +316,12 @@ class Channel:
         return None if newest is None else self.response(newest.request)
 
     def keep_answer(self, answer: StartResponse) -> None:
-        """Keeps an answer for its run, once, for when its request, or the checkpoint that it names, is there no more. Durable on return."""
+        """Keeps an answer for its run, once, before its request or its checkpoint is deleted. Durable on return."""
         with suppress(AlreadyExistsError), step(Step.KEEP_ANSWER):
             create_document(self.files, ended_path(answer.attempt, answer.run), answer)
 
     def _ended(self, request: RequestId, number: AttemptNumber) -> StartResponse | None:
-        """Returns the answer that is kept of a request which was forgotten."""
+        """Returns the kept answer of a deleted request."""
         names = (name for name in self.files.names(ENDED) if attempt_of(name) == number)
         answers = (self._read_ended(f"{ENDED}/{name}") for name in names)
         return next((answer for answer in answers if answer and answer.request == request), None)
@@ -333,7 +333,7 @@ class Channel:
             return None
 
     def _unclaimed(self, number: AttemptNumber) -> StartRequest | None:
-        """Returns the request of this number, while nobody works on it and nobody has answered it."""
+        """Returns the request of this number while nobody works on it and it has no answer."""
         if number not in self._request_numbers() or number in self.attempts.numbers():
             return None
         request = self.request(start_request_id(number))
@@ -343,9 +343,9 @@ class Channel:
         return start_numbers(self.files.names(REQUESTS))
 
     def _requests_of(self, run: RunId) -> Iterator[StartRequest]:
-        """Returns the requests of a run that are kept, newest first."""
+        """Yields the kept requests of a run, newest first."""
         for number in starts_of_run(self.files.names(RUNS), run):
-            with suppress(NotFoundError):  # whoever wrote the entry did not come to the request
+            with suppress(NotFoundError):  # the writer of the entry died before it wrote the request
                 request = self.request(start_request_id(number))
                 if request.run == run:
                     yield request
@@ -358,8 +358,8 @@ def _asks_the_same(one: StartRequest, other: StartRequest) -> bool:
 
 def _overtaken(home: str) -> ConflictError:
     return ConflictError(
-        f"{_TRIES} start requests in a row were taken by others in {home}.",
+        f"{_TRIES} numbers in a row for start requests were taken by others in {home}.",
         safe="Nothing was started.",
-        remedy="See who starts this pipeline so often: spark-jobs status.",
+        remedy="Find out what starts this pipeline so often: spark-jobs status.",
         home=home,
     )

@@ -2,11 +2,11 @@
 
 Invariants:
 
-1. ``requests/<wanted>-<id>.json`` and ``answers/<wanted>-<id>.json`` are created if absent: an id is asked once, in the same words, and
-   answered once, however often it is repeated.
-2. The answer is that of a checkpoint which was triggered after the request was there, or the error with which such a try has failed.
-3. A request is deleted once its answer is durable, and has an entry in ``answered/``. One that a crash has left goes with the
-   next answer. So ``requests/`` has what is open, which a driver lists once a second, and an answer tells in which words it was asked.
+1. ``requests/<wanted>-<id>.json`` and ``answers/<wanted>-<id>.json`` are created if absent. An id has one request with one set of
+   options, and one answer, however often it is repeated.
+2. The answer is that of a checkpoint that was triggered after the request existed, or the error of a failed try.
+3. A request is deleted when its answer is durable and has an entry in ``answered/``. A leftover of a crash is deleted with the next answer.
+   So ``requests/`` has only open requests, which a driver lists once a second, and an answer contains the options of its request.
 4. The newest answers are kept, see :meth:`CheckpointRequests.forget_old`.
 """
 
@@ -39,27 +39,27 @@ _ASKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _WANTED = {wanted.value for wanted in Wanted}
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 ANSWERS_KEPT = {Wanted.CHECKPOINT: 100, Wanted.SAVEPOINT: 400, Wanted.STOP: 400}
-"""The least number of answers of each kind that are kept."""
+"""The minimum number of answers of each kind that are kept."""
 ANSWER_KEPT_FOR = timedelta(hours=1)
-"""The time for which every answer is kept: a waiter looks much more often."""
+"""The time for which every answer is kept. Waiting processes look much more often."""
 
 
 def request_id(asker: str | None = None, wanted: Wanted = Wanted.CHECKPOINT) -> RequestId:
     """Returns the id of a request.
 
     Args:
-        asker: As its asker has chosen it, with or without the word that it begins with; a new one by default.
-        wanted: What is asked for.
+        asker: The requester's id, with or without the word that it begins with; by default a new one.
+        wanted: Kind of the request.
 
     Raises:
-        InvalidParameterError: It cannot be the name of a file everywhere.
+        InvalidParameterError: The id cannot be a file name on every file system.
     """
     begins = f"{wanted.value}-"
     name = str(uuid4()) if asker is None else asker.removeprefix(begins)
     if not _ASKER.fullmatch(name):
         raise InvalidParameterError(
             f"{asker!r} cannot be the id of a request.",
-            safe="Nothing was asked for.",
+            safe="No request was made.",
             remedy="Use at most 100 letters, digits, dots, hyphens and underscores, the first a letter or a digit.",
             request=asker,
         )
@@ -67,7 +67,7 @@ def request_id(asker: str | None = None, wanted: Wanted = Wanted.CHECKPOINT) -> 
 
 
 class CheckpointRequests:
-    """The requests for a checkpoint in one home. Holds no state: every call looks at the files.
+    """The requests for a checkpoint in one home. It has no state: every call reads the files.
 
     Every method raises :class:`~spark_jobs.protocol.errors.StorageError` or one of its leaves where the storage fails, and may then
     be repeated.
@@ -80,16 +80,16 @@ class CheckpointRequests:
         self._files = files
 
     def ask(self, request: RequestId, *, drain: bool = False, target: str | None = None) -> CheckpointResponse | None:
-        """Asks for what the id begins with, durably; idempotent. Returns the answer, if the request has been given one before.
+        """Makes the request that the id begins with, durably. Idempotent. Returns the answer if the request already has one.
 
         Args:
-            request: As :func:`request_id` makes it.
-            drain: With a stop: flush everything first, for ever.
-            target: URL of the directory that a savepoint is to be in; None: below the home.
+            request: Id from :func:`request_id`.
+            drain: With a stop: flush everything first. This finishes the pipeline.
+            target: URL of the savepoint's directory; None: below the home.
 
         Raises:
-            RejectedError: No attempt is at work: nobody would take it. Nothing was written.
-            InvalidParameterError: The same id was asked in other words. Nothing was written.
+            RejectedError: No attempt is running that could take it. Nothing was written.
+            InvalidParameterError: The same id was used with other options. Nothing was written.
         """
         asked = CheckpointRequest(
             request=request, requested_at=datetime.now(UTC), wanted=_wanted(request), drain=drain, target=target
@@ -111,12 +111,12 @@ class CheckpointRequests:
         return None
 
     def open(self) -> tuple[CheckpointRequest, ...]:
-        """Returns the requests that are not answered yet, the oldest first. Of a corrupt one only what its id says is known."""
+        """Returns the open requests, oldest first. Of a corrupt one only the parts in its id are known."""
         found = [asked for request in self._ids() if self.answer_of(request) is None and (asked := self._read(request))]
         return tuple(sorted(found, key=lambda each: (each.requested_at, each.request)))
 
     def answer(self, response: CheckpointResponse) -> CheckpointResponse:
-        """Answers a request, once, durably; returns the answer that stands."""
+        """Answers a request once, durably. Returns the valid answer."""
         asked = self._read(response.request)
         if asked is not None and asked.requested_at != _END_OF_TIME:
             response = response.model_copy(update={"drain": asked.drain, "target": asked.target})
@@ -129,7 +129,7 @@ class CheckpointRequests:
         return response
 
     def _end(self, answer: CheckpointResponse) -> None:
-        """Notes when a request was answered, and deletes it. Idempotent."""
+        """Records the time of a request's answer and deletes the request. Idempotent."""
         at_ms = int(answer.answered_at.timestamp() * 1000)
         entry = AnsweredRequest(request=answer.request, answered_at=answer.answered_at)
         with suppress(AlreadyExistsError):
@@ -138,25 +138,25 @@ class CheckpointRequests:
             self._files.delete(request_path(answer.request))
 
     def answer_of(self, request: RequestId) -> CheckpointResponse | None:
-        """Returns the answer to a request; None while it is open."""
+        """Returns the answer to a request, or None while it is open."""
         try:
             return read_document(self._files, answer_path(request), CheckpointResponse)
         except NotFoundError:
             return None
 
     def is_asked(self, request: RequestId) -> bool:
-        """Returns whether a request is there: it was asked, and is not answered yet."""
+        """Returns True if a request exists and is not answered yet."""
         return self._read(request) is not None
 
     def forget_old(self, now: datetime) -> None:
-        """Deletes old answers: of each kind all but the newest :data:`ANSWERS_KEPT`, and those of the last hour. Idempotent.
+        """Deletes old answers of each kind, except the newest :data:`ANSWERS_KEPT` and those of the last hour. Idempotent.
 
-        A stop that is asked for again, by a task that is cleared a year later, must find that it was done.
+        A stop that is repeated by a task that is cleared a year later must find its answer.
 
         Args:
-            now: The time.
+            now: Current time.
         """
-        for answer in filter(None, map(self.answer_of, self._ids())):  # whoever has answered it died before it was at its end
+        for answer in filter(None, map(self.answer_of, self._ids())):  # the process that answered it died before it had finished
             self._end(answer)
         answered = answered_names(self._files.names(ANSWERED))
         before_ms = (now - ANSWER_KEPT_FOR).timestamp() * 1000
@@ -164,7 +164,7 @@ class CheckpointRequests:
             for each in [each for each in answered if _wanted(each.request) is wanted][:-count]:
                 if each.at_ms < before_ms:
                     with step(Step.FORGET):
-                        self._files.delete(answer_path(each.request))  # first: without its entry nobody would find it
+                        self._files.delete(answer_path(each.request))  # first, because it is only found by its entry
                         self._files.delete(answered_path(*each))
 
     def _refuse_other_words(self, asked: CheckpointRequest) -> None:
@@ -176,17 +176,17 @@ class CheckpointRequests:
         attempt = Attempts(self._files).latest()
         if attempt is None or not driver_at_work(self._files):
             raise RejectedError(
-                f"No attempt is at work in {self._files.url}: nobody would take a {_wanted(request).value}.",
+                f"No attempt is running in {self._files.url} that could take a {_wanted(request).value}.",
                 exists=self._stopped_by(attempt) or self._ended_with(attempt),
                 safe="Nothing was written.",
-                remedy="Start the pipeline, and ask again once spark-jobs status shows it as running.",
+                remedy="Start the pipeline, and repeat the request when spark-jobs status shows it as running.",
                 home=self._files.url,
                 request=request,
                 at_work=False,
             )
 
     def _ended_with(self, attempt: AttemptDocument | None) -> str:
-        """Says how the newest attempt has ended."""
+        """Returns a sentence about the end of the newest attempt."""
         if attempt is None:
             return "No run has begun."
         response, run = Channel(self._files).response(attempt.request), f"The last run, {attempt.run},"
@@ -199,7 +199,7 @@ class CheckpointRequests:
         return f"{run} has ended with checkpoint {response.checkpoint}{drained}."
 
     def _stopped_by(self, attempt: AttemptDocument | None) -> str:
-        """Returns what has stopped the pipeline, if its newest attempt ended by that: the newest checkpoint names it."""
+        """Returns a sentence about the stop that ended the newest attempt, or an empty text: the newest checkpoint names it."""
         newest = newest_manifest(self._files)
         request = newest.request if newest else None
         answer = self.answer_of(request) if request and _wanted(request) is Wanted.STOP else None
@@ -212,22 +212,22 @@ class CheckpointRequests:
         return [name for name in names if name and name.partition("-")[0] in _WANTED]
 
     def _read(self, request: RequestId) -> CheckpointRequest | None:
-        """Returns a request; None if it is not there, because it was answered."""
+        """Returns a request, or None if it does not exist because it was answered."""
         try:
             return read_document(self._files, request_path(request), CheckpointRequest)
         except NotFoundError:
             return None
         except CorruptDocumentError as error:
-            _LOG.warning("a request is answered all the same: %s", error)
+            _LOG.warning("a request is answered nevertheless: %s", error)
             return CheckpointRequest(request=request, requested_at=_END_OF_TIME, wanted=_wanted(request))
 
 
 def _refuse_other_words(asked: CheckpointRequest, drain: bool, target: str | None) -> None:
     if (drain, target) != (asked.drain, asked.target):
         raise InvalidParameterError(
-            f"{asked.request} was asked before in other words: drain={drain}, target={target}.",
-            safe="Nothing was asked for; what was asked before stands.",
-            remedy="Repeat it in the same words, or choose another id.",
+            f"{asked.request} was requested before with other options: drain={drain}, target={target}.",
+            safe="No request was made. The earlier one stays.",
+            remedy="Repeat it with the same options, or choose another id.",
             request=asked.request,
             expected={"drain": drain, "target": target},
             found={"drain": asked.drain, "target": asked.target},

@@ -1,23 +1,23 @@
-"""A pipeline's home, opened: one directory; or a store with a cache on the driver's disk, or with a workspace.
+"""Opens a pipeline's home: a directory, or a store with a cache on the driver's disk or with a workspace.
 
-What makes the guarantees are documents: small files that are created if absent. They, and the state that checkpoints name, can be in any
-storage that keeps the port's promises. A running Spark query needs a directory for its own checkpoints, and a driver one for its locks and
-logs. In a home that is a directory the two are one.
+The guarantees depend on documents: small files that are created if absent. They, and the state that checkpoints name, can be in every
+storage that fulfils the port's contract. A running Spark query needs a directory for its own checkpoints, and a driver needs one for its
+locks and logs. In a home that is a directory the two are one.
 
-For a home in an object store or in HDFS that directory is a *cache* on the driver's own disk. Any checkpoint can rebuild it on any host.
-The rows that stages hand to each other are in the store.
+For a home in an object store or in HDFS that directory is a *cache* on the driver's own disk. Every host can rebuild it from any
+checkpoint. The rows between stages are in the store.
 
-A cluster whose executors have no disk in common with the driver needs a *workspace* instead: a directory that they have mounted, as lasting
-as the tables. The rows between stages and the deleted keys of merges are in it, too. ``pipeline.json`` names it, so only the first start
-has to be told.
+A cluster whose executors share no disk with the driver needs a *workspace* instead: a directory that they have mounted, as durable as the
+tables. It also contains the rows between stages and the deleted keys of merges. ``pipeline.json`` names it, so only the first start needs
+the option.
 
 Invariants:
 
-1. A document, and a file of state that a manifest names, is in the home's own storage before anything says that it is durable.
-2. A path is in the directory or in the home's own storage by its first part. Two are special. A file of ``state`` waits in the directory
-   from the cut until it is made durable, so that a cut moves no bytes. And the end of what is in ``logs`` is shown in the home's own
-   storage, for hosts that do not have the workspace.
-3. Who only reads documents needs no directory, and never asks where it is.
+1. A document, or a file of state that a manifest names, is in the home's own storage before any document says that it is durable.
+2. The first part of a path decides whether it is in the directory or in the home's own storage. There are two exceptions. A file of
+   ``state`` waits in the directory from the cut until it is made durable, so that a cut moves no bytes. And the end of each file in
+   ``logs`` is copied to the home's own storage, for hosts without the workspace.
+3. A process that only reads documents needs no directory, and never asks for its place.
 """
 
 import os
@@ -57,21 +57,21 @@ def open_home(url: str, workspace: str | None = None) -> Files:
     """Opens a home. Reads and writes nothing yet; ``open_home(files.url)`` opens the same one again.
 
     Args:
-        url: A path or a ``file:`` URL; or ``s3://bucket/prefix``, or ``hdfs://name-node/directory``, whose credentials and addresses
+        url: A path or a ``file:`` URL; or ``s3://bucket/prefix`` or ``hdfs://name-node/directory``, whose credentials and addresses
             come from the environment.
         workspace: For the first start of a pipeline whose home is no directory: a directory that the driver's and the executors' hosts
             share. None: the driver has a cache on its own disk.
 
     Raises:
-        InvalidParameterError: It is none of these, or the workspace is not for such a home.
-        MissingRequirementError: What speaks to the store is not installed.
+        InvalidParameterError: The URL has none of these forms, or a workspace is given for a directory.
+        MissingRequirementError: The package for the store is not installed.
     """
     files = open_place(url)
     if not is_here(files):
         return DividedHome(files, open_files(workspace) if workspace else None)
     if workspace:
         raise InvalidParameterError(
-            f"The home {files.url} is a directory, which is its own workspace; {workspace} cannot be another one.",
+            f"The home {files.url} is a directory, which is its own workspace. It cannot have the workspace {workspace}.",
             safe="Nothing was written.",
             remedy="Leave the workspace out.",
             home=files.url,
@@ -81,12 +81,12 @@ def open_home(url: str, workspace: str | None = None) -> Files:
 
 
 class DividedHome:
-    """A home whose documents are in a store; see :class:`~spark_jobs.storage.files.Files` for what each method promises.
+    """A home whose documents are in a store; see :class:`~spark_jobs.storage.files.Files` for the contract of each method.
 
     Args:
         documents: The store.
-        workspace: Counts until there is a ``pipeline.json``.
-        trusts: Whether the directory of this URL may be a workspace: who writes into the store says which one it is.
+        workspace: Workspace until there is a ``pipeline.json``.
+        trusts: Returns True if the directory of this URL may be a workspace. Everyone who may write into the store can name one.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class DividedHome:
 
     @property
     def url(self) -> str:
-        """The documents' root."""
+        """Returns the URL of the documents' root."""
         return self.documents.url
 
     @property
     def workspace(self) -> Files | None:
-        """The workspace; None where there is none, or one that is not trusted.
+        """Returns the workspace, or None if there is none or it is not trusted.
 
         Raises:
             CorruptDocumentError: ``pipeline.json`` is torn or altered.
@@ -119,7 +119,7 @@ class DividedHome:
 
     @property
     def named(self) -> NamedWorkspace | None:
-        """The workspace that ``pipeline.json`` names; None where it names none, and before the first start has written it."""
+        """Returns the workspace in ``pipeline.json``, or None if it names none or before the first start has written it."""
         if self._pipeline is None:
             with suppress(NotFoundError):
                 self._pipeline = read_document(self.documents, PIPELINE, PipelineDocument)
@@ -127,17 +127,17 @@ class DividedHome:
 
     @property
     def has_cache(self) -> bool:
-        """Whether the driver's directory is a cache on its own disk, and not a workspace."""
+        """Returns True if the driver's directory is a cache on its own disk, and not a workspace."""
         return self.named is None and self.workspace is None
 
     @property
     def directory(self) -> Files | None:
-        """The cache or the workspace; None if the workspace is not trusted."""
+        """Returns the cache or the workspace, or None if the workspace is not trusted."""
         return LocalFiles(cache_of(self.url)) if self.has_cache else self.workspace
 
     @property
     def sees_workspace(self) -> bool:
-        """True if this host has the workspace, and not another directory under its path."""
+        """Returns True if this host has the workspace, and not another directory under its path."""
         workspace, named = self.workspace, self.named
         if workspace is None or named is None:
             return workspace is not None
@@ -191,7 +191,7 @@ class DividedHome:
         return sorted({path for files in self._holders(directory) for path in files.paths(directory)})
 
     def delete(self, path: str) -> None:
-        for files in reversed(self._holders(path)):  # what lists a log goes last
+        for files in reversed(self._holders(path)):  # the listing of a log is deleted last
             files.delete(path)
 
     def sync(self, *paths: str) -> None:
@@ -218,23 +218,23 @@ class DividedHome:
         return top in IN_CACHE or (top in IN_WORKSPACE and not self.has_cache)
 
     def _holders(self, path: str) -> list[Files]:
-        """Returns the places where a file can be, the better one first."""
+        """Returns the places where a file may be, the better one first."""
         top = _first(path)
         apart = self._is_apart(path)
         directory = self.directory if apart or top == STATE else None
         there = [directory] if directory else []
         if top == STATE:
-            return [self.documents, *there]  # one that still waits there was perhaps not whole when the host died
+            return [self.documents, *there]  # a file that still waits there may be incomplete after a crash of the host
         return [*there, self.documents] if top == LOGS else there if apart else [self.documents]
 
     def _found(self, path: str, look: Callable[[Files], T]) -> T:
         holders = self._holders(path)
         if _first(path) == STATE:
-            holders += holders[:1]  # it may be brought in between two looks
+            holders += holders[:1]  # it may be copied between the two reads
         missing = NotFoundError(
-            f"{self.url}/{path} is not there.",
+            f"{self.url}/{path} does not exist.",
             safe="Nothing was changed.",
-            remedy="Check the path; without a workspace there is nothing of it yet.",
+            remedy="Check the path; without a workspace it does not exist yet.",
             path=path,
         )
         for files in holders:
@@ -245,7 +245,7 @@ class DividedHome:
         raise missing
 
     def _bring_in(self, path: str) -> bool:
-        """Copies what waits in the directory into the home's own storage; whether there was something."""
+        """Copies a waiting file from the directory into the home's own storage. Returns True if there was one."""
         directory = self.directory if _first(path) == STATE else None
         if directory is None:
             return False
@@ -253,7 +253,7 @@ class DividedHome:
             self.documents.copy(directory, path, path)
         except NotFoundError:
             return False
-        except AlreadyExistsError:  # an earlier try at this has brought it in
+        except AlreadyExistsError:  # an earlier try has copied it
             if self.documents.digest(path) != directory.digest(path):
                 raise
         return True
@@ -267,7 +267,7 @@ class DividedHome:
                 above.rmdir()
 
     def required_directory(self, path: str) -> Files:
-        """Returns the cache or the workspace, for something that has to be in it.
+        """Returns the cache or the workspace, for a file that must be in it.
 
         Raises:
             AccessDeniedError: The workspace is not trusted.
@@ -278,7 +278,7 @@ class DividedHome:
             raise AccessDeniedError(
                 f"The workspace of {self.url} is {self.named.url}, which is not allowed here.",
                 safe="Nothing was read or written.",
-                remedy="In Airflow it has to be inside the extra workspace_root of the connection.",
+                remedy="In Airflow it must be inside the extra workspace_root of the connection.",
                 home=self.url,
                 workspace=self.named.url,
             )
@@ -286,7 +286,7 @@ class DividedHome:
 
 
 def look_interval_s(home: Files) -> float:
-    """Returns how long a driver waits between two looks at what it was asked for; in a store each of them costs a request."""
+    """Returns the interval at which a driver looks for requests. In a store each look costs a request."""
     return _LOOK_IN_STORES_S if isinstance(home, DividedHome) else _LOOK_S
 
 
@@ -294,7 +294,7 @@ def workspace_of(home: Files) -> str | None:
     """Returns the URL of a home's workspace; None if the home has none.
 
     Raises:
-        AccessDeniedError: It is not trusted.
+        AccessDeniedError: The workspace is not trusted.
     """
     return home.required_directory(WORK).url if isinstance(home, DividedHome) and not home.has_cache else None
 
@@ -309,22 +309,22 @@ def cache_of(url: str) -> Path:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return caches.absolute() / "spark-jobs" / "homes" / sha256(url.encode())[:16]
     raise MissingRequirementError(
-        f"The home {url} needs a directory on this host's disk for Spark's running queries, and this user has no home directory.",
+        f"The home {url} needs a directory on this host's disk for Spark's running queries, but this user has no home directory.",
         safe="Nothing was written.",
-        remedy="Name one for caches in the environment: XDG_CACHE_HOME.",
+        remedy="Set XDG_CACHE_HOME to a directory for caches.",
         home=url,
     )
 
 
 def check_workspace(home: Files) -> None:
-    """Refuses to go on where a home's workspace is not on this host: what looks like an empty one is none.
+    """Refuses to go on if a home's workspace is not on this host, even if an empty directory has its path.
 
     Raises:
-        StorageError: It is not there.
+        StorageError: The workspace is missing.
     """
     if isinstance(home, DividedHome) and home.named is not None and not home.sees_workspace:
         raise StorageError(
-            f"{home.named.url}, the workspace of {home.url}, is not there on {socket.gethostname()}.",
+            f"{home.named.url}, the workspace of {home.url}, does not exist on {socket.gethostname()}.",
             safe="Nothing was written.",
             remedy="Mount it there under the same path. If it is lost for good, begin anew: a new home, with a savepoint.",
             home=home.url,
@@ -333,19 +333,19 @@ def check_workspace(home: Files) -> None:
 
 
 def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str | None = None) -> NamedWorkspace | None:
-    """Makes the workspace of a home its own, once; idempotent, durable on return. For a start, before it writes into the home.
+    """Claims the workspace of a home, once. Idempotent, durable on return. A start calls it before it writes into the home.
 
     Args:
-        home: The home, as :func:`open_home` gives it.
-        pipeline: Its document; None before its first start.
-        given: The workspace that this start was told.
+        home: Home from :func:`open_home`.
+        pipeline: Document of its pipeline; None before its first start.
+        given: Workspace option of this start.
 
     Returns:
-        What ``pipeline.json`` has to say; None where the home is a directory.
+        The entry for ``pipeline.json``; None if the home is a directory.
 
     Raises:
-        RejectedError: It has another one, or none, this one is in use or another thing, or the home was copied here from another kind of
-            place, or cannot begin there: see :func:`~spark_jobs.home.places.check_home`.
+        RejectedError: The home has another workspace, or none; the workspace is in use or is something else; or the home was copied from
+            another kind of place, or cannot begin there: see :func:`~spark_jobs.home.places.check_home`.
         StorageError: The home has begun, and its workspace is not on this host.
     """
     if pipeline is None:
@@ -359,7 +359,7 @@ def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str |
             raise _copied(home, "It was begun elsewhere, with a part that is not here.")
         if given is not None:
             raise RejectedError(
-                f"{home.url} was begun without a workspace, and {given} cannot be one now.",
+                f"{home.url} was begun without a workspace. It cannot get {given} as one now.",
                 exists="The rows between its stages are in the store.",
                 safe="Nothing was changed.",
                 remedy="Leave --workspace out. To go on in a workspace, take a savepoint and begin with it in a new home.",
@@ -372,7 +372,7 @@ def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str |
     if given is not None and open_files(given).url != workspace.url:
         raise RejectedError(
             f"The workspace of {home.url} is {workspace.url}, not {given}.",
-            exists="What its stages have handed on, and the keys that it has deleted, are in that one.",
+            exists="The rows between its stages and its deleted keys are in that one.",
             safe="Nothing was changed.",
             remedy="Leave --workspace out. To go on in another one, take a savepoint and begin with it in a new home.",
             home=home.url,
@@ -396,9 +396,9 @@ def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str |
 
 def _copied(home: Files, what: str) -> RejectedError:
     return RejectedError(
-        f"{home.url} cannot be continued, or begun, as a home here. {what}",
+        f"{home.url} cannot be continued or begun as a home here. {what}",
         safe="Nothing was changed.",
-        remedy="Give another --home. A home goes elsewhere as a savepoint: spark-jobs stop, then a start with --restore.",
+        remedy="Give another --home. To move a home, use a savepoint: spark-jobs stop, then a start with --restore.",
         home=home.url,
     )
 
@@ -407,7 +407,7 @@ def _in_use(home: Files, workspace: Files, what: str) -> RejectedError:
     return RejectedError(
         f"{workspace.url} cannot be the workspace of {home.url}: it {what}.",
         safe="Nothing was changed.",
-        remedy="Name an empty directory, or one that is not there yet. What an earlier home has left there can be deleted with it.",
+        remedy="Name an empty or a new directory. Leftovers of an earlier home can be deleted with it.",
         workspace=workspace.url,
         home=home.url,
     )

@@ -1,4 +1,7 @@
-"""Finds whether a driver is at work in a home: by the locks that its processes hold, from other hosts by its heartbeat, never by a pid."""
+"""Finds out whether a driver is at work in a home: by the locks of its processes, or from other hosts by its heartbeat.
+
+Pids are not used.
+"""
 
 import errno
 import fcntl
@@ -28,17 +31,20 @@ _FLOCK = "hhqqi4x"
 _NOTE_MAX_BYTES = 4096
 _mutex = Lock()
 _held_here: dict[str, str] = {}
-"""The locks of this process, with their notes. POSIX gives such a lock to the whole process, and takes it back when any descriptor of
-the file is closed: neither a second thread that asks for it nor one that only looks may open the file."""
+"""The locks of this process with their notes.
+
+POSIX locks belong to the whole process, and are lost when any descriptor of the file is closed. So neither a second thread that wants the
+lock nor one that only looks may open the file.
+"""
 
 
 @contextmanager
 def holding(path: Path, note: str) -> Iterator[None]:
-    """Holds the lock on ``path`` while the context is open; ``note`` is what others read in the file.
+    """Holds the lock on ``path`` while the context is open. Others can read ``note`` in the file.
 
     Raises:
-        BlockingIOError: Another process holds it, or another thread of this one.
-        StorageError: Or one of its kin: it cannot be taken here.
+        BlockingIOError: Another process or another thread of this one holds it.
+        StorageError: The lock cannot be taken here. May be a subclass.
     """
     key = _key(path)
     with _mutex:
@@ -59,10 +65,10 @@ def holding(path: Path, note: str) -> Iterator[None]:
 
 
 def noted(path: Path) -> str:
-    """Returns what the holder of the lock on ``path`` has noted there.
+    """Returns the note of the holder of the lock on ``path``.
 
     Raises:
-        StorageError: Or one of its kin: the file cannot be read.
+        StorageError: The file cannot be read. May be a subclass.
     """
     note = _held_note(path)
     if note is not None:
@@ -72,10 +78,10 @@ def noted(path: Path) -> str:
 
 
 def locked(path: Path) -> bool:
-    """Returns whether somebody holds the lock on ``path``; takes no lock itself, and takes none away.
+    """Returns True if a process holds the lock on ``path``. Does not change any lock.
 
     Raises:
-        StorageError: Or one of its kin: it cannot be asked for.
+        StorageError: The lock cannot be checked. May be a subclass.
     """
     if _held_note(path) is not None:
         return True
@@ -93,12 +99,12 @@ def locked(path: Path) -> bool:
 
 
 def _opened(path: Path) -> int:
-    """Opens a lock's file for looking, without waiting: who looks may be another user than who holds it."""
+    """Opens a lock's file for reading without waiting. The reader may be another user than the holder."""
     return open_plain(path, root=path.parent)
 
 
 def _held_note(path: Path) -> str | None:
-    """Returns what this process has noted where it holds the lock on ``path``; None if it does not."""
+    """Returns the note of this process if it holds the lock on ``path``, otherwise None."""
     with _mutex:
         return _held_here.get(_key(path)) if _held_here else None  # most processes hold none, and need not resolve the path
 
@@ -108,7 +114,7 @@ def _key(path: Path) -> str:
 
 
 def _take(path: Path, note: str) -> int | None:
-    """Takes the lock on a file, and returns a descriptor that holds it; None if another process holds it."""
+    """Takes the lock on a file and returns a descriptor that holds it, or None if another process holds it."""
     with translated(str(path)):
         path.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         if path.is_symlink():
@@ -130,18 +136,18 @@ def _take(path: Path, note: str) -> int | None:
 
 
 def claimed_request(files: Files) -> RequestId | None:
-    """Returns the request that a driver on this host is at work on; None if there is none, or it has only just begun."""
+    """Returns the request that a driver on this host is working on, or None if there is none or it has just begun."""
     lock = files.local(DRIVER_LOCK)
     return RequestId(noted(lock)) or None if lock and locked(lock) else None
 
 
 def claimed_by_another(files: Files, request: RequestId) -> bool:
-    """Returns whether a driver on this host is at work, and on another request than ``request``."""
+    """Returns True if a driver on this host is working on another request than ``request``."""
     return claimed_request(files) not in (None, request)
 
 
 def driver_at_work(files: Files) -> bool:
-    """Returns whether a driver holds this home, as far as this host can tell."""
+    """Returns True if a driver holds this home, as far as this host can tell."""
     if is_locked(files):
         return True
     attempt = Attempts(files).latest()
@@ -149,17 +155,17 @@ def driver_at_work(files: Files) -> bool:
 
 
 def is_locked(files: Files) -> bool:
-    """Returns whether a process on this host holds this home: a driver's, or its JVM."""
+    """Returns True if a process on this host holds this home: a driver or its JVM."""
     return any(lock and locked(lock) for lock in map(files.local, (DRIVER_LOCK, JVM_LOCK)))
 
 
 def works_elsewhere(files: Files, attempt: AttemptDocument) -> bool:
-    """Returns whether the driver of this attempt is where this host sees no lock of it, and has been heard from lately."""
+    """Returns True if the driver of this attempt has no lock that this host can see, but a fresh heartbeat."""
     return is_elsewhere(files, attempt) and is_fresh(read_status(files), attempt)
 
 
 def is_elsewhere(files: Files, attempt: AttemptDocument) -> bool:
-    """Returns whether the driver of this attempt, if there is one, is where this host sees no lock of it."""
+    """Returns True if a driver of this attempt would have no lock that this host can see."""
     if attempt.host != socket.gethostname():
         return True
     if not isinstance(files, DividedHome):
@@ -168,16 +174,16 @@ def is_elsewhere(files: Files, attempt: AttemptDocument) -> bool:
 
 
 def _has_its_lock(files: Files, attempt: AttemptDocument) -> bool:
-    """Returns whether the lock in this host's cache is the one of this attempt's driver.
+    """Returns True if the lock in this host's cache is that of this attempt's driver.
 
-    Containers may share the host's name and not its disk, and so may two users.
+    Containers, and also two users, may share the host's name but not its disk.
     """
     lock = files.local(DRIVER_LOCK)
     return lock is not None and lock.is_file() and noted(lock) == attempt.request
 
 
 def is_fresh(status: Status | None, attempt: AttemptDocument) -> bool:
-    """Returns whether the driver of this attempt was heard from lately, by the newest heartbeat of its home."""
+    """Returns True if the newest heartbeat of the home is recent and from the driver of this attempt."""
     if status is None or status.attempt != attempt.attempt or status.state in (RunState.DONE, RunState.FAILED):
         return False
     return (datetime.now(UTC) - status.updated_at).total_seconds() < HEARTBEAT_AGE_MAX_S

@@ -1,10 +1,10 @@
-"""The loss ledger of a home: the rows of their inputs that stages have left out, and what became of each loss.
+"""The loss ledger of a home: the rows of inputs that stages have left out, and the state of each loss.
 
 Invariants:
 
-1. A loss is recorded before the first batch that leaves its rows out. So what the stages have read and what is in the ledger is the input.
-2. Nothing is in the ledger of a round twice: what is recorded already is not recorded again.
-3. A record never changes. What becomes of a loss is a document of its own, created once.
+1. A loss is recorded before the first batch that leaves its rows out. So the rows that were read and those in the ledger are the input.
+2. Nothing is in the ledger of a round twice.
+3. A record never changes. A later state of a loss has its own document, created once.
 """
 
 from collections.abc import Collection, Sequence
@@ -32,19 +32,19 @@ from spark_jobs.storage.files import Files, create_document, read_document
 
 
 class LossState(StrEnum):
-    """What has become of a loss."""
+    """The state of a loss."""
 
     OPEN = "open"
-    """No person has accepted it."""
+    """Nobody has accepted it."""
     ACCEPTED = "accepted"
-    """A person has: with the start of the run, or later."""
+    """A person has accepted it, with the start of the run or later."""
     UNDONE = "undone"
-    """The pipeline went back to before it, and reads its input again."""
+    """The pipeline went back to a point before it, and reads its input again."""
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """A loss, and what has become of it."""
+    """A loss and its state."""
 
     recorded: RecordedLoss
     state: LossState
@@ -58,22 +58,22 @@ class LossLedger:
         self.files = files
 
     def names(self) -> LossNames:
-        """Returns which losses there are, and what became of them, by one listing."""
+        """Returns the losses and their states, with one listing."""
         return loss_names(self.files.names(LOSSES))
 
     def record(
         self, number: RoundNumber, attempt: AttemptDocument, losses: Sequence[Loss], accepted: Collection[InputName] = ()
     ) -> tuple[Loss, ...]:
-        """Records what a round leaves out from here on; durable on return.
+        """Records the rows that a round leaves out from now on. Durable on return.
 
         Args:
-            number: The round.
-            attempt: The attempt that leaves it out.
-            losses: What it leaves out. What of that is recorded in the round already is not recorded again.
-            accepted: The sources whose losses are accepted by whoever has started the run.
+            number: Number of the round.
+            attempt: Attempt that leaves them out.
+            losses: Losses. Parts that the round has recorded already are not recorded again.
+            accepted: Sources whose losses the starter of the run accepts.
 
         Returns:
-            What was recorded, with its ids.
+            The recorded losses with their ids.
         """
         if not losses:
             return ()
@@ -86,7 +86,7 @@ class LossLedger:
         return tuple(loss for loss, _ in recorded)
 
     def _record(self, number: RoundNumber, attempt: AttemptDocument, loss: Loss) -> Loss:
-        while True:  # an attempt that is not live any more may record something at the same time
+        while True:  # a fenced attempt may record losses at the same time
             name = loss_id(number, max((found for _, found in self._of(number)), default=0) + 1)
             numbered = loss.model_copy(update={"id": name})
             document = RecordedLoss(
@@ -102,11 +102,11 @@ class LossLedger:
                 return numbered
 
     def of_round(self, number: RoundNumber, carried: Sequence[LossId] = ()) -> tuple[Loss, ...]:
-        """Returns what a round leaves out: what is undone it reads again.
+        """Returns the losses of a round that are not undone.
 
         Args:
             number: The round.
-            carried: The losses of the rounds that it replaces which it leaves out, too.
+            carried: Losses of replaced rounds that this one leaves out, too.
         """
         names = self.names()
         own = [loss for loss, (recorded_in, _) in names.recorded.items() if recorded_in == number]
@@ -129,7 +129,7 @@ class LossLedger:
         return [self._entry(loss, undone=loss in names.undone, accepted=loss in names.accepted) for loss in names.recorded]
 
     def open_of(self, run: RunId, named: Collection[LossId]) -> list[LedgerEntry]:
-        """Returns the open losses of a run: those that it has recorded, and those that its checkpoint names."""
+        """Returns the open losses of a run: those that it has recorded, and those in its checkpoint."""
         return [
             entry
             for entry in self.entries()
@@ -137,7 +137,7 @@ class LossLedger:
         ]
 
     def accept(self, losses: Sequence[LossId], reason: str) -> list[LedgerEntry]:
-        """Accepts losses; durable on return. Idempotent: the first reason stands.
+        """Accepts losses. Durable on return. Idempotent: the first reason stays.
 
         Raises:
             RejectedError: One of them does not exist, or is undone. None was accepted.
@@ -159,10 +159,10 @@ class LossLedger:
             create_document(self.files, loss_accepted_path(loss), document)
 
     def forget(self, before: RoundNumber, needed: Collection[LossId]) -> None:
-        """Deletes what is settled of old rounds: losses that are accepted or undone. Open ones stay.
+        """Deletes accepted and undone losses of old rounds. Open ones stay.
 
         Args:
-            before: The round before which rounds are forgotten.
+            before: Round before which losses are deleted.
             needed: Losses that a later round leaves out, too.
         """
         names = self.names()
@@ -173,7 +173,7 @@ class LossLedger:
                         self.files.delete(path)
 
     def undo(self, losses: Sequence[LossId], number: RoundNumber) -> None:
-        """Records that a round reads the input of losses again; durable on return. Idempotent."""
+        """Records that a round reads the input of losses again. Durable on return. Idempotent."""
         for loss in losses:
             with suppress(AlreadyExistsError), step(Step.LOSS_UNDO):
                 document = UndoneLoss(loss=loss, round=number, undone_at=datetime.now(UTC))
@@ -198,7 +198,7 @@ def _is_undone(loss: LossId) -> RejectedError:
         f"Loss {loss} cannot be accepted: it is undone.",
         exists="The pipeline went back to before it, and reads its input again.",
         safe="Nothing was written.",
-        remedy="Leave it out of the command. What is lost of that input again is a loss of its own: see spark-jobs losses.",
+        remedy="Leave it out of the command. If input is lost again, it is a new loss: see spark-jobs losses.",
         loss=loss,
     )
 
@@ -207,6 +207,6 @@ def _unknown(loss: LossId, home: str) -> RejectedError:
     return RejectedError(
         f"{home} has no loss {loss}.",
         safe="Nothing was written.",
-        remedy="See spark-jobs losses for those that it has.",
+        remedy="spark-jobs losses lists its losses.",
         loss=loss,
     )

@@ -1,14 +1,14 @@
-"""Forgets old starts: their requests and answers, attempts, owners, pins, rounds, and the losses of rounds that are settled.
+"""Deletes old starts: requests and answers, attempts, owners, pins, rounds, and settled losses.
 
-Starts are numbered, and the newest :data:`STARTS_KEPT` up to the live attempt are kept whole. Of an older one the answer is kept if it is
-the newest of its run, for the newest :data:`RUNS_KEPT` runs. So the listings of a home are bounded, and a run that is repeated long after
-is given the answer that it was given.
+Starts are numbered, and the newest :data:`STARTS_KEPT` up to the live attempt are kept completely. The answer of an older one is kept if
+it is the newest of its run, for the newest :data:`RUNS_KEPT` runs. So the listings of a home are bounded, and a run that is repeated long
+afterwards gets the same answer.
 
 Invariants:
 
-1. Whoever still waits for an old start is answered before it is forgotten.
-2. An answer is durable among those that are kept before it goes from where it was. A crash at any step leaves what the next call ends.
-3. The request that began the live incarnation stays, and so do the newest round and every round since the oldest attempt that is kept.
+1. A process that still waits for an old start gets an answer before the start is deleted.
+2. An answer is durable in its new place before it is deleted from the old one. After a crash at any step the next call finishes the work.
+3. The request that began the live incarnation stays, and so do the newest round and every round since the oldest kept attempt.
 """
 
 import logging
@@ -46,14 +46,14 @@ RUNS_KEPT = 1_000
 
 
 def forget_old_starts(files: Files, live: AttemptDocument) -> None:
-    """Forgets what is older than the newest starts. Idempotent: repeated after a crash it ends what was begun.
+    """Deletes all but the newest starts. Idempotent: a repetition after a crash finishes the work.
 
     Args:
         files: The home.
         live: The live attempt.
 
     Raises:
-        StorageError: Not everything was deleted; repeat.
+        StorageError: Not everything was deleted. Repeat.
     """
     names = {directory: files.names(directory) for directory in (REQUESTS, RUNS, ATTEMPTS, RESPONSES)}
     numbered = [*map(start_of_request, names[REQUESTS] + names[RESPONSES]), *map(attempt_of, names[ATTEMPTS] + names[RUNS])]
@@ -61,20 +61,20 @@ def forget_old_starts(files: Files, live: AttemptDocument) -> None:
     for number in sorted({number for number in numbered if number is not None and number <= last}):
         try:
             _forget(files, AttemptNumber(number), names, live)
-        except CorruptDocumentError as error:  # it is left for people to look at
-            _LOG.warning("start %d is not forgotten: %s", number, error)
+        except CorruptDocumentError as error:  # it is left for inspection
+            _LOG.warning("start %d is not deleted: %s", number, error)
     _forget_rounds(files, [number for number in Attempts(files).numbers() if number > last])
     _forget_answers(files)
 
 
 def _forget(files: Files, number: AttemptNumber, names: dict[str, list[str]], live: AttemptDocument) -> None:
     request = start_request_id(number)
-    if any(attempt_of(name) == number for name in names[RUNS]):  # else an earlier call has kept its answer
+    if any(attempt_of(name) == number for name in names[RUNS]):  # otherwise an earlier call has kept its answer
         _keep_answer(files, number)
     paths = [f"{RUNS}/{name}" for name in names[RUNS] if attempt_of(name) == number]
     paths += [f"{ATTEMPTS}/{name}" for name in names[ATTEMPTS] if attempt_of(name) == number]
     paths += [f"{REQUESTS}/{name}" for name in names[REQUESTS] if start_of_request(name) == number]
-    paths += [response_path(request)]  # after the request, which would be open without it
+    paths += [response_path(request)]  # after the request, which would otherwise be open
     needed = request_path(live.begun_by or live.request)
     for path in paths:
         if path != needed:
@@ -88,14 +88,14 @@ def _keep_answer(files: Files, number: AttemptNumber) -> None:
     if answer is None:
         try:
             asked = channel.request(request)
-        except NotFoundError:  # an asker has died before it came to it, or another one has got the number
+        except NotFoundError:  # the requester has died before writing it, or another one has the number
             return
         answer = channel.respond_failure(asked, _overtaken(number))
     channel.keep_answer(answer)
 
 
 def _forget_rounds(files: Files, kept: list[AttemptNumber]) -> None:
-    """Deletes the rounds before that of the oldest attempt which is kept. One that is left because it is corrupt keeps none."""
+    """Deletes the rounds before that of the oldest kept attempt. A corrupt attempt that was left keeps no round."""
     names = files.names(ROUNDS)
     newest = max(round_numbers(names), default=None)
     if newest is None or not kept:
@@ -121,8 +121,8 @@ def _forget_answers(files: Files) -> None:
 
 def _overtaken(number: AttemptNumber) -> InterruptedRunError:
     return InterruptedRunError(
-        f"Start {number} was never answered, and {STARTS_KEPT} later ones have been asked for.",
-        safe="Completed checkpoints, and what was published, stay.",
+        f"Start {number} was never answered, and there were {STARTS_KEPT} later ones.",
+        safe="Completed checkpoints and published rows stay.",
         remedy="Run it again.",
         attempt=number,
     )

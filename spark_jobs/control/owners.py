@@ -1,11 +1,11 @@
-"""Records who has charge of an attempt, and cancels attempts.
+"""Records the owners of attempts, and cancels attempts.
 
 Invariants:
 
-1. ``attempts/<n>.owner-<m>.json`` is created if absent, with m one more than the highest there is: of several who take over at once
-   each gets a number of its own, and all agree on the newest.
-2. A cancel counts while its owner is the newest. So a wait that was given up cannot end the attempt that another has taken over.
-3. Taking charge and cancelling are idempotent for one token.
+1. ``attempts/<n>.owner-<m>.json`` is created if absent, with m one more than the highest number. If several processes take over at once,
+   each gets its own number, and all agree on the newest.
+2. A cancel counts while its owner is the newest. So an abandoned wait cannot cancel an attempt that another process has taken over.
+3. Taking over and cancelling are idempotent for one token.
 """
 
 from datetime import UTC, datetime
@@ -18,18 +18,18 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document, read_listed
 
 CANCELLER = "cancel "
-"""Begins the token of who takes charge only to cancel. A task's own begins otherwise: what it ends, its next try goes on from."""
+"""The prefix of tokens that only cancel. Tokens of tasks begin differently: the next try of a task continues what it cancelled."""
 _TRIES = 20
 
 
 class Owners:
-    """The owners of one attempt, which need not have begun yet."""
+    """The owners of one attempt, which may not have begun yet."""
 
     def __init__(self, files: Files, attempt: AttemptNumber) -> None:
         self._files, self._attempt = files, attempt
 
     def newest(self) -> OwnerDocument | None:
-        """Returns the owner who has charge; None if nobody ever took it."""
+        """Returns the newest owner, or None if there was none."""
         newest = attempt_names(self._files.names(ATTEMPTS)).owners.get(self._attempt)
         return None if newest is None else self._read(newest)
 
@@ -37,7 +37,7 @@ class Owners:
         """Makes ``token`` the newest owner, durably.
 
         Raises:
-            ConflictError: Others took over at the same time, every time.
+            ConflictError: Others took over at the same time, in every try.
         """
         for _ in range(_TRIES):
             newest = self.newest()
@@ -52,15 +52,15 @@ class Owners:
                 continue
             return owner
         raise ConflictError(
-            f"{_TRIES} times in a row others took charge of attempt {self._attempt} in {self._files.url}.",
+            f"{_TRIES} times in a row others took over attempt {self._attempt} in {self._files.url}.",
             safe="The attempt goes on.",
-            remedy="See which tasks wait for this pipeline.",
+            remedy="Check which tasks wait for this pipeline.",
             home=self._files.url,
             attempt=self._attempt,
         )
 
     def cancel(self, owner: OwnerNumber, reason: str) -> None:
-        """Asks the driver to end the attempt, durably; it does if ``owner`` still is the newest by then."""
+        """Asks the driver to end the attempt, durably. It does so if ``owner`` is still the newest."""
         request = CancelRequest(
             request=cancel_request_id(self._attempt, owner),
             attempt=self._attempt,
@@ -72,22 +72,22 @@ class Owners:
             with step(Step.CANCEL_CREATE):
                 create_document(self._files, cancel_path(self._attempt, owner), request)
         except AlreadyExistsError:
-            return  # asked before
+            return  # cancelled before
 
     def cancelled(self) -> CancelRequest | None:
-        """Returns the newest owner's request for the end; None while the attempt is wanted."""
+        """Returns the newest owner's cancel request, or None."""
         newest = self.newest()
         if newest is None:
             return None
         return read_listed(self._files, cancel_path(self._attempt, newest.owner), CancelRequest)
 
     def called_off(self) -> CancelRequest | None:
-        """Returns the request for the end by a newest owner who took charge only to cancel; None if there is none, or a task took over."""
+        """Returns the cancel request of a newest owner that only cancels, or None if there is none or a task took over."""
         newest = self.newest()
         return self.cancelled() if newest is not None and newest.token.startswith(CANCELLER) else None
 
     def was_cancelled_before(self, owner: OwnerNumber) -> bool:
-        """Returns whether an owner before ``owner`` has asked for the end: a driver that saw it in time ends all the same."""
+        """Returns True if an owner before ``owner`` has cancelled. A driver that saw the cancel in time ends nevertheless."""
         asked = set(map(request_of, self._files.names(REQUESTS)))
         return any(cancel_request_id(self._attempt, OwnerNumber(number)) in asked for number in range(1, owner))
 

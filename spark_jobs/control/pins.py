@@ -1,6 +1,6 @@
-"""Pins: where a bounded source ends, and which version of a static input is read.
+"""Pins: the end of a bounded source, and the version of a static input.
 
-A pin is created if absent, and once there it is used whatever the input looks like now.
+A pin is created if absent. Once created, it is used even if the input changes.
 """
 
 from collections.abc import Callable
@@ -15,18 +15,18 @@ from spark_jobs.storage.files import Files, create_document, read_document
 
 
 class Pins:
-    """The pins that hold together; see :func:`pins_of_round` and :func:`pins_of_attempt`.
+    """The pins of a round or an attempt; see :func:`pins_of_round` and :func:`pins_of_attempt`.
 
     Args:
-        files: The home.
-        path: Where the pin of an input is.
+        files: Files of the home.
+        path: Returns the path of an input's pin.
     """
 
     def __init__(self, files: Files, path: Callable[[InputName], str]) -> None:
         self._files, self._path = files, path
 
     def pin(self, pinned: PinnedInput) -> PinnedInput:
-        """Records the pin of an input, once; returns the one that stands. Durable on return."""
+        """Records the pin of an input, once. Returns the valid pin. Durable on return."""
         try:
             with step(Step.INPUT_PIN):
                 create_document(self._files, self._path(pinned.input), pinned)
@@ -35,7 +35,7 @@ class Pins:
         return pinned
 
     def pinned(self, name: InputName) -> PinnedInput | None:
-        """Returns the pin of an input; None before it is made."""
+        """Returns the pin of an input, or None if it is not made yet."""
         try:
             return read_document(self._files, self._path(name), PinnedInput)
         except NotFoundError:
@@ -43,10 +43,10 @@ class Pins:
 
 
 def pins_of_round(files: Files, number: RoundNumber) -> Pins:
-    """Returns the pins of a round: where its bounded sources end."""
+    """Returns the pins of a round: the ends of its bounded sources."""
     return Pins(files, partial(round_pin_path, number))
 
 
 def pins_of_attempt(files: Files, number: AttemptNumber) -> Pins:
-    """Returns the pins of one attempt: which versions of static inputs it reads."""
+    """Returns the pins of one attempt: the versions of static inputs that it reads."""
     return Pins(files, partial(attempt_pin_path, number))

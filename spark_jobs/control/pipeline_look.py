@@ -1,4 +1,4 @@
-"""Looks once at a home and says where its pipeline is: the words of the newest attempt, checked by whether a driver is at work."""
+"""Reads the state of a pipeline from its home: that of the newest attempt, checked by whether a driver is at work."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +24,7 @@ from spark_jobs.storage.files import Files
 
 @dataclass(frozen=True)
 class PipelineLook:
-    """What a home shows of its newest attempt."""
+    """The state of a home's newest attempt."""
 
     state: RunState | None
     """None: nothing has run there."""
@@ -33,12 +33,12 @@ class PipelineLook:
     status: Status | None
     """The newest heartbeat of that attempt. It outlives the driver."""
     answer: StartResponse | None
-    """Of an attempt whose driver is gone; None: it was lost."""
+    """The answer of an attempt whose driver is gone. None: the driver was lost."""
 
 
 def look_at_pipeline(files: Files) -> PipelineLook:
-    """Looks at a home. Writes nothing; reads three documents and one listing."""
-    locked = is_locked(files)  # first: a driver answers before it ends
+    """Reads a home. Writes nothing. Needs three documents and one listing."""
+    locked = is_locked(files)  # read first, because a driver answers before it ends
     attempt = Attempts(files).latest()
     if attempt is None or claimed_by_another(files, attempt.request):
         return PipelineLook(RunState.STARTING if locked else None, locked, None, None, None)
@@ -54,10 +54,10 @@ def look_at_pipeline(files: Files) -> PipelineLook:
 
 @dataclass(frozen=True)
 class PipelineOverview:
-    """One pipeline among others: its state, and whatever a person has to know at once."""
+    """The overview of one pipeline: its state, and the facts that a person has to know at once."""
 
     home: str
-    """URL."""
+    """URL of the home."""
     name: PipelineName
     look: PipelineLook
     head: Manifest | None
@@ -65,19 +65,19 @@ class PipelineOverview:
 
     @property
     def blocked(self) -> BlockedPublication | None:
-        """The publication that does not get through."""
+        """Returns the blocked publication, or None."""
         return self.look.status.blocked if self.look.status else None
 
     @property
     def failed_stages(self) -> dict[StageName, str]:
-        """By stage that has failed for good, or that starts again, the reason."""
+        """Returns the reason for each stage that has failed permanently or is being restarted."""
         stages = self.look.status.stages if self.look.status else {}
         stopped = {name: stage for name, stage in stages.items() if stage.state in (StageState.FAILED, StageState.RESTARTING)}
         return {name: f"{stage.state.value}: {stage.reason or 'no reason is known'}" for name, stage in stopped.items()}
 
     @property
     def reasons(self) -> list[str]:
-        """Why the pipeline needs somebody, the gravest first; empty if it needs nobody."""
+        """Returns the reasons to look at the pipeline, gravest first."""
         found = []
         if self.look.state is RunState.FAILED and self.look.answer is None:
             found.append("The driver was lost: it has left no answer. The next start goes on from what is durable.")
@@ -90,7 +90,7 @@ class PipelineOverview:
             found.append(self.blocked.summary)
         if self.head is not None and self.head.sinks_behind:
             found.append(
-                f"Checkpoint {self.head.checkpoint} is without {', '.join(self.head.behind)}, which were failing or slow."
+                f"Checkpoint {self.head.checkpoint} is without rows of {', '.join(self.head.behind)}, which were failing or slow."
             )
         return found
 

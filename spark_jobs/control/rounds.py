@@ -2,9 +2,9 @@
 
 Invariants:
 
-1. ``rounds/<r>.json`` exists before the first batch of round r; how the round ends and its parameters never change.
-2. A pin is created if absent, and once there it is used whatever the source looks like now.
-3. What is recorded as lost stays lost in its round, and in the rounds that replace it after a checkpoint that has the loss: see
+1. ``rounds/<r>.json`` exists before the first batch of round r. Its parameters and the way it ends never change.
+2. A pin is created if absent. Once created, it is used even if the source changes.
+3. A recorded loss stays a loss in its round, and in the rounds that replace it after a checkpoint with the loss: see
    :mod:`spark_jobs.control.losses`.
 """
 
@@ -49,7 +49,7 @@ class Rounds:
             return None
 
     def begin(self, document: RoundDocument) -> RoundDocument:
-        """Begins a round, once; returns the document that stands."""
+        """Begins a round, once. Returns the valid document."""
         path = round_path(document.round)
         try:
             with step(Step.ROUND_CREATE):
@@ -59,24 +59,24 @@ class Rounds:
         return document
 
     def pin(self, number: RoundNumber, pinned: PinnedInput) -> PinnedInput:
-        """Records where an input ends in this round, once; returns the pin that stands."""
+        """Records the end of an input in this round, once. Returns the valid pin."""
         return pins_of_round(self.files, number).pin(pinned)
 
     def pinned(self, number: RoundNumber, name: InputName) -> PinnedInput | None:
-        """Returns the pin of an input in this round; None before it is made."""
+        """Returns the pin of an input in this round, or None if it is not made yet."""
         return pins_of_round(self.files, number).pinned(name)
 
     def losses(self, number: RoundNumber) -> tuple[Loss, ...]:
-        """Returns what a round leaves out: its own losses, and those that it has from the rounds which it replaces."""
+        """Returns the losses of a round: its own, and those of the rounds that it replaces."""
         begun = self.read(number)
         return LossLedger(self.files).of_round(number, begun.losses if begun else ())
 
     def tidy(self, tidied: TidiedInput) -> None:
-        """Records that the files of a source that a round has read are archived or deleted; durable on return."""
+        """Records that the files of a source that a round has read are archived or deleted. Durable on return."""
         with suppress(AlreadyExistsError), step(Step.TIDY_END):
             create_document(self.files, round_tidied_path(tidied.round, tidied.input), tidied)
 
     def tidied(self, number: RoundNumber) -> dict[InputName, TidiedInput]:
-        """Returns by input the record that the files which a round has read are archived or deleted."""
+        """Returns the records of archived or deleted files of a round, by input."""
         names = tidied_inputs(self.files.names(ROUNDS), number)
         return {name: read_document(self.files, round_tidied_path(number, name), TidiedInput) for name in names}

@@ -1,4 +1,4 @@
-"""Finds who in a home needs a savepoint, so that it must not be disposed of."""
+"""Finds the users of a savepoint in a home, for which it must be kept."""
 
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
@@ -11,10 +11,9 @@ from spark_jobs.storage.open import open_place
 
 
 def needed_by(home: Files, savepoint: Files) -> list[str]:
-    """Returns in words who needs a savepoint: open requests for it, and a start that has not brought it into the home yet.
+    """Returns descriptions of the users of a savepoint: open requests for it, and a start that has not copied it into the home yet.
 
-    Writes nothing. Somebody may ask for it a moment later: whoever begins with a savepoint that is gone is told so, before anything is
-    written.
+    Writes nothing. Another process may need it a moment later: a start with a missing savepoint fails before anything is written.
 
     Raises:
         CorruptDocumentError: A document of an attempt, or its request, is torn or altered.
@@ -31,7 +30,7 @@ def needed_by(home: Files, savepoint: Files) -> list[str]:
     if newest is not None and not _has_checkpoint(home, newest.incarnation):
         begun_by = channel.request(newest.begun_by or newest.request)
         if _is_named(newest.restore, savepoint) or _is_named(begun_by.restore, savepoint):
-            found.append(f"attempt {newest.attempt}, which goes on from it and has no checkpoint of its own yet")
+            found.append(f"attempt {newest.attempt}, which began with it and has no checkpoint of its own yet")
     return found
 
 
@@ -44,6 +43,6 @@ def _is_same(one: Files, other: Files) -> bool:
 
 
 def _has_checkpoint(home: Files, incarnation: IncarnationId) -> bool:
-    """Returns whether the newest incarnation has a checkpoint: then the newest one is its."""
+    """Returns True if the newest incarnation has a checkpoint. Then the newest checkpoint is its own."""
     head = newest_manifest(home)
     return head is not None and head.incarnation == incarnation

@@ -1,4 +1,4 @@
-"""The heartbeat of the live attempt. A hint for people and for waiting; no decision about data rests on it."""
+"""The heartbeat of the live attempt. It is a hint for people and for waiting. No decision about data depends on it."""
 
 from spark_jobs.home.layout import STATUS
 from spark_jobs.protocol.codec import encode
@@ -13,7 +13,7 @@ def write_status(files: Files, status: Status) -> None:
 
 
 def read_status(files: Files) -> Status | None:
-    """Returns the newest heartbeat; None if there is none, or only half of one."""
+    """Returns the newest heartbeat, or None if there is none or it is incomplete."""
     try:
         return read_document(files, STATUS, Status)
     except (NotFoundError, CorruptDocumentError):

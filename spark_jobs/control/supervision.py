@@ -1,11 +1,11 @@
-"""Decides what follows when the driver of a pipeline with a restart strategy is gone: the next attempt when the strategy says, or an error.
+"""Decides what follows when the driver of a pipeline with a restart strategy is gone: another attempt, or an error.
 
 Invariants:
 
-1. It is decided by documents that never change: the attempt's says which strategy, its request what the strategy remembers, its answer
-   when it failed and how. So every worker and every triggerer comes to the same decision, jitter included, whenever it looks.
-2. A lost driver leaves no answer. Whoever notices answers for it, once, and asks it to end in case it still lives.
-3. A start on which the strategy has decided says so in its request. Any other one is somebody's wish: failures are counted anew.
+1. The decision depends on documents that never change: the attempt's has the strategy, its request the strategy's history, and its answer
+   the time and the error. So all workers and triggerers make the same decision, including the jitter, at any time.
+2. A lost driver leaves no answer. The process that notices it writes the answer, once, and cancels the driver in case it still runs.
+3. A start that the strategy has decided says so in its request. Every other start was requested, and failures are counted from zero.
 """
 
 import random
@@ -25,14 +25,14 @@ from spark_jobs.storage.files import Files
 
 @dataclass(frozen=True)
 class Restart:
-    """A start on which the restart strategy has decided."""
+    """A start that the restart strategy has decided."""
 
     after: AttemptNumber
     """The attempt that failed."""
     history: RestartHistory
-    """The memory of the strategy from now on."""
+    """The history of the strategy from now on."""
     due_at: float
-    """Not before, in seconds since 1970."""
+    """The earliest time, in seconds since 1970."""
 
     def __str__(self) -> str:
         return f"restart {self.history.restarts} by the pipeline's strategy"
@@ -40,27 +40,27 @@ class Restart:
 
 @dataclass(frozen=True)
 class End:
-    """No attempt follows by itself: no restart can heal, the strategy allows no more, or somebody has cancelled the pipeline."""
+    """The end of the attempts: no restart can heal the error, the strategy allows no more, or the pipeline was cancelled."""
 
     error: StreamPipelineError
-    """The error that the task ends with."""
+    """The error of the task."""
 
 
 def decided(request: StartRequest, answer: StartResponse, strategy: RestartSettings) -> Restart | End:
-    """Returns what follows from an attempt that failed: a pure function of its documents.
+    """Returns the decision after a failed attempt. It is a pure function of the attempt's documents.
 
     Args:
-        request: What the attempt was started for.
-        answer: How it failed.
-        strategy: The pipeline's, as the attempt has it.
+        request: Start request of the attempt.
+        answer: Its answer.
+        strategy: Strategy of the attempt.
     """
     assert answer.error is not None
     error = reported_error(answer.error)
-    if not may_heal(error) or answer.error.retry == Retry.NEVER.value:  # also where a newer version has named the error
+    if not may_heal(error) or answer.error.retry == Retry.NEVER.value:  # also if a newer version has written the error
         return End(error)
     history, chance = request.restarts or RestartHistory(), random.Random(f"{request.run} {request.attempt}")
     failed_ms = int(answer.answered_at.timestamp() * 1000)
-    if history.restart_at_ms is not None:  # it began no earlier, whatever the clock of its host says
+    if history.restart_at_ms is not None:  # it began no earlier, even if the host's clock says so
         failed_ms = max(failed_ms, history.restart_at_ms + 1)
     history, decision = after_failure(strategy, history, failed_ms, chance)
     if isinstance(decision, Exhausted):
@@ -69,24 +69,24 @@ def decided(request: StartRequest, answer: StartResponse, strategy: RestartSetti
 
 
 def is_of_the_wait(answer: StartResponse | None, error: StreamPipelineError) -> bool:
-    """Returns whether a wait has failed by itself, not with the answer of its attempt: a driver may be at work."""
+    """Returns True if a wait itself has failed, not its attempt. Then a driver may be at work."""
     return isinstance(error, DeadlineExceededError | StorageError) and (answer is None or answer.error != report_error(error))
 
 
 def after_end(
     files: Files, attempt: AttemptNumber, owner: OwnerNumber | None, error: StreamPipelineError
 ) -> Restart | End | None:
-    """Returns what follows from the end of a wait for an attempt; answers for a driver that was lost. Idempotent, durable on return.
+    """Returns the decision after a wait for an attempt. Answers for a lost driver. Idempotent, durable on return.
 
     Args:
         files: The home.
-        attempt: What was waited for.
-        owner: As whom; None: nobody else is there.
-        error: What the wait has ended with.
+        attempt: The attempt that was waited for.
+        owner: Owner that has waited; None: there is no other owner.
+        error: Error of the wait.
 
     Returns:
-        None where no strategy has a say: the inputs of the pipeline all end, no attempt of the run has begun, the driver may be at work, or
-        somebody else has charge of it.
+        None if no strategy decides: all inputs of the pipeline end, no attempt of the run has begun, the driver may be at work, or the
+        attempt has another owner.
     """
     channel = Channel(files)
     request = channel.request(start_request_id(attempt))
@@ -95,8 +95,8 @@ def after_end(
         return None
     answer = channel.response(request.request)
     if is_of_the_wait(answer, error) and (answer is None or isinstance(error, DeadlineExceededError)):
-        return None  # what follows from the attempt is for the next wait
-    if answer is None and not may_heal(error):  # it has left no more than its exit code
+        return None  # the next wait decides what follows from the attempt
+    if answer is None and not may_heal(error):  # it has only left its exit code
         return End(error)
     if answer is None:
         answer = _answer_for_lost(channel, request, owner, error)
@@ -104,10 +104,10 @@ def after_end(
 
 
 def next_start(files: Files, run: RunId) -> Restart | None:
-    """Returns what the strategy has decided for a run whose driver is gone, from what an earlier try has left.
+    """Returns the strategy's decision for a run whose driver is gone, from the documents of earlier tries.
 
     Returns:
-        None: no restart is due. A start is then somebody's wish: the run is new, was cancelled, or has ended for good.
+        None if no restart is due. The run is new, was cancelled, or has ended permanently.
     """
     channel = Channel(files)
     request = channel.newest_request(run)
@@ -119,12 +119,12 @@ def next_start(files: Files, run: RunId) -> Restart | None:
     if answer is not None:
         following = after_end(files, request.attempt, None, reported_error(answer.error)) if answer.error else None
         return following if isinstance(following, Restart) else None
-    if request.attempt not in channel.attempts.numbers():  # asked for, and nobody has begun it
+    if request.attempt not in channel.attempts.numbers():  # requested, but not begun
         return None if request.restarts is None else Restart(request.attempt, request.restarts, 0.0)
     lost = InterruptedRunError(
         f"The driver for {request.request} in {files.url} was lost while no task waited for it.",
-        safe="Completed checkpoints, and what was published, stay.",
-        remedy="None is needed: the next attempt goes on from what is durable.",
+        safe="Completed checkpoints and published rows stay.",
+        remedy="Nothing: the next attempt goes on from the durable state.",
         home=files.url,
         request=request.request,
     )
@@ -133,7 +133,7 @@ def next_start(files: Files, run: RunId) -> Restart | None:
 
 
 def goes_on(files: Files) -> bool:
-    """Returns whether a driver holds a home, or one follows by itself: its driver was lost, or its restart is due later. Only reads."""
+    """Returns True if a driver holds a home, or one will start by itself: its driver was lost, or a restart is due later. Only reads."""
     if driver_at_work(files):
         return True
     channel = Channel(files)
@@ -154,9 +154,9 @@ def goes_on(files: Files) -> bool:
 
 
 def is_called_off(files: Files, answer: StartResponse) -> bool:
-    """Returns whether somebody has taken charge of an attempt after its failure and cancelled it, so that no restart follows.
+    """Returns True if an attempt got a new owner after its failure, which has cancelled it, so that no restart follows.
 
-    Who had charge of it before cancels no more than a driver that was taken for lost.
+    An earlier owner only cancels a driver that seemed to be lost.
     """
     owners = Owners(files, answer.attempt)
     newest = owners.newest()
@@ -164,7 +164,7 @@ def is_called_off(files: Files, answer: StartResponse) -> bool:
 
 
 def _strategy(channel: Channel, request: StartRequest) -> RestartSettings | None:
-    """Returns the strategy that counts for a start: that of its attempt, or of the attempt before if it has not begun."""
+    """Returns the strategy for a start: that of its attempt, or of the attempt before if it has not begun."""
     begun = [number for number in channel.attempts.numbers() if number <= request.attempt]
     if not begun:
         return None
@@ -175,7 +175,7 @@ def _strategy(channel: Channel, request: StartRequest) -> RestartSettings | None
 def _answer_for_lost(
     channel: Channel, request: StartRequest, owner: OwnerNumber | None, error: StreamPipelineError
 ) -> StartResponse | None:
-    """Answers for a driver that is gone, and returns the answer; None if its end was asked for, or another has charge of it."""
+    """Answers for a driver that is gone, and returns the answer, or None if it was cancelled or has another owner."""
     owners = Owners(channel.files, request.attempt)
     newest = owners.newest()
     if newest is not None:
@@ -185,7 +185,7 @@ def _answer_for_lost(
     answer = channel.respond_failure(request, error)
     newest = (
         owners.newest()
-    )  # somebody may have taken charge since; and after the answer, as a driver that lives must not call its loss a cancel
+    )  # there may be a new owner; and after the answer, because a running driver must not report its loss as a cancel
     if newest is not None:
-        owners.cancel(newest.owner, "it was taken for lost, and the next attempt does its work")
+        owners.cancel(newest.owner, "it seemed to be lost, and the next attempt does its work")
     return answer

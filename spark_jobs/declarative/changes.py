@@ -1,4 +1,4 @@
-"""AUTO CDC flows: which rows of their table they replace or delete, as a sink with ``mode="upsert"`` says it."""
+"""AUTO CDC flows: translates their rules for replacing and deleting rows into a sink with ``mode="upsert"``."""
 
 import re
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ _COLUMN = re.compile(r"[^\W\d]\w*|`[^`]+`")
 
 @dataclass(frozen=True)
 class Changes:
-    """How the rows of an AUTO CDC flow change its table."""
+    """The rules by which the rows of an AUTO CDC flow change its table."""
 
     keys: tuple[str, ...]
     sequence_by: str
     apply_as_deletes: str | None
     kept: tuple[str, ...] | None
-    """The only columns that the table has; None: all but those that are left out."""
+    """The only columns of the table. None: all but those that are left out."""
     left_out: tuple[str, ...]
 
     def options(self) -> Mapping[str, Any]:
@@ -34,15 +34,15 @@ class Changes:
         }
 
     def of(self, frame: DataFrame) -> DataFrame:
-        """Returns the flow's rows with the columns that the table has."""
+        """Returns the flow's rows with the columns of the table."""
         return frame.drop(*self.left_out) if self.kept is None else frame.select(*self.kept)
 
 
 def changes_of(definitions: Definitions, flow: AutoCdcFlow) -> Changes:
-    """Returns what an AUTO CDC flow does.
+    """Returns the rules of an AUTO CDC flow.
 
     Raises:
-        InvalidPipelineError: An argument is no name of a column or no text, or the table would lack a column that the merge compares.
+        InvalidPipelineError: An argument is not a column name or not a text, or the table would lack a column that the merge compares.
     """
     location, who = flow.source_code_location, f"the AUTO CDC flow into {flow.target!r}"
 
@@ -51,8 +51,8 @@ def changes_of(definitions: Definitions, flow: AutoCdcFlow) -> Changes:
         if text is None or not _COLUMN.fullmatch(text):
             raise definitions.refused(
                 location,
-                f"{who} has {argument}={text or given!r}, and it takes names of columns.",
-                "Name the column, as a text; what is computed becomes a column of the source first.",
+                f"{who} has {argument}={text or given!r}, but it needs names of columns.",
+                "Give the column's name as a text. Add a computed column to the source first.",
                 argument=argument,
             )
         return text.strip("`")
@@ -78,15 +78,15 @@ def changes_of(definitions: Definitions, flow: AutoCdcFlow) -> Changes:
         ):
             raise definitions.refused(
                 location,
-                f"{who} leaves out {name!r}, and later changes are compared with it in the table.",
-                "Keep keys and sequence_by in the table; a view of it may leave them out.",
+                f"{who} leaves out {name!r}, but later changes are compared with it in the table.",
+                "Keep keys and sequence_by in the table. A view of it may leave them out.",
                 column=name,
             )
     return Changes(keys, sequence_by, deletes, kept, left_out)
 
 
 def _text(column: Any) -> str | None:
-    """Returns the name of a column, or the SQL text of an expression, where it was given as one."""
+    """Returns the name of a column, or the SQL text of an expression, if it was given as one."""
     expression = getattr(column, "_expr", None)
     for attribute in ("_unparsed_identifier", "_expr"):  # of a text that PySpark has turned into a column of Spark Connect
         found = getattr(expression, attribute, None)

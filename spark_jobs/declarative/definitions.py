@@ -1,4 +1,4 @@
-"""What the files of a project define: tables, views and flows, each with the file and line of its definition."""
+"""The definitions in the files of a project: tables, views and flows, each with its file and line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,12 +25,12 @@ _KINDS = {
 
 
 class Definitions(GraphElementRegistry):
-    """Takes the definitions of a project's files in.
+    """Collects the definitions of a project's files.
 
     Args:
         folder: The project's folder; files are named relative to it.
         namespace: The catalog and the schema of names that have none.
-        mistakes: Is given what is refused.
+        mistakes: Collects refusals.
     """
 
     def __init__(self, folder: Path, namespace: Namespace, mistakes: Mistakes) -> None:
@@ -41,7 +41,7 @@ class Definitions(GraphElementRegistry):
         self.views: dict[str, TemporaryView] = {}
         self.flows: list[Flow] = []
         self.changes: dict[Identity, AutoCdcFlow] = {}
-        """By target the AUTO CDC flow. What it reads is one of the flows."""
+        """The AUTO CDC flow of each target. Its inputs are read by one of the flows."""
 
     def register_output(self, output: Output) -> None:
         with self._mistakes.noted():
@@ -82,12 +82,12 @@ class Definitions(GraphElementRegistry):
             )
 
     def find(self, name: str) -> Output | None:
-        """Returns the view or the table that a flow means by ``name``; None if it is none of the project's."""
+        """Returns the view or the table of the project with this name in a flow, or None."""
         view = self.views.get(name.casefold())
         return view if view is not None else self.outputs.get(self.namespace.identity(name))
 
     def place(self, location: SourceCodeLocation) -> str:
-        """Returns where a definition is, such as ``transformations/orders.py, line 7``."""
+        """Returns the place of a definition, such as ``transformations/orders.py, line 7``."""
         file = Path(location.filename)
         if file.is_relative_to(self._folder):
             file = file.relative_to(self._folder)
@@ -97,7 +97,7 @@ class Definitions(GraphElementRegistry):
         return f"the {_KINDS[type(output)]} {output.name!r}"
 
     def refused(self, location: SourceCodeLocation, problem: str, remedy: str, **evidence: Any) -> InvalidPipelineError:
-        """Returns the error to raise; ``problem`` and ``remedy`` are one sentence each."""
+        """Returns the error to raise. ``problem`` and ``remedy`` are one sentence each."""
         return InvalidPipelineError(
             f"{self.place(location)}: {problem}",
             safe="Nothing was written.",
@@ -109,7 +109,7 @@ class Definitions(GraphElementRegistry):
 
     @contextmanager
     def defined_at(self, location: SourceCodeLocation) -> Iterator[None]:
-        """Adds the place of a definition to what is refused of it."""
+        """Adds the place of a definition to refusals inside."""
         try:
             yield
         except RejectedError as error:
@@ -124,18 +124,18 @@ class Definitions(GraphElementRegistry):
             ) from error
 
     def _check(self, output: Output) -> None:
-        """Refuses what is no Delta table that streams fill."""
+        """Refuses everything but a Delta table that streams fill."""
         if isinstance(output, Sink):
             raise self.refused(
                 output.source_code_location,
-                f"{self.title(output)} is not supported: a pipeline writes Delta tables, whose checkpoint decides what is public.",
-                "Write a streaming table, and let a task or a pipeline of its own hand its rows on.",
+                f"{self.title(output)} is not supported: a pipeline only writes Delta tables.",
+                "Write a streaming table, and let a task or another pipeline pass its rows on.",
             )
         table_format = getattr(output, "format", None)
         if table_format is not None and table_format.lower() != "delta":
             raise self.refused(
                 output.source_code_location,
-                f"{self.title(output)} has the format {table_format!r}, and a pipeline writes Delta tables.",
+                f"{self.title(output)} has the format {table_format!r}, but a pipeline writes Delta tables.",
                 'Write format="delta".',
                 format=table_format,
             )

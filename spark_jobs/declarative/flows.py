@@ -1,4 +1,4 @@
-"""Finds what each flow of a project reads, and calls flows as stages."""
+"""Finds the inputs of each flow of a project, and calls flows as stages."""
 
 import traceback
 from collections.abc import Mapping
@@ -19,34 +19,36 @@ from spark_jobs.protocol.errors import InvalidPipelineError, StreamPipelineError
 from spark_jobs.runtime.spark import plan
 
 _PACE = frozenset({"maxfilespertrigger", "maxbytespertrigger", "skipchangecommits"})
-"""Options of a read that say how it goes on, not which rows it gives."""
-_ALL_BEFORE = "Read everything before the first use of what only Spark knows, such as columns, a schema or a setting of Spark's."
+"""Options of a read that control its progress, not its rows."""
+_ALL_BEFORE = (
+    "Read all inputs before the first use of values that only Spark knows, such as columns, a schema or a Spark setting."
+)
 
 
 @dataclass(frozen=True)
 class FoundFlow:
-    """A flow with what it reads."""
+    """A flow with its inputs."""
 
     flow: Flow
     inputs: tuple[str, ...]
     """The names of sources, static inputs and stages, each once."""
     aggregated: bool = False
-    """Whether its rows are groups, which change when rows are added."""
+    """True if its rows are groups, which change when rows are added."""
 
 
 @dataclass
 class FoundInputs:
-    """What the flows of a project read."""
+    """The inputs of a project's flows."""
 
     outside: dict[str, Read] = field(default_factory=dict)
-    """By name what becomes a source or a static input."""
+    """The reads that become sources or static inputs, by name."""
     uses: list[Use] = field(default_factory=list)
 
     def name_of(self, read: Read) -> str | None:
         return next((name for name, known in self.outside.items() if known == read), None)
 
     def named(self, read: Read) -> str:
-        """Returns the input's name; one that reads the same has one already."""
+        """Returns the name of an input. Equal reads have one name."""
         known = self.name_of(read)
         if known is not None:
             return known
@@ -60,14 +62,14 @@ class FoundInputs:
         """Returns the column and the delay of an input's watermark.
 
         Raises:
-            InvalidPipelineError: Two flows set two.
+            InvalidPipelineError: Two flows set different watermarks.
         """
         marked = [use for use in self.uses if use.input == name and use.watermark is not None]
         for use in marked[1:]:
             if use.watermark != marked[0].watermark:
                 (column, delay), (other_column, other_delay) = marked[0].watermark or ("", ""), use.watermark or ("", "")
                 raise InvalidPipelineError(
-                    f"{marked[0].place}: the flow reads {name!r} with the delay {delay!r} on {column!r}, and another one, "
+                    f"{marked[0].place}: the flow reads {name!r} with the delay {delay!r} on {column!r}, but another one, "
                     f"at {use.place}, with the delay {other_delay!r} on {other_column!r}.",
                     safe="Nothing was written.",
                     remedy="Give both the same watermark, or let one of them read a table of its own.",
@@ -80,8 +82,8 @@ class Flows:
     """The flows of a project.
 
     Args:
-        definitions: What the project's files define.
-        session: What they find as ``spark``.
+        definitions: Definitions of the project's files.
+        session: Their variable ``spark``.
     """
 
     def __init__(self, definitions: Definitions, session: ProjectSession) -> None:
@@ -93,10 +95,10 @@ class Flows:
         }
 
     def find(self, flow: Flow) -> FoundFlow:
-        """Calls a flow to find what it reads.
+        """Calls a flow to find its inputs.
 
         Raises:
-            InvalidPipelineError: It fails, or reads what no stage can.
+            InvalidPipelineError: The flow fails, or reads something that no stage can read.
         """
         view = self._materialized(flow)
         finding = _Finding(self, flow, materialized=view)
@@ -125,7 +127,7 @@ class Flows:
             what = "table of the project" if view else "stream"
             raise definitions.refused(
                 location,
-                f"the flow {flow.name!r} reads no {what}, and its rows are kept up to date from one.",
+                f"the flow {flow.name!r} reads no {what}, which it needs as input.",
                 "Compute it in a task." if view else "Read one of its inputs with spark.readStream.",
             )
         return FoundFlow(flow, tuple(dict.fromkeys(finding.inputs)), isinstance(returned, FrameStandIn) and returned.aggregated)
@@ -134,13 +136,13 @@ class Flows:
         return isinstance(self.definitions.find(flow.target), MaterializedView)
 
     def as_stage(self, found: FoundFlow) -> Function:
-        """Returns the function of the stage that a flow becomes; its inputs are given by name."""
+        """Returns the function of a flow's stage. It gets its inputs by name."""
 
         def run(**frames: DataFrame) -> Any:
             running = _Running(self, found.flow, frames, next(iter(frames.values())).sparkSession)
             with answering(running), found_as_active(self.session):
                 frame: object = found.flow.func()
-            whole = found.aggregated and self._materialized(found.flow)  # then no row is late
+            whole = found.aggregated and self._materialized(found.flow)  # no row is late then
             if isinstance(frame, DataFrame) and not whole and plan.is_stateful(frame):
                 running.check_watermarks()
             return frame
@@ -157,12 +159,12 @@ class Flows:
         return self.definitions.refused(
             flow.source_code_location,
             f"the flow {flow.name!r} failed{at} when its inputs were looked for: {type(error).__name__}: {error}.",
-            "Correct it there; a flow reads its inputs and returns a frame made of them.",
+            "Correct that line. A flow reads its inputs and returns a frame made of them.",
         )
 
 
 class _Finding:
-    """Answers the reads of a flow whose inputs are looked for."""
+    """Answers the reads of a flow while its inputs are searched."""
 
     def __init__(self, flows: Flows, flow: Flow, *, materialized: bool) -> None:
         self._flows = flows
@@ -181,16 +183,16 @@ class _Finding:
             return self._of_view(output)
         if not read.streaming and not self._materialized:
             raise self._refused(
-                f"reads the table {name!r} of the project as a batch, which has no end before the pipeline's.",
+                f"reads the table {name!r} of the project as a batch, but the table grows until the pipeline ends.",
                 f"Read it as a stream: spark.readStream.table({name!r}).",
             )
         if read.streaming and isinstance(output, MaterializedView):
             raise self._refused(
-                f"reads the materialized view {name!r} as a stream, and its rows change.", "Read what the view reads."
+                f"reads the materialized view {name!r} as a stream, but its rows change.", "Read the inputs of the view."
             )
         if self._flows.definitions.namespace.identity(output.name) in self._flows.definitions.changes:
             raise self._refused(
-                f"reads the table {name!r}, whose rows an AUTO CDC flow replaces.", "Read what the AUTO CDC flow reads."
+                f"reads the table {name!r}, whose rows an AUTO CDC flow replaces.", "Read the inputs of the AUTO CDC flow."
             )
         options = sorted(option for option in read.options() if option not in _PACE)
         if read.calls[-1].method != "table" or options:
@@ -201,14 +203,15 @@ class _Finding:
     def outside(self, read: Read) -> Any:
         if self._materialized:
             raise self._refused(
-                "reads something outside of the project, whose changes would not reach the rows that the view has.",
+                "reads something outside of the project, whose changes would not reach the view's existing rows.",
                 "Read it in a streaming table, and read that table here.",
             )
         return self._frame(self._flows.inputs.named(read), streaming=read.streaming)
 
     def sql(self, text: str) -> Any:
         raise self._refused(
-            "calls spark.sql, and what a text reads is not looked for.", "Read with spark.readStream.table and spark.read.table."
+            "calls spark.sql, but the inputs of a SQL text are not searched.",
+            "Read with spark.readStream.table and spark.read.table.",
         )
 
     def attribute(self, name: str) -> Any:
@@ -234,11 +237,11 @@ class _Finding:
 
     def _mark(self, use: Use | None, column: str, delay: str) -> None:
         if self._materialized:
-            raise self._refused("sets a watermark, and no row of a materialized view is late.", "Remove it.")
+            raise self._refused("sets a watermark, but no row of a materialized view is late.", "Remove it.")
         if use is None:
             raise self._refused(
                 "sets a watermark on a frame that is not an input as it was read.",
-                "Call withWatermark where the stream is read; a column that the flow makes goes into a table of its own first.",
+                "Call withWatermark right after the read. Write a computed event time into a table of its own first.",
             )
         if use.watermark is not None and use.watermark != (column, delay):
             raise self._refused("sets two watermarks on one input.", "Set one.")
@@ -249,7 +252,7 @@ class _Finding:
 
 
 class _Running:
-    """Answers the reads of a flow that is called as a stage."""
+    """Answers the reads of a flow that runs as a stage."""
 
     def __init__(self, flows: Flows, flow: Flow, frames: Mapping[str, DataFrame], session: SparkSession) -> None:
         self._flows = flows
@@ -259,10 +262,10 @@ class _Running:
         self._given: dict[str, InputFrame] = {}
 
     def check_watermarks(self) -> None:
-        """Refuses a flow that keeps a state of rows whose watermark is only another flow's: it would drop late ones.
+        """Refuses a flow that keeps state of an input whose watermark is set only by another flow: it would drop late rows.
 
         Raises:
-            InvalidPipelineError: It does.
+            InvalidPipelineError: The flow keeps such a state.
         """
         for name, frame in self._given.items():
             watermark = frame.input_watermark
@@ -270,7 +273,7 @@ class _Running:
                 column, delay = watermark.declared
                 raise self._flows.definitions.refused(
                     self._flow.source_code_location,
-                    f"the flow {self._flow.name!r} keeps a state of {name!r} without a watermark, and another flow sets one there.",
+                    f"the flow {self._flow.name!r} keeps state of {name!r} without a watermark, but another flow sets one there.",
                     f"Write .withWatermark({column!r}, {delay!r}) where it is read, or let one of them read a table of its own.",
                     input=name,
                 )
@@ -295,7 +298,7 @@ class _Running:
     def _unexpected(self, what: str) -> InvalidPipelineError:
         return self._flows.definitions.refused(
             self._flow.source_code_location,
-            f"the flow {self._flow.name!r} reads {what!r} otherwise than when its inputs were looked for.",
+            f"the flow {self._flow.name!r} reads {what!r}, which it did not read when its inputs were searched.",
             _ALL_BEFORE,
         )
 
@@ -310,16 +313,16 @@ class _Running:
 
 @dataclass
 class InputWatermark:
-    """The watermark that an input of a flow has."""
+    """The watermark of a flow's input."""
 
     declared: tuple[str, str] | None
     """Its column and its delay."""
     wanted: bool = False
-    """Whether the flow has set it."""
+    """True if the flow has set it."""
 
 
 class InputFrame(ClassicDataFrame):
-    """An input of a flow. Its ``withWatermark`` sets nothing: the input has that watermark already, and the runtime moves it."""
+    """An input of a flow. Its ``withWatermark`` does nothing: the input has that watermark, and the runtime moves it."""
 
     input_watermark: InputWatermark
 

@@ -1,4 +1,4 @@
-"""Frames of a flow that is called before there is a Spark: they know what they are made of, and have neither columns nor rows."""
+"""Frames of a flow that is called before Spark starts. They know their inputs, but have neither columns nor rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from spark_jobs.declarative.session import NeedsSparkError
 
 _KEEP_ROWS_AS_READ = frozenset({"alias", "filter", "where"})
-"""What leaves the columns of an input as they are."""
+"""The methods that leave the columns of an input unchanged."""
 
 
 @dataclass(eq=False)
@@ -19,19 +19,19 @@ class Use:
 
     input: str
     place: str
-    """Where the flow is defined."""
+    """The place of the flow's definition."""
     watermark: tuple[str, str] | None = None
     """The column and the delay of the flow's ``withWatermark``."""
 
 
 @dataclass(frozen=True)
 class FrameStandIn:
-    """Stands in for a frame.
+    """A stand-in for a frame.
 
     Args:
         spark: The session's stand-in.
-        direct: The read whose columns it has, if it has no others.
-        aggregated: Whether its rows are groups.
+        direct: Read whose columns it has, if it has no others.
+        aggregated: True if its rows are groups.
         mark: Called with a read and the arguments of ``withWatermark``.
     """
 
@@ -76,7 +76,7 @@ class FrameStandIn:
 
 
 class _Grouped:
-    """Stands in for what ``groupBy``, ``na`` and ``stat`` give: its methods give frames."""
+    """A stand-in for the results of ``groupBy``, ``na`` and ``stat``. Its methods return frames."""
 
     def __init__(self, frame: FrameStandIn, aggregated: bool) -> None:
         self._frame = frame
@@ -91,7 +91,7 @@ class _Grouped:
 
 
 def _gives(attribute: Any) -> type | None:
-    """Returns whether a method of ``DataFrame`` gives a frame, or something that frames are made from; None if it gives anything else."""
+    """Returns the stand-in class for the result of a ``DataFrame`` method: a frame, or an object that makes frames. None for others."""
     function = attribute.fget if isinstance(attribute, property) else attribute
     returned = getattr(function, "__annotations__", {}).get("return")
     name = returned if isinstance(returned, str) else getattr(returned, "__name__", "")

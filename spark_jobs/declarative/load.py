@@ -1,4 +1,4 @@
-"""Loads a project: its specification, then the files that it names."""
+"""Loads a project: its specification, and then its files."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -26,8 +26,8 @@ def load_project(location: PipelineLocation, settings: Mapping[str, str], mistak
 
     Args:
         location: The project's specification, ``spark-pipeline.yml``.
-        settings: Spark settings of the command; they go before the project's.
-        mistakes: Is given the mistakes of definitions.
+        settings: Spark settings of the command; they override the project's.
+        mistakes: Collects the mistakes of definitions.
 
     Raises:
         InvalidPipelineError: The specification or a file cannot be read.
@@ -49,10 +49,10 @@ def _specification(location: PipelineLocation) -> PipelineSpec:
     except PySparkException as error:
         raise refused_entry(location.text, f"{error}".strip(), "Correct the specification.") from error
     except yaml.YAMLError as error:
-        raise refused_entry(location.text, f"it is no YAML: {' '.join(str(error).split())}.", "Correct that line.") from error
+        raise refused_entry(location.text, f"it is not YAML: {' '.join(str(error).split())}.", "Correct that line.") from error
     except (TypeError, KeyError, AttributeError) as error:
         remedy = "It has name, storage, catalog, database, configuration, and libraries with glob and include."
-        raise refused_entry(location.text, f"it is no specification of a project: {error!r}.", remedy) from error
+        raise refused_entry(location.text, f"it is not the specification of a project: {error!r}.", remedy) from error
 
 
 def _files(location: PipelineLocation, spec: PipelineSpec) -> Iterator[Path]:
@@ -85,13 +85,13 @@ def _define(
             raise refused_entry(
                 location.text,
                 f"{relative} is neither a .py nor a .sql file.",
-                "Move it out of the folders that libraries include.",
+                "Move it out of the folders in libraries.",
             )
 
 
 @contextmanager
 def _in_folder(folder: Path) -> Iterator[None]:
-    """Files of a project see its folder as the current one, as they do in ``spark-pipelines``."""
+    """Makes the project's folder the current one for its files, as ``spark-pipelines`` does."""
     before = os.getcwd()
     os.chdir(folder)
     try:

@@ -1,10 +1,10 @@
-"""Names of a project's datasets, as definitions write them: ``orders``, ``shop.orders``, ``catalog.shop.orders``."""
+"""Names of a project's datasets in definitions: ``orders``, ``shop.orders``, ``catalog.shop.orders``."""
 
 import re
 from dataclasses import dataclass
 
 Identity = tuple[str, ...]
-"""Catalog, schema and table in lower case: the same for each way to write a dataset's name."""
+"""Catalog, schema and table in lower case. It is the same for all spellings of a dataset's name."""
 
 _CATALOG, _SCHEMA = "spark_catalog", "default"
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
@@ -12,7 +12,7 @@ _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 
 @dataclass(frozen=True)
 class Namespace:
-    """The catalog and the schema of names that have none, as the project's specification gives them."""
+    """The default catalog and schema in the project's specification."""
 
     catalog: str | None = None
     schema: str | None = None
@@ -23,14 +23,14 @@ class Namespace:
         return tuple(part.casefold() for part in (*default[: 3 - len(parts)], *parts))
 
     def table(self, name: str) -> str:
-        """Returns the table's name for Spark's catalog, with a catalog and a schema only where somebody has given them."""
+        """Returns the table's name for Spark's catalog. It has a catalog and a schema only if the user has given them."""
         parts = _parts(name)
         if len(parts) == 1 and (self.schema or self.catalog):
             parts = [self.schema or _SCHEMA, *parts]
         return ".".join([self.catalog, *parts] if len(parts) == 2 and self.catalog else parts)
 
     def short(self, name: str) -> str:
-        """Returns the name of a table's stage: the table's, behind a schema and a catalog that are not the project's."""
+        """Returns the name of a table's stage: the table's name, with a schema and a catalog if they are not the project's."""
         parts, default = _parts(name), [self.catalog or _CATALOG, self.schema or _SCHEMA]
         while len(parts) > 1 and parts[0].casefold() == default[3 - len(parts)].casefold():
             parts = parts[1:]

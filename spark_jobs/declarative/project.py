@@ -1,4 +1,4 @@
-"""Builds the pipeline of a project: a source for what its flows read, a stage for each flow, a sink for each table."""
+"""Builds the pipeline of a project: a source for each input of its flows, a stage for each flow, a sink for each table."""
 
 import inspect
 import keyword
@@ -26,16 +26,16 @@ from spark_jobs.protocol.errors import InvalidPipelineError
 
 
 def build_pipeline(spec: PipelineSpec, definitions: Definitions, session: ProjectSession, mistakes: Mistakes) -> Pipeline:
-    """Returns a project's pipeline. It suspends at its end, so that each run goes on with what has arrived since the last one.
+    """Returns a project's pipeline. It suspends at its end, so that each run goes on with the rows since the last one.
 
     Args:
         spec: The project's specification.
-        definitions: What its files define.
-        session: What they find as ``spark``.
-        mistakes: Has what was refused before.
+        definitions: Definitions of its files.
+        session: Their variable ``spark``.
+        mistakes: Earlier refusals.
 
     Raises:
-        InvalidPipelineError: Something is refused.
+        InvalidPipelineError: A definition is refused.
     """
     conf = {key: value for key, value in spec.configuration.items() if key.startswith(SPARKS)}
     pipeline = Pipeline(re.sub(r"\W", "_", spec.name), on_end="suspend", conf=conf)
@@ -45,7 +45,7 @@ def build_pipeline(spec: PipelineSpec, definitions: Definitions, session: Projec
     with mistakes.noted():
         _declare_inputs(pipeline, flows)
     for table, own in stages:
-        if len(own) == _flows_into(definitions, table) and (own or sound):  # else it is known what is wrong
+        if len(own) == _flows_into(definitions, table) and (own or sound):  # otherwise the mistake is known
             with mistakes.noted(), definitions.defined_at(table.source_code_location):
                 _declare_table(pipeline, flows, table, own)
     mistakes.check()
@@ -57,12 +57,12 @@ def _flows_into(definitions: Definitions, table: Table) -> int:
 
 
 def _found(flows: Flows, mistakes: Mistakes) -> Iterable[tuple[int, FoundFlow]]:
-    """Yields the flows into tables, by their numbers, with what they read."""
+    """Yields the flows into tables with their inputs, by their numbers."""
     definitions = flows.definitions
     for number, flow in enumerate(definitions.flows):
         with mistakes.noted():
             target = definitions.find(flow.target)
-            if target is None and not mistakes.found:  # else its definition may be what is refused
+            if target is None and not mistakes.found:  # otherwise its definition may be refused
                 names = [output.name for output in definitions.outputs.values()]
                 raise definitions.refused(
                     flow.source_code_location,
@@ -97,7 +97,7 @@ def _reading(read: Read) -> Function:
 
 
 def _declare_table(pipeline: Pipeline, flows: Flows, table: Table, found: list[FoundFlow]) -> None:
-    """Declares a table's stage. If others than the table's own flow write into it, each flow is a stage, and the table's unites them."""
+    """Declares a table's stage. If other flows write into the table, too, each flow is a stage, and the table's stage unites them."""
     definitions = flows.definitions
     if not found:
         raise definitions.refused(
@@ -128,7 +128,7 @@ def _declare_table(pipeline: Pipeline, flows: Flows, table: Table, found: list[F
 
 
 def _declare_flow(pipeline: Pipeline, flows: Flows, table: Table, found: FoundFlow, name: str, **options: Any) -> None:
-    """Declares the stage of a flow; its rows get the columns that the table is defined with."""
+    """Declares the stage of a flow. Its rows get the columns of the table's definition."""
     run = flows.as_stage(found)
     _declare_stage(
         pipeline,
@@ -143,7 +143,7 @@ def _declare_flow(pipeline: Pipeline, flows: Flows, table: Table, found: FoundFl
 def _declare_stage(
     pipeline: Pipeline, name: str, inputs: Iterable[str], body: Callable[[dict[str, DataFrame]], Any], **options: Any
 ) -> None:
-    """Declares a stage whose function gives its frames, by the names of the inputs, to ``body``."""
+    """Declares a stage whose function passes its frames to ``body``, by the names of the inputs."""
     arguments = {f"{each}_" if keyword.iskeyword(each) else each: each for each in inputs}
 
     def stage(**frames: DataFrame) -> Any:
@@ -169,7 +169,7 @@ def _declare_changes(pipeline: Pipeline, flows: Flows, table: Table, flow: AutoC
 
 
 def _declare_view(pipeline: Pipeline, flows: Flows, view: MaterializedView, found: list[FoundFlow]) -> None:
-    """Declares the stage of a materialized view. Groups are all published again; other rows stay as they are, and new ones are added."""
+    """Declares the stage of a materialized view. Groups are all published again. Other rows stay, and new ones are added."""
     definitions = flows.definitions
     if len(found) > 1:
         others = ", ".join(each.flow.name for each in found if each.flow.name != view.name)
@@ -197,10 +197,10 @@ def _sink(definitions: Definitions, table: Table) -> DeltaSink:
 
 
 def _as_defined(table: Table, name: str, frame: DataFrame) -> DataFrame:
-    """Returns the rows of a flow with the columns that the table is defined with, if it is.
+    """Returns the rows of a flow with the columns of the table's definition, if it has one.
 
     Raises:
-        InvalidPipelineError: The flow gives a column that the definition does not have.
+        InvalidPipelineError: The flow returns a column that the definition does not have.
     """
     if table.schema is None:
         return frame
@@ -219,10 +219,10 @@ def _as_defined(table: Table, name: str, frame: DataFrame) -> DataFrame:
 
 
 def _united(table: Table, frames: list[DataFrame]) -> DataFrame:
-    """Returns the rows of all flows of a table. A column that a flow does not give is null.
+    """Returns the rows of all flows of a table. A column that a flow does not return is null.
 
     Raises:
-        InvalidPipelineError: Two flows give a column two types.
+        InvalidPipelineError: Two flows return a column with two types.
     """
     types: dict[str, str] = {}
     for column in (column for frame in frames for column in frame.schema):

@@ -1,7 +1,7 @@
-"""The session that a project's files find as ``spark``.
+"""The variable ``spark`` in a project's files.
 
-A flow is called twice: before there is a Spark, to find what it reads, and as a stage, where each read gives the frame of the input that it
-has become. Whoever calls it answers its reads: see :class:`Reads`.
+A flow is called twice: before Spark starts, to find its inputs, and as a stage, where each read returns the frame of an input. The caller
+answers its reads: see :class:`Reads`.
 """
 
 import re
@@ -23,22 +23,22 @@ from spark_jobs.protocol.codec import sha256
 _GIVES_FRAME = frozenset({"changes", "csv", "jdbc", "json", "load", "orc", "parquet", "table", "text", "xml"})
 _BY_NAME = frozenset({"changes", "table"})
 _PLACES = ("path", "paths", "subscribe", "subscribepattern", "assign", "dbtable")
-"""The options that say what is read where no argument does."""
+"""The options that name the place to read, if no argument does."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 _NAME_LENGTH_MAX = 50
 SPARKS = "spark."
-"""With this the names of Spark's settings begin. A project may have others of its own."""
+"""The prefix of the names of Spark's settings. A project may have settings of its own."""
 
 
 class NeedsSparkError(Exception):
-    """Raised to a flow that asks for what only Spark knows while its inputs are looked for."""
+    """Raised if a flow uses a value that only Spark knows while its inputs are searched."""
 
 
 class Reads(Protocol):
-    """Answers what a flow reads while it is called."""
+    """Answers the reads of a flow while it is called."""
 
     def dataset(self, name: str, read: "Read") -> Any:
-        """Returns the frame of one of the project's datasets; None if ``name`` is none of them."""
+        """Returns the frame of a dataset of the project, or None if ``name`` is not one."""
 
     def outside(self, read: "Read") -> Any:
         """Returns the frame of something outside of the project."""
@@ -77,14 +77,14 @@ class Read:
     calls: tuple[Call, ...]
 
     def frame(self, spark: Any) -> Any:
-        """Makes the calls again."""
+        """Repeats the calls on a session."""
         reader = spark.readStream if self.streaming else spark.read
         for call in self.calls:
             reader = getattr(reader, call.method)(*call.arguments, **call.options)
         return reader
 
     def options(self) -> dict[str, Any]:
-        """Returns what was set before the last call, by name in lower case."""
+        """Returns the options that were set before the last call, by name in lower case."""
         found: dict[str, Any] = {}
         for call in self.calls[:-1]:
             match call:
@@ -97,13 +97,13 @@ class Read:
         return found
 
     def pins(self) -> bool:
-        """Returns whether a batch read is of a table whose version can be pinned, as far as the calls say it."""
+        """Returns True if the calls show that a batch read is of a table whose version can be pinned."""
         last, formats = self.calls[-1], [call.arguments[0] for call in self.calls if call.method == "format" and call.arguments]
         given = last.options.get("format", formats[-1] if formats else "")
         return last.method in _BY_NAME or (last.method == "load" and str(given).casefold() == "delta")
 
     def name(self) -> str:
-        """Returns the name of the input that the read becomes, after the table, the folder or the topic: ``source_events``."""
+        """Returns the name of the read's input, from its table, folder or topic: ``source_events``."""
         last, options = self.calls[-1], self.options()
         given = [*last.arguments, *last.options.values(), *(options[place] for place in _PLACES if place in options)]
         first = given[0] if given else last.method
@@ -112,7 +112,7 @@ class Read:
         return "_".join(["source" if self.streaming else "static", *words])[:_NAME_LENGTH_MAX]
 
     def digest(self) -> str:
-        """Returns what tells the read from others of the same name, the same in every process."""
+        """Returns a digest that distinguishes the read from others of the same name. It is the same in every process."""
         calls = [(call.method, [_text(each) for each in call.arguments], _text(call.options)) for call in self.calls]
         return sha256(repr((self.streaming, calls)).encode())[:8]
 
@@ -124,10 +124,10 @@ def _text(value: Any) -> str:
 
 
 class ProjectSession:
-    """Stands in for the Spark session of a project, in all its files and flows.
+    """The stand-in for the Spark session of a project, in all its files and flows.
 
     Args:
-        settings: What ``spark.conf`` knows before there is a Spark; a flow finds the same in a stage.
+        settings: Settings in ``spark.conf`` before Spark starts. A flow finds the same in a stage.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -153,7 +153,7 @@ class ProjectSession:
 
 @dataclass(frozen=True)
 class ProjectConf:
-    """Stands in for ``spark.conf``: a flow may read it, and changes nothing."""
+    """The stand-in for ``spark.conf``. A flow may read it, but not change it."""
 
     settings: Mapping[str, str] = field(repr=False)
 
@@ -169,7 +169,7 @@ class ProjectConf:
 
 
 class ProjectReader:
-    """Stands in for ``spark.read`` and ``spark.readStream``: takes note of the calls, up to the one that gives a frame."""
+    """The stand-in for ``spark.read`` and ``spark.readStream``. It records the calls, up to the one that returns a frame."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -192,7 +192,7 @@ class ProjectReader:
 
 @contextmanager
 def answering(reads: Reads) -> Iterator[None]:
-    """Lets ``reads`` answer what is read in this context."""
+    """Lets ``reads`` answer the reads in this context."""
     token = _READS.set(reads)
     try:
         yield
@@ -202,9 +202,9 @@ def answering(reads: Reads) -> Iterator[None]:
 
 @contextmanager
 def found_as_active(session: ProjectSession) -> Iterator[None]:
-    """Lets a project find the stand-in by ``SparkSession.active()``, ``getActiveSession()`` and ``builder.getOrCreate()``.
+    """Lets a project find the stand-in with ``SparkSession.active()``, ``getActiveSession()`` and ``builder.getOrCreate()``.
 
-    PySpark calls these, too, for what it makes of columns: it finds what is there. ``F.broadcast`` takes stand-ins for frames.
+    PySpark also calls these for columns: it finds the real session, if any. ``F.broadcast`` accepts stand-ins for frames.
     """
 
     def standing_in(original: Any) -> Any:

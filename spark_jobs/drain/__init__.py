@@ -1,1 +1,1 @@
-"""How a pipeline is stopped with a savepoint, with or without a drain."""
+"""The stop of a pipeline with a savepoint, with or without a drain."""

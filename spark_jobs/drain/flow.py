@@ -1,10 +1,10 @@
-"""Stop-with-savepoint as one table: from a state and what has happened to the next state and what is to be done.
+"""Stop-with-savepoint as one table: from a state and an event to the next state and the next action.
 
-Pure. Whoever executes it does the :class:`Action`, and tells the :class:`Event` that it came to.
+The module has no side effects. The caller executes the :class:`Action` and reports the resulting :class:`Event`.
 
-A stop that fails before its checkpoint exists leaves a pipeline that runs on: where nothing was flushed yet, as if nobody had asked; else
-from the newest checkpoint, because what was flushed cannot be taken back. Once the checkpoint exists a stop only rolls forward, by
-whichever attempt finds it.
+If a stop fails before its checkpoint exists, the pipeline runs on. If nothing was flushed yet, it runs on as before. Otherwise it runs on
+from the newest checkpoint, because a flush cannot be undone. When the checkpoint exists, a stop only rolls forward, in any attempt that
+finds it.
 """
 
 from collections.abc import Mapping
@@ -15,47 +15,47 @@ from spark_jobs.protocol.states import StopState
 
 
 class Event(StrEnum):
-    """What has happened to a stop."""
+    """An event of a stop."""
 
     FIRST = "first"
-    """No other stop was asked for before."""
+    """There was no earlier stop."""
     SECOND = "second"
-    """One was."""
+    """There was an earlier stop."""
     DONE = "done"
-    """What was to be done is done."""
+    """The action has succeeded."""
     FAILED = "failed"
-    """It is not, and may have been begun."""
+    """The action has failed. It may be partly done."""
 
 
 class Action(StrEnum):
-    """What is to be done next."""
+    """The next action of a stop."""
 
     QUIESCE = "quiesce"
-    """Hold every stage once nothing is left for it, and keep it held."""
+    """Hold every stage when it has no rows left, and keep it held."""
     FLUSH = "flush"
-    """Move the watermark of one stage after the other to the end of time."""
+    """Advance the watermark of one stage after the other to the end of time."""
     CHECKPOINT = "checkpoint"
     """Complete the checkpoint."""
     SAVE = "save"
-    """Copy it into the savepoint."""
+    """Copy the checkpoint into the savepoint."""
     PUBLISH = "publish"
-    """Publish it."""
+    """Publish the checkpoint."""
     ANSWER = "answer"
-    """Tell whoever asked."""
+    """Send the answer to the requester."""
     END = "end"
     """End the attempt, with success."""
     TURN_DOWN = "turn_down"
-    """Tell whoever asked that it will not be."""
+    """Answer the requester that the stop is refused."""
     RUN_ON = "run_on"
-    """Tell whoever asked, and let go what is held."""
+    """Answer the requester, and release the held stages."""
     RESTART = "restart"
-    """Tell whoever asked, and end the attempt: the next one begins at the newest checkpoint."""
+    """Answer the requester, and end the attempt. The next one begins at the newest checkpoint."""
     LEAVE = "leave"
-    """End the attempt without an answer: the next one rolls forward."""
+    """End the attempt without an answer. The next one rolls forward."""
 
 
 class Transition(NamedTuple):
-    """What follows."""
+    """The next state and the next action."""
 
     state: StopState
     action: Action
@@ -90,15 +90,15 @@ _DRAIN: Mapping[tuple[StopState, Event], Transition] = {
 
 
 def following(state: StopState, event: Event, *, drain: bool) -> Transition:
-    """What follows when ``event`` happens in ``state``.
+    """Returns the transition for ``event`` in ``state``.
 
     Args:
-        state: Where the stop is.
-        event: What has happened.
-        drain: Whether everything is to be flushed first.
+        state: State of the stop.
+        event: The event.
+        drain: True if everything is flushed first.
 
     Raises:
-        ValueError: It cannot happen there.
+        ValueError: The event cannot happen in this state.
     """
     table = {**_ALWAYS, **(_DRAIN if drain else _STOP)}
     if (state, event) not in table:

@@ -1,7 +1,8 @@
 """The paths of everything in a home, and the meaning of its names.
 
-Names are flat: a document is a file of the directory of its kind, and its name says all by which it is looked for. So one listing finds the
-newest attempt, the newest round, or the newest checkpoint, and no directory has a subdirectory for each of them.
+Names are flat. A document is a file in the directory of its kind, and its name contains everything that it is found by. So one listing
+finds
+the newest attempt, round or checkpoint, and none of them needs a subdirectory.
 
 ``docs/reference/formats.md`` describes the layout for readers in other languages.
 """
@@ -142,7 +143,7 @@ def loss_undone_path(loss: LossId) -> str:
 
 
 def round_tidied_path(number: RoundNumber, name: InputName) -> str:
-    """Says that the files of a source that a round has read are archived or deleted."""
+    """Returns the path of the record that the files of a source were archived or deleted after a round."""
     return f"{ROUNDS}/{number}.tidied-{name}.json"
 
 
@@ -201,7 +202,7 @@ def state_path(stage: StageName, checkpoint: CheckpointId, attempt: AttemptNumbe
 
 
 def changed_code_path(checkpoint: CheckpointId) -> str:
-    """The directory of the savepoint that a start of changed code takes of a checkpoint."""
+    """Returns the directory of the savepoint that a start of changed code takes of a checkpoint."""
     return f"{SAVEPOINTS}/checkpoint-{checkpoint}"
 
 

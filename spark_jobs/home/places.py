@@ -1,22 +1,22 @@
-"""Says what a place is, and refuses two things at one place, or one inside another.
+"""Identifies places, and refuses two things at one place or one inside another.
 
-A *place* is a directory, or a prefix in a store. A *thing* is what somebody keeps there. Its marker, a name in the directory, says of which
-kind it is, whoever looks:
+A *place* is a directory, or a prefix in a store. A *thing* is the object that a user keeps there. A name in the directory marks its
+kind:
 
 - a home has ``pipeline.json``,
 - a savepoint has ``savepoint.json``, or ``exporting.json`` while it is being made or deleted,
 - a Delta table has ``_delta_log``,
 - a workspace, with the work directories of a home in a store, has ``workspace.json``.
 
-A source, or a table that is not there yet, has no marker: the pipeline names its place.
+A source, or a table that does not exist yet, has no marker: the pipeline names its place.
 
 Invariants:
 
-1. No thing begins at the place of another one, inside it or around it, but for a savepoint below ``savepoints/`` of its own home. A VACUUM
-   of a table, a sweep of a home and a ``dispose`` delete what they do not know.
-2. Whoever deletes a directory looks at the markers in it first, also further down: it deletes none with another thing in it. The
+1. No thing begins at the place of another one, inside it or around it, except a savepoint below ``savepoints/`` of its own home. A VACUUM
+   of a table, a sweep of a home and a ``dispose`` delete files that they do not know.
+2. Before a directory is deleted, the markers in it are checked, also further down: it is not deleted with another thing in it. The
    runtime's own tables, which the layout knows by their paths, do not count. Files are deleted by names that only the layout gives.
-3. The places above one are looked at when a thing begins, so a look costs the same in a home of any age.
+3. The parent places are checked when a thing begins, so a check costs the same in a home of any age.
 """
 
 import logging
@@ -81,7 +81,7 @@ _BEFORE_PIPELINE = frozenset(
     {ANSWERED, ANSWERS, ATTEMPTS, CHECKPOINTS, ENDED, HISTORY, LOGS, MANIFESTS}
     | {REQUESTS, RESPONSES, ROUNDS, RUNS, SAVEPOINTS, STATUS, WORK}
 )
-"""Documents and logs, which may be there before ``pipeline.json``: somebody has asked for a first start, and may have been refused."""
+"""Documents and logs that may exist before ``pipeline.json``: a first start may have been requested and refused."""
 _STORE_URL = re.compile(r"([a-z0-9]+://[^/]*)/(.+)")
 
 
@@ -89,11 +89,11 @@ class Thing(NamedTuple):
     """Something that has a place of its own."""
 
     what: str
-    """For an error, after "the"."""
+    """A noun for an error, after "the"."""
     url: str
-    """The URL that its user has given."""
+    """The user's URL."""
     real: str
-    """The same for two names of one place."""
+    """A URL that is the same for all names of one place."""
 
 
 def thing(what: str, place: Files) -> Thing:
@@ -102,12 +102,12 @@ def thing(what: str, place: Files) -> Thing:
 
 
 def kinds_of(names: Iterable[str]) -> set[Kind]:
-    """Returns what a directory with these names is. It is nothing of ours if there is no marker, and wrong if there are two kinds."""
+    """Returns the kinds of a directory with these names: none without a marker, two in a broken directory."""
     return {MARKERS[name] for name in names if name in MARKERS}
 
 
 def others_in(files: Files, paths: Iterable[str]) -> list[Thing]:
-    """Returns the things that are in a home or a savepoint, by the paths of its files, but for the runtime's own tables."""
+    """Returns other things in a home or a savepoint, by the paths of its files, except the runtime's own tables."""
     found = {}
     for path in paths:
         parts = path.split("/")
@@ -120,10 +120,10 @@ def others_in(files: Files, paths: Iterable[str]) -> list[Thing]:
 
 
 def has_others(files: Files, paths: Iterable[str]) -> bool:
-    """Returns whether :func:`others_in` finds a thing among files that were to be deleted, and logs that they stay."""
+    """Returns True if :func:`others_in` finds a thing among files to be deleted, and logs that they stay."""
     others = others_in(files, paths)
     for other in others[:1]:
-        _LOG.warning("the %s %s is in %s: what is there stays, also what could be deleted", other.what, other.url, files.url)
+        _LOG.warning("the %s %s is in %s: all files there stay", other.what, other.url, files.url)
     return bool(others)
 
 
@@ -136,7 +136,7 @@ def check_apart(own: Thing, others: Iterable[Thing]) -> None:
     """Refuses a thing at the place of another one, inside it, or around it.
 
     Raises:
-        RejectedError: It is; the error names both.
+        RejectedError: Two things overlap. The error names both.
     """
     for other in others:
         if own.real == other.real:
@@ -149,9 +149,9 @@ def check_apart(own: Thing, others: Iterable[Thing]) -> None:
             continue
         raise RejectedError(
             f"The {own.what} {own.url} {how} the {other.what} {other.url}.",
-            exists="Whoever cleans up or deletes one of them would delete files of the other.",
+            exists="Cleaning up or deleting one of them would delete files of the other.",
             safe="Nothing was written.",
-            remedy=f"Give the {own.what} a place beside it: a directory that is empty or not there yet.",
+            remedy=f"Give the {own.what} a separate place: an empty or a new directory.",
             path=own.url,
             found=other.url,
         )
@@ -161,14 +161,14 @@ def check_place(kind: Kind, place: Files, names: Iterable[str], others: Iterable
     """Refuses a place where a thing of a kind cannot begin.
 
     Args:
-        kind: What is to begin. A place that is of this kind already is left to the caller.
-        place: Where.
+        kind: Kind of the new thing. The caller handles a place that already has this kind.
+        place: Place of the new thing.
         names: The names in it.
         others: Things that need no marker.
-        up_to: The real URL of a directory above, where looking stops: what is around it may be around this thing, too.
+        up_to: Real URL of a parent directory, where the check stops: things around it may be around this thing, too.
 
     Raises:
-        RejectedError: It is another thing, or is inside or around one.
+        RejectedError: The place has another thing, or is inside or around one.
         StorageError: The storage does not answer.
     """
     own = thing(kind, place)
@@ -183,15 +183,15 @@ def check_home(home: Files, others: Collection[Thing] = (), *, begins: bool) -> 
     Args:
         home: The home.
         others: The pipeline's own things: its tables, sources, a workspace.
-        begins: Whether the home has no ``pipeline.json`` yet. Then the storage is looked at, else the URLs alone.
+        begins: True if the home has no ``pipeline.json`` yet. Then the storage is checked, otherwise only the URLs.
 
     Raises:
-        RejectedError: It is another thing, or is inside or around one, or has files that are none of a home.
+        RejectedError: The place has another thing or foreign files, or is inside or around another thing.
         StorageError: The storage does not answer.
     """
     check_apart(thing(Kind.HOME, home), others)
     names = home.names("") if begins else ()
-    if not begins or PIPELINE in names:  # another start has begun it meanwhile
+    if not begins or PIPELINE in names:  # another start has begun it in the meantime
         return
     check_place(Kind.HOME, home, names)
     foreign = [name for name in names if name not in _BEFORE_PIPELINE and not name.startswith(".") and not PROBE.fullmatch(name)]
@@ -199,7 +199,7 @@ def check_home(home: Files, others: Collection[Thing] = (), *, begins: bool) -> 
         raise RejectedError(
             f"The home {home.url} cannot begin there: it has no {PIPELINE}, and other things such as {foreign[0]}.",
             safe="Nothing was written.",
-            remedy="Give another --home: a directory that is empty or not there yet.",
+            remedy="Give another --home: an empty or a new directory.",
             home=home.url,
             found=foreign[:20],
         )
@@ -208,24 +208,24 @@ def check_home(home: Files, others: Collection[Thing] = (), *, begins: bool) -> 
 
 
 def check_around(home: Files) -> None:
-    """Refuses a home inside another thing, as :func:`check_home` does, before anything is tried in its directory.
+    """Refuses a home inside another thing, as :func:`check_home` does, before anything is written into its directory.
 
     Raises:
-        RejectedError: It is inside one.
+        RejectedError: The home is inside another thing.
     """
     check_apart(thing(Kind.HOME, home), _above(home))
 
 
 def check_places(home: Files | None, tables: Mapping[SinkName, str], *, begins: bool) -> None:
-    """Refuses the places of a pipeline's home and of its tables if one is in the way of another, or of another thing. Writes nothing.
+    """Refuses the places of a pipeline's home and tables if they overlap, or overlap another thing. Writes nothing.
 
     Args:
-        home: The home; None if only the tables are looked at.
-        tables: The URI of each sink's table. It need not be there.
+        home: The home; None checks only the tables.
+        tables: The URI of each sink's table. It may not exist yet.
         begins: As for :func:`check_home`.
 
     Raises:
-        RejectedError: One is.
+        RejectedError: Two places overlap.
         StorageError: The storage does not answer.
     """
     others = []
@@ -249,13 +249,13 @@ def check_savepoint(home: Files, target: Files, names: Iterable[str], others: Co
     """Refuses a place where a savepoint of a home cannot be. Writes nothing.
 
     Args:
-        home: The home. Below its ``savepoints/`` is room for savepoints, beside each other.
+        home: The home. Savepoints may be side by side below its ``savepoints/``.
         target: The place.
         names: The names in it.
         others: The pipeline's tables.
 
     Raises:
-        RejectedError: It is another thing, or is inside or around one.
+        RejectedError: The place has another thing, or is inside or around one.
         StorageError: The storage does not answer.
     """
     room = f"{real_url(home)}/{SAVEPOINTS}"
@@ -266,16 +266,16 @@ def check_savepoint(home: Files, target: Files, names: Iterable[str], others: Co
 
 
 def check_deletable(kind: Kind, place: Files, names: Collection[str], parts: Collection[str]) -> None:
-    """Refuses to delete a thing at a place that is another thing, too, or has one in what would be deleted.
+    """Refuses to delete a thing if its place also has another thing, or another thing is inside it.
 
     Args:
-        kind: What is to be deleted.
-        place: Where.
+        kind: Kind of the thing to delete.
+        place: Its place.
         names: The names in it.
         parts: The directories of it that would be deleted.
 
     Raises:
-        RejectedError: It is, or has.
+        RejectedError: There is another thing.
     """
     for other in sorted(kinds_of(names) - {kind}):
         raise RejectedError(
@@ -297,7 +297,7 @@ def check_deletable(kind: Kind, place: Files, names: Collection[str], parts: Col
 
 
 def _above(place: Files, up_to: str | None = None) -> Iterator[Thing]:
-    """Looks at the directories above a place, the nearest first. One that we may not look at counts as nothing."""
+    """Yields the things in the parent directories of a place, nearest first. A directory that we may not read counts as empty."""
     here = place.local()
     if here is not None:
         for directory in Path(os.path.realpath(here)).parents:
@@ -317,7 +317,7 @@ def _above(place: Files, up_to: str | None = None) -> Iterator[Thing]:
 
 
 def _markers(place: Files) -> list[str]:
-    """Returns the markers at a place, without listing it: it may be large, or of somebody who lets us pass only."""
+    """Returns the markers at a place without listing it: it may be large, or we may only be allowed to pass through it."""
     here = place.local()
     if here is not None:
         return _markers_here(here)

@@ -11,9 +11,9 @@ from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files
 
 DEPTH_MAX = 3
-"""So many levels below a root are looked at: ``team/stage/pipeline``."""
+"""Number of levels below a root that are searched: ``team/stage/pipeline``."""
 PLACES_MAX = 5_000
-"""So many directories are listed; a root of tables with millions of them is no root of homes."""
+"""Maximum number of directories to list. A root of tables with millions of directories is no root of homes."""
 
 
 class Found(NamedTuple):
@@ -22,14 +22,14 @@ class Found(NamedTuple):
     homes: tuple[Files, ...]
     savepoints: tuple[Files, ...]
     left_out: int
-    """How many directories were not looked at, because there are too many."""
+    """Number of directories that were skipped because there are too many."""
 
 
 def find_things(root: Files) -> Found:
-    """Finds the homes and the savepoints below a root; a level at a time, many listings at once. Writes nothing.
+    """Finds the homes and the savepoints below a root, level by level, with many listings at once. Writes nothing.
 
-    Looks no further into a home than at its own savepoints, and into no savepoint, table or workspace. A directory that this user may not
-    list is left out.
+    In a home only its own savepoints are searched, and nothing inside savepoints, tables and workspaces. Directories that this user may not
+    list are left out.
 
     Raises:
         StorageError: The storage does not answer, or the root may not be listed.
@@ -66,5 +66,5 @@ def _names(place: Files, *, may_fail: bool) -> list[str]:
 
 
 def _directories(names: Iterable[str]) -> list[str]:
-    """Returns the names that may be directories: a store does not tell them from files."""
+    """Returns the names that may be directories. A store does not distinguish them from files."""
     return [name for name in names if not name.startswith((".", "_")) and not name.endswith((".json", ".parquet", ".crc"))]

@@ -1,1 +1,1 @@
-"""Runs a pipeline on Spark: an attempt from its start request to its answer (``application``), with a room for each thing that takes."""
+"""Runs a pipeline on Spark: ``application`` runs an attempt from its start request to its answer, with a subpackage for each part."""

@@ -108,13 +108,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Application:
-    """A pipeline that is bound to its parameters and to a home.
+    """A pipeline with its parameters and its home.
 
     Args:
-        graph: The checked pipeline; its ``on_end`` counts for a round that this run begins.
+        graph: The checked pipeline. Its ``on_end`` is used for a round that this run begins.
         parameters: Bound values.
-        start_spark: Makes the Spark session; called only if there is something to run.
-        watch: Told the heartbeat while the stages run, for people who wait; returns what ends the watching.
+        start_spark: Creates the Spark session. Called only if there is something to run.
+        watch: Called with the heartbeat when the stages start. Returns a function that stops watching.
         open_directory: Opens the directories of the sinks' tables.
     """
 
@@ -127,12 +127,12 @@ class Application:
     open_directory: Callable[[str], Files] = table_files
 
     def answer(self, request: StartRequest) -> StartResponse:
-        """Does what ``request`` asks for and answers it, once and for ever.
+        """Runs the start request and answers it once.
 
-        A repeated request gets the answer that stands. An error that is worth an answer is answered and raised.
+        A repeated request gets the same answer. An error that belongs to the request is answered and raised.
 
         Raises:
-            StreamPipelineError: The run did not get to its end; the error says whether it can go on.
+            StreamPipelineError: The run did not reach its end. The error says whether it can go on.
         """
         channel = Channel(self.home)
         standing = _standing(channel, request)
@@ -141,7 +141,7 @@ class Application:
         with (
             driver_lock(self.home, request),
             ExitStack() as afterwards,
-        ):  # whoever finds it taken leaves the answer to the other driver
+        ):  # a driver that finds the home in use leaves the answer to the other driver
             try:
                 answer = _told(channel.respond(self._run(request, afterwards)))
                 self._open_requests().answer_late(answer)
@@ -163,7 +163,7 @@ class Application:
         return full("The run failed", error, [self.home.url], safe=safe) or _unexpected(error, mask)
 
     def _answer_failure(self, channel: Channel, request: StartRequest, error: StreamPipelineError) -> None:
-        """Tells the asker, if the storage lets us: what failed first is what the caller is told."""
+        """Answers the request with an error, if the storage permits. The caller gets the first error."""
         try:
             channel.respond_failure(request, error)
         except StreamPipelineError as second:
@@ -193,7 +193,7 @@ class Application:
             spark = self.start_spark()
             check_shared(spark, self.home)
             stack.callback(jvm_lock(self.home, spark).release)
-            # Spark may have waited long for the cluster: nobody may want it now
+            # Spark may have waited long for the cluster. In between the attempt may have been cancelled.
             standing = _standing(Channel(self.home), request)
             if standing is not None:
                 return standing
@@ -204,7 +204,7 @@ class Application:
             decision, places, settled = plan.decision, plan.places, plan.settled
             check_conditional_writes(spark, places)
             cancellation.check()
-            standing = _standing(Channel(self.home), request)  # to plan takes long, too, where a folder has many files
+            standing = _standing(Channel(self.home), request)  # planning also takes long for a folder with many files
             if standing is not None:
                 return standing
             leaves_out = bool(request.accept_data_loss or self.graph.skips_what_is_gone)
@@ -245,10 +245,10 @@ class Application:
             return _success(request, manifest, results, run.blocking.told)
 
     def plan(self, request: StartRequest) -> StartPlan | Manifest:
-        """Decides what a start would do, and does none of it: writes nothing. Errors are those of the start.
+        """Returns the plan of a start. Writes nothing. The errors are those of the start.
 
         Returns:
-            The checkpoint that the start would be answered with, if nothing would run.
+            The checkpoint that answers the start, if nothing would run.
         """
         check_free(self.home, request)
         facts = look_at_savepoint(request, read_facts(self.home))
@@ -288,7 +288,7 @@ class Application:
         start: SavepointStart | None,
         spark: SparkSession,
     ) -> StartPlan:
-        """Checks a start against its sources, tables and functions; writes nothing."""
+        """Plans a start by checking its sources, tables and functions. Writes nothing."""
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         session = session_for_run(spark)
         places = find_places(self.graph, self.parameters, spark)
@@ -345,22 +345,22 @@ class Application:
         )
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
-        """Returns the answer that a run was given, if the pipeline has gone on since and its checkpoint was a stop's or was discarded."""
+        """Returns the earlier answer of a run, if the pipeline has gone on since and its checkpoint was a stop's or was discarded."""
         given = Channel(self.home).answer(request.run)
         if given is None or given.checkpoint is None:
             return None
         if facts.head is not None and given.checkpoint == facts.head.checkpoint:
-            return None  # it has not gone on: what is open of the publication is done before the answer is repeated
+            return None  # it has not gone on: its publication is finished before the answer is repeated
         try:
             kept = CheckpointStore(self.home).kept(given.checkpoint)
-        except CorruptDocumentError:  # as everywhere, it is none that counts: the run goes on without it
+        except CorruptDocumentError:  # a corrupt checkpoint does not count: the run goes on without it
             return None
         if kept is not None and kept.checkpoint_kind is not CheckpointKind.STOP:
             return None
         return given.model_copy(update={"request": request.request, "attempt": request.attempt, "answered_at": datetime.now(UTC)})
 
     def _answer_again(self, request: StartRequest, manifest: Manifest, *, abandoned: bool) -> StartResponse:
-        """The answer of a run that has its checkpoint, once what is open of its publication is done."""
+        """Returns the answer of a run that has its checkpoint, after finishing its publication."""
         if abandoned:
             results: Mapping[SinkName, SinkResult] = published(self.home, manifest.checkpoint)
             if (lost := never_public(manifest, results)) is not None:
@@ -374,27 +374,27 @@ class Application:
         return OpenRequests(self.home, masking(self.parameters.secrets), self.start_spark)
 
     def _log(self, stack: ExitStack, live: AttemptNumber, mask: Mask) -> None:
-        """What the driver says is in its log, and kept in bounds, until ``stack`` closes."""
+        """Writes the driver's log, and limits its size, until ``stack`` closes."""
         log, outputs = log_path(live), (SPARK_LOG, output_path(live))
         stack.enter_context(driver_log(local_path(self.home, log), mask))
         stack.enter_context(bounded_outputs(*(local_path(self.home, path) for path in outputs)))
 
     def _forget_old(self, attempt: AttemptDocument) -> None:
-        """Deletes logs and documents of old attempts. What cannot be deleted is left to the next attempt."""
+        """Deletes logs and documents of old attempts. If that fails, the next attempt does it."""
         try:
             forget_old_logs(self.home, attempt.attempt)
             forget_old_starts(self.home, attempt)
         except StreamPipelineError as error:
-            _LOG.warning("not all that is left of old attempts was deleted: %s", error)
+            _LOG.warning("not all documents of old attempts were deleted: %s", error)
 
     def _publish_head(self, run: RoundRun) -> None:
-        """Publishes what is complete before anything else runs: the attempt before may have died in between.
+        """Publishes the complete checkpoint before anything else runs, because the earlier attempt may have died before it did.
 
-        Nothing that follows needs it: each publication walks the chain from where the table is. So a table that refuses does not end the
-        start: it blocks the publication, and whoever runs the stages tries it again.
+        Later publications do not depend on it: each begins at the table's own checkpoint. So a table that refuses its rows does not end the
+        start. It blocks the publication, which is tried again while the stages run.
 
         Raises:
-            StreamPipelineError: The checkpoint can never become public, and so cannot what would follow it.
+            StreamPipelineError: The checkpoint, and all later ones, can never become public.
         """
         head = run.attempt.restored_from
         if head is None:
@@ -410,10 +410,10 @@ class Application:
         before: Sources,
         anew: Collection[InputName],
     ) -> SettledSources:
-        """Compares the sources with those that were read before; writes nothing."""
+        """Compares the sources with those that were read before. Writes nothing."""
         newest = goes_on_from(decision, facts) or facts.head
         if newest is not None and newest.drained and isinstance(decision, BeginFromSavepoint):
-            newest = None  # such a start takes every watermark back to where it was before the drain
+            newest = None  # such a start resets every watermark to its value before the drain
         is_drained = newest is not None and any(cut.drain_batches for cut in newest.stages.values())
         settled = settle(found, before, request.new_sources, newest if is_drained else None, anew=anew)
         if isinstance(decision, Continue) and not settled.renewed:
@@ -424,16 +424,16 @@ class Application:
         return Tidying(self.home, self.graph, self.graph.archives(self.parameters), session)
 
     def _is_half_done(self, facts: HomeFacts) -> bool:
-        """Whether a batch would have to be computed again as it was, although something of its input may be gone."""
+        """Returns True if a planned batch must be computed again unchanged, although some of its input may be missing."""
         if facts.newest_attempt is None:
             return False
         work = self.home.below(facts.newest_attempt.work_directory.path)
         return any(is_half_done(work, name) for name in self.graph.stages)
 
     def _waiting(self, request: StartRequest, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Waiting:
-        """Returns the rows that earlier code has staged and that the stages would read."""
+        """Returns the rows that earlier code has staged and that the stages will read."""
         if isinstance(decision, Continue) and why_not_continued(self.home, request, facts) is None:
-            with suppress(CorruptDocumentError, NotFoundError):  # what is damaged is taken from the checkpoint
+            with suppress(CorruptDocumentError, NotFoundError):  # damaged files are taken from the checkpoint
                 return waiting_in_work(self.home.below(facts.newest.work_directory.path), self.graph, decision.round.begins)
         state = goes_on_from(decision, facts)
         return waiting_in_checkpoint(state, self.graph) if state else {}
@@ -494,9 +494,9 @@ class Application:
         )
 
     def _take_over(self, interrupted: RoundDocument, following: RoundDocument, plan: StartPlan) -> None:
-        """Gives a round the ends of the one that it replaces.
+        """Gives a round the pinned ends of the round that it replaces.
 
-        It begins after that: whatever this process comes to, no round has begun without them.
+        It is called before the round begins, so that no round begins without them if this process dies.
         """
         rounds = Rounds(self.home)
         for source in self.graph.sources.keys() - plan.settled.renewed:
@@ -539,12 +539,12 @@ class Application:
 def carried_losses(
     recorded: Sequence[Loss], behind: Sequence[Loss], renewed: Collection[InputName]
 ) -> dict[str, tuple[LossId, ...]]:
-    """Returns what becomes of the losses of a round that another one replaces, as fields of that one.
+    """Returns the losses of a replaced round as fields of the new one.
 
     Args:
-        recorded: All of them.
-        behind: Those that are behind the checkpoint which the other round goes on from.
-        renewed: Sources that the other round reads from their beginning.
+        recorded: All losses of the replaced round.
+        behind: Losses that the checkpoint contains from which the new round goes on.
+        renewed: Sources that the new round reads from their beginning.
     """
     carried = {loss.id for loss in behind if loss.input not in renewed}
     ids = [loss.id for loss in recorded if loss.id is not None]
@@ -555,13 +555,13 @@ def carried_losses(
 
 
 def _standing(channel: Channel, request: StartRequest) -> StartResponse | None:
-    """The answer that was given before; raises it where it is an error."""
+    """Returns the earlier answer; raises it if it is an error."""
     standing = channel.response(request.request)
     return None if standing is None else _told(standing)
 
 
 def _told(answer: StartResponse) -> StartResponse:
-    """The answer that stands, which may be another driver's; raises it where it is an error."""
+    """Returns the valid answer, which may be another driver's; raises it if it is an error."""
     if answer.error is not None:
         raise reported_error(answer.error)
     return answer
@@ -587,11 +587,9 @@ def _success(
 
 def _unexpected(error: Exception, mask: Mask) -> InterruptedRunError:
     failed = f"{type(error).__name__}: {mask(without_stack(str(error)))[:2000]}"
-    remedy = "Mend the cause and run it again: it goes on where it was."
+    remedy = "Remove the cause and run it again: it goes on from there."
     if jvm_has_ended(error):
         failed = "Spark's Java process has ended, or does not answer any more."
-        remedy = (
-            "Look for the reason in what it printed last (often too little memory: --driver-memory), then run again: it goes on."
-        )
-    exists = "Every batch that was staged is kept, and so is a checkpoint that was completed."
+        remedy = "Look for the reason in its last output (often too little memory: --driver-memory), then run again: it goes on."
+    exists = "All staged batches and complete checkpoints are kept."
     return InterruptedRunError(failed, exists=exists, remedy=remedy)

@@ -1,4 +1,4 @@
-"""From an entry and a home to an answered run: what ``spark-jobs run``, ``Pipeline.run`` and the test harness share."""
+"""Runs a pipeline from an entry and a home to an answer: the shared code of ``spark-jobs run``, ``Pipeline.run`` and the test harness."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,22 +34,22 @@ from spark_jobs.storage.table_uris import table_files, table_uri
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run may choose for itself.
+    """The options of one run.
 
     Args:
-        run: Who asks; the same in every retry. A new one unless given.
-        on_end: Instead of the pipeline's, for the round that this run begins.
-        publish: Instead of every sink's policy, for that round.
+        run: Id of the run; the same in every retry. By default a new one.
+        on_end: Overrides the pipeline's setting for the round that this run begins.
+        publish: Overrides every sink's policy for that round.
         fresh: Begin anew.
-        on_rewind: What becomes of rows that are public when a run begins anew.
-        adopt_offsets: By source the checkpoint directory of the Spark query that it goes on after.
-        checkpoint: Instead of some of the pipeline's checkpoint settings.
-        restore: The savepoint to begin with.
-        allow_dropped: The state of stages that the pipeline no longer has may be left behind.
-        state_partitions: In how many partitions the state is from then on.
-        new_sources: Sources that are read from their beginning. They may be other ones than before.
-        accept_data_loss: Sources that are read without what is gone of them.
-        workspace: The workspace of a home that is no directory; see :func:`spark_jobs.control.home.open_home`.
+        on_rewind: What happens to rows that are public when a run begins anew.
+        adopt_offsets: Checkpoint directory of the Spark query that a source continues, by source.
+        checkpoint: Overrides some of the pipeline's checkpoint settings.
+        restore: Savepoint to begin with.
+        allow_dropped: True allows leaving behind the state of stages that the pipeline no longer has.
+        state_partitions: Number of state partitions from now on.
+        new_sources: Sources that are read from their beginning. They may be different ones than before.
+        accept_data_loss: Sources that are read without their lost rows.
+        workspace: Workspace of a home that is not a directory; see :func:`spark_jobs.control.home.open_home`.
     """
 
     run: RunId | None = None
@@ -67,11 +67,11 @@ class RunOptions:
     workspace: str | None = None
 
     def adopted(self) -> dict[InputName, str]:
-        """Returns by source the URL of the checkpoint directory whose offsets are adopted."""
+        """Returns the URL of the checkpoint directory whose offsets are adopted, by source."""
         return {InputName(source): open_files(directory).url for source, directory in self.adopt_offsets.items()}
 
     def request(self, attempt: AttemptNumber, parameters: dict[str, Any]) -> StartRequest:
-        """Returns the request that asks for such a run, not written."""
+        """Returns the start request for these options, without writing it."""
         return StartRequest(
             request=start_request_id(attempt),
             attempt=attempt,
@@ -101,17 +101,17 @@ def launch(
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None,
     open_directory: Callable[[str], Files] = table_files,
 ) -> StartResponse:
-    """Asks for a run and does it, in this process.
+    """Requests a run and runs it in this process.
 
     Raises:
-        RejectedError: The pipeline, a parameter or the home does not allow it. Nothing was written.
-        StreamPipelineError: It did not get to its end; the error says whether it can go on.
+        RejectedError: The pipeline, a parameter or the home is refused. Nothing was written.
+        StreamPipelineError: The run did not reach its end. The error says whether it can go on.
     """
     graph = pipeline.graph(on_end=options.on_end, publish=options.publish, checkpoint=options.checkpoint)
     bound = _bound(pipeline, graph, parameters)
     files = open_home(home, options.workspace) if isinstance(home, str) else home
     channel = Channel(files)
-    if not channel.attempts.numbers():  # else the home decides whether anything is adopted
+    if not channel.attempts.numbers():  # otherwise the home decides whether offsets are adopted
         old_offsets(graph, options.adopted())
         check_paths(graph, bound)
     _check_places(files, graph, bound, begins=False)
@@ -131,18 +131,18 @@ def plan(
     start_spark: Callable[[], SparkSession],
     request_id: RequestId | None = None,
 ) -> tuple[StartRequest, StartPlan | Manifest]:
-    """Decides what a run would do, and does none of it: writes nothing. Errors are those of the run.
+    """Returns the plan of a run. Writes nothing. The errors are those of the run.
 
     Args:
         pipeline: The pipeline.
-        home: Its home, which need not be there.
-        parameters: For the pipeline.
-        options: What the run chooses for itself.
-        start_spark: Makes the Spark session; called only if there is something to run.
-        request_id: The run that somebody has asked for: it has parameters and options.
+        home: Its home, which may not exist yet.
+        parameters: Parameters of the pipeline.
+        options: Options of the run.
+        start_spark: Creates the Spark session. Called only if there is something to run.
+        request_id: An existing start request, which has parameters and options.
 
     Returns:
-        The request, and what it comes to: the checkpoint that it is answered with, if nothing would run.
+        The request, and its plan or, if nothing would run, the checkpoint that answers it.
     """
     channel = Channel(home)
     given = channel.request(request_id) if request_id else None
@@ -158,17 +158,17 @@ def plan(
 
 
 def check(graph: Graph, parameters: BoundParameters, start_spark: Callable[[], SparkSession]) -> None:
-    """Lets Spark check a pipeline that nobody starts: its functions, its stages as streams, its tables. Writes nothing.
+    """Lets Spark check a pipeline without starting it: its functions, its stages as streams, its tables. Writes nothing.
 
     Raises:
-        RejectedError: What is wrong, of all parts.
-        StreamPipelineError: An input cannot be looked at now; another try may succeed.
+        RejectedError: A part has a mistake. The error lists all of them.
+        StreamPipelineError: An input cannot be read now. Another try may succeed.
     """
     check_pipeline(graph, parameters, session_for_run(start_spark()))
 
 
 def _bound(pipeline: Pipeline, graph: Graph, parameters: Mapping[str, Any] | BaseModel) -> BoundParameters:
-    """The parameters of a run, which are allowed and give its tables places."""
+    """Returns the checked parameters of a run, from which its tables have addresses."""
     bound = pipeline.bind(parameters)
     for table in graph.tables(bound).values():
         check_address(table)
@@ -176,7 +176,7 @@ def _bound(pipeline: Pipeline, graph: Graph, parameters: Mapping[str, Any] | Bas
 
 
 def _check_places(home: Files, graph: Graph, bound: BoundParameters, *, begins: bool) -> None:
-    """Refuses a home and tables that are in each other's way. A table with a name is looked up later, in Spark's catalog."""
+    """Refuses a home and tables that overlap. A table with a name is looked up later, in Spark's catalog."""
     check_places(
         home, {sink: table_uri(table.text) for sink, table in graph.tables(bound).items() if not table.named}, begins=begins
     )
@@ -185,12 +185,12 @@ def _check_places(home: Files, graph: Graph, bound: BoundParameters, *, begins: 
 def launch_in_session(
     pipeline: Pipeline, home: str | Files, parameters: Mapping[str, Any] | BaseModel, options: RunOptions, spark: SparkSession
 ) -> StartResponse:
-    """:func:`launch` on a session that somebody else has made; the session stays as it is.
+    """Runs :func:`launch` on an existing session, which stays unchanged.
 
     Raises:
-        RejectedError: The session cannot run a pipeline, or has other settings of the whole application than the pipeline
-            asks for. Nothing was written.
-        StreamPipelineError: As :func:`launch`.
+        RejectedError: The session cannot run a pipeline, or its application has other settings than the pipeline
+            requests. Nothing was written.
+        StreamPipelineError: As in :func:`launch`.
     """
     own = session_for_run(spark)
     for key, value in pipeline.conf.items():
@@ -215,7 +215,7 @@ def launch_requested(
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None,
     workspace: str | None = None,
 ) -> StartResponse:
-    """Does a run that somebody else has asked for, in this process; errors as :func:`launch`."""
+    """Runs an existing start request in this process. The errors are those of :func:`launch`."""
     files = open_home(home, workspace) if isinstance(home, str) else home
     channel = Channel(files)
     request = channel.request(request_id)

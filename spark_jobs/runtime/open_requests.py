@@ -1,4 +1,4 @@
-"""What a start does about requests that the attempts before it have left open."""
+"""Handles the requests that earlier attempts have left open, at a start."""
 
 import logging
 from collections.abc import Callable
@@ -26,8 +26,8 @@ class OpenRequests:
     """Answers the requests that are open in a home while no stage runs.
 
     Args:
-        mask: Takes secrets out of answers.
-        start_spark: Makes the Spark session; called only where a publication needs it.
+        mask: Removes secrets from answers.
+        start_spark: Creates the Spark session. Called only if a publication needs it.
     """
 
     home: Files
@@ -35,10 +35,10 @@ class OpenRequests:
     start_spark: Callable[[], SparkSession]
 
     def roll_forward(self, head: Manifest | None, request: StartRequest) -> StreamPipelineError | None:
-        """Does what an earlier attempt left open after its last checkpoint: publishes it and answers the requests.
+        """Finishes the work of an earlier attempt after its last checkpoint: publishes it and answers the requests.
 
         Returns:
-            The error for which the checkpoint can never become public, if the start asks to abandon it.
+            The error that keeps the checkpoint from ever becoming public, if the start abandons the checkpoint.
 
         Raises:
             StreamPipelineError: The checkpoint cannot be published now, or not every request has an answer.
@@ -51,7 +51,9 @@ class OpenRequests:
         if not still_open:
             return None
         asked = [each for each in still_open if each.request == head.request]
-        is_newest = max(Attempts(self.home).numbers(), default=0) == head.attempt  # else an open request may be a later attempt's
+        is_newest = (
+            max(Attempts(self.home).numbers(), default=0) == head.attempt
+        )  # otherwise an open request may belong to a later attempt
         if not asked and not is_newest:
             return None
         _LOG.info("attempt %d left requests open after checkpoint %d: they are answered now", head.attempt, head.checkpoint)
@@ -67,17 +69,17 @@ class OpenRequests:
         return None
 
     def abandon_stop(self, unfinished: StreamPipelineError, decision: Decision) -> None:
-        """Answers a stop that can never be finished, once its checkpoint is left behind; else that is what the start comes to."""
+        """Answers a stop that can never be finished, if the start abandons its checkpoint. Otherwise raises its error."""
         if not isinstance(decision, BeginIncarnation):
             raise unfinished
-        _LOG.warning("a stop is given up, because its checkpoint is abandoned: %s", unfinished)
+        _LOG.warning("a stop is answered with an error, because its checkpoint is abandoned: %s", unfinished)
         self._requests(max(Attempts(self.home).numbers())).given_up(unfinished)
 
     def answer_late(self, answer: StartResponse) -> None:
-        """Answers requests that came after the last checkpoint of a run: an open stop would stop the next attempt as it begins."""
+        """Answers requests that came after the last checkpoint of a run. An open stop would otherwise stop the next attempt at once."""
         try:
             manifest = CheckpointStore(self.home).manifest(answer.checkpoint) if answer.checkpoint is not None else None
-            if manifest is not None and manifest.attempt == answer.attempt:  # else a later attempt answers them
+            if manifest is not None and manifest.attempt == answer.attempt:  # otherwise a later attempt answers them
                 self._requests(answer.attempt).ended_with([], manifest)
         except StreamPipelineError as error:
             _LOG.warning("requests that came after the last checkpoint are answered by the next attempt: %s", error)

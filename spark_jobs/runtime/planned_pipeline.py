@@ -1,6 +1,6 @@
-"""Checks all of a pipeline that can be checked with Spark before a row is read: its functions, its stages as streams, its tables.
+"""Checks everything that Spark can check before a row is read: functions, stages as streams, and tables.
 
-A start does it before it writes anything, and so do ``spark-jobs run --dry-run`` and ``spark-jobs validate``.
+A start does this before it writes anything, and so do ``spark-jobs run --dry-run`` and ``spark-jobs validate``.
 """
 
 from collections.abc import Mapping
@@ -25,18 +25,18 @@ from spark_jobs.storage.table_uris import table_files
 
 @dataclass(frozen=True)
 class PlannedPipeline:
-    """A pipeline as it would run."""
+    """A checked pipeline before its run."""
 
     stages: Mapping[StageName, PlannedStage]
     tables: Mapping[SinkName, PlannedTable]
-    """What becomes of each sink's table."""
+    """The plan of each sink's table."""
 
 
 def find_places(graph: Graph, parameters: BoundParameters, spark: SparkSession) -> dict[SinkName, TablePlace]:
-    """Returns where the sinks' tables are; two names may be those of one table.
+    """Returns the places of the sinks' tables. Two names may be those of one table.
 
     Raises:
-        RejectedError: What is wrong, of all sinks.
+        RejectedError: A sink has a mistake. The error lists all of them.
     """
     mistakes, places = Mistakes(), dict[SinkName, TablePlace]()
     for sink, address in graph.tables(parameters).items():
@@ -57,12 +57,12 @@ def plan_pipeline(
     Args:
         graph: The pipeline.
         parameters: Bound values.
-        session: Of the driver.
-        places: Where the sinks' tables are.
+        session: Session of the driver.
+        places: Places of the sinks' tables.
 
     Raises:
-        RejectedError: What is wrong, of all parts that can be looked at.
-        StreamPipelineError: An input cannot be looked at now; another try may succeed.
+        RejectedError: A part has a mistake. The error lists all that can be found.
+        StreamPipelineError: An input cannot be read now. Another try may succeed.
     """
     mistakes, tables = Mistakes(), dict[SinkName, PlannedTable]()
     stages = plan_stages(graph, session, parameters.values, mistakes)
@@ -78,11 +78,11 @@ def plan_pipeline(
 
 
 def check_pipeline(graph: Graph, parameters: BoundParameters, session: SparkSession) -> None:
-    """Checks a pipeline that nobody starts.
+    """Checks a pipeline without starting it.
 
     Raises:
-        RejectedError: What is wrong, of all parts.
-        StreamPipelineError: As :func:`plan_pipeline`.
+        RejectedError: A part has a mistake. The error lists all of them.
+        StreamPipelineError: As in :func:`plan_pipeline`.
     """
     mistakes, places = Mistakes(), dict[SinkName, TablePlace]()
     with mistakes.noted():

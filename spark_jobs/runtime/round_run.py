@@ -1,4 +1,4 @@
-"""What an attempt does with a round: it builds the stages, brings each to its end, completes checkpoints and publishes them."""
+"""Runs a round in an attempt: builds the stages, runs each to its end, completes checkpoints and publishes them."""
 
 import logging
 import threading
@@ -60,7 +60,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass
 class RoundRun:
-    """A round that an attempt has begun or goes on with."""
+    """A round that an attempt begins or continues."""
 
     graph: Graph
     home: Files
@@ -70,15 +70,15 @@ class RoundRun:
     site: RoundSite
     publishers: Publishers
     mask: Mask = unmasked
-    """Takes secrets out of what is written about failures."""
+    """Removes secrets from texts about failures."""
     accept_data_loss: Collection[InputName] = ()
-    """Sources that are read without what is gone of them."""
+    """Sources that are read without their lost rows."""
     tidying: Tidying | None = None
-    """Takes away files that were read."""
+    """Archives or deletes files that were read."""
     outputs: dict[StageName, StageOutput] = field(default_factory=dict)
 
     def build(self) -> list[StageRun]:
-        """The stages, ready to run, in topological order."""
+        """Returns the stages, ready to run, in topological order."""
         keep_pinned_versions(self.graph, self.home, self.attempt, self.parent)
         stages = []
         for stage in self.graph.stages.values():
@@ -97,14 +97,14 @@ class RoundRun:
         return leave_out_lost(stages, self.site, self.attempt, self.accept_data_loss, skipped, self.build_again)
 
     def look_again(self, newest: Manifest | None) -> None:
-        """Looks at the sources once more, after one of them has got other columns; the stages are to be built again.
+        """Reads the sources again after one of them has got other columns. The stages must be built again.
 
         Args:
             newest: The newest checkpoint.
 
         Raises:
             InvalidPipelineError: A stage cannot run with the new columns.
-            RejectedError: Rows that were not read yet cannot be read any more, or a source is another one.
+            RejectedError: Unread rows cannot be read any more, or a source is a different one.
         """
         self.parent = newest
         self.subsumption.expect_unnamed()
@@ -119,14 +119,14 @@ class RoundRun:
         self.site = replace(site, sources=settle(found, before, ()).sources)
 
     def _renewed(self) -> frozenset[InputName]:
-        """The sources that are read from their beginning after the checkpoint that this attempt goes on from."""
+        """Returns the sources that are read from their beginning after the checkpoint that this attempt goes on from."""
         parent = self.parent if self.round.sources else None
         if parent is None or (parent.round == self.round.round and parent.origin is None):
             return frozenset()
         return others_than(parent.sources, self.round.sources) | frozenset(self.round.new_sources)
 
     def build_again(self, earlier: StageRun, ended: Set[str] = NONE_ENDED) -> StageRun:
-        """Builds a stage anew, without those of its inputs that have ended; others that have are found."""
+        """Builds a stage again, without its inputs in ``ended``. Other ended inputs are found."""
         return build_stage(earlier.stage, self.site, self.outputs, earlier, ended)
 
     def passing_over(self, stage: Stage, stopping: threading.Event) -> PassingOver | None:
@@ -188,29 +188,29 @@ class RoundRun:
         return attempt.work_directory.id == self.attempt.work_directory.id
 
     def check_lost(self, stage: StageRun, error: Exception) -> None:
-        """Refuses to start a stage again if a source has lost what the stage has not read.
+        """Refuses to start a stage again if a source has lost rows that the stage has not read.
 
         Args:
             stage: The stage.
-            error: What it has failed with. Each file is looked at only if it says that one could not be read.
+            error: Error of the stage. Each file is checked only if the error is about an unreadable file.
 
         Raises:
-            RejectedError: A source has. A new start can accept the loss.
+            RejectedError: A source has lost rows. A new start can accept the loss.
         """
         check_lost(stage, self.site.losses, thorough=is_about_a_file(error))
 
     def check_skipped(self, stage: StageRun) -> None:
-        """Lets the stages be built again if a source with ``on_gone="skip"`` has lost what a stage has not read.
+        """Requests new stages if a source with ``on_gone="skip"`` has lost rows that a stage has not read.
 
         Raises:
-            SourceGoesOnError: One has.
+            SourceGoesOnError: A source has lost rows.
         """
         check_skipped(stage, self.site.losses, self.graph.skips_what_is_gone)
 
     def to_its_end(self, stage: StageRun) -> None:
-        """Stages every row of a stage whose inputs end, then drains or suspends it, as the round says. Idempotent.
+        """Stages every row of a stage whose inputs end, and then drains or suspends it by the round's setting. Idempotent.
 
-        A stage that the checkpoint of this attempt calls finished is not started again.
+        A stage that is finished in this attempt's checkpoint is not started again.
 
         Raises:
             FencedError: Another attempt is live.
@@ -230,16 +230,16 @@ class RoundRun:
         stage.output.ended.set()
 
     def complete(self, due: Due, stages: Sequence[StageRun], parent: Manifest | None) -> Manifest:
-        """Completes a checkpoint; durable on return.
+        """Completes a checkpoint. Durable on return.
 
         Args:
-            due: What is to be taken.
-            stages: All of the pipeline.
-            parent: The checkpoint it continues.
+            due: The checkpoint to take.
+            stages: All stages of the pipeline.
+            parent: Checkpoint that it continues.
 
         Raises:
             FencedError: Another attempt is live.
-            StreamPipelineError: The checkpoint was not completed, or nobody knows; see :meth:`landed`.
+            StreamPipelineError: The checkpoint was not completed, or the outcome is unknown; see :meth:`landed`.
         """
 
         def look() -> dict[InputName, tuple[Pin, ...]]:
@@ -264,10 +264,10 @@ class RoundRun:
         return self._told(effort.take(stages))
 
     def landed(self, parent: Manifest | None) -> Manifest | None:
-        """The checkpoint that this attempt has completed after ``parent``, although it was told otherwise; durable on return.
+        """Returns the checkpoint that this attempt has completed after ``parent`` in spite of an error, or None. Durable on return.
 
         Raises:
-            StorageError: Whether there is one is not known yet.
+            StorageError: The outcome is still unknown.
         """
         store = CheckpointStore(self.home)
         head = store.head()
@@ -279,21 +279,23 @@ class RoundRun:
     def publish(
         self, stages: Sequence[StageRun], manifest: Manifest, shown: CheckpointId | None = None, *, may_block: bool = False
     ) -> Mapping[SinkName, SinkResult]:
-        """Publishes the last checkpoint by policy, and deletes what it has made needless. May be repeated.
+        """Publishes the last checkpoint by policy, and deletes unneeded files. Can be repeated.
 
         Args:
-            stages: All of the pipeline.
+            stages: All stages of the pipeline.
             manifest: The checkpoint.
-            shown: The checkpoint that readers of several tables have seen so far.
-            may_block: Whether a table may refuse it: then nothing is public, and :attr:`blocking` says why.
+            shown: Checkpoint that readers of several tables have seen so far.
+            may_block: True if a table may refuse it. Then nothing is public, and :attr:`blocking` has the reason.
 
         Raises:
-            StreamPipelineError: Not every sink is public that should be, and is not held; the checkpoint stands.
+            StreamPipelineError: A due sink that is not held is not published. The checkpoint is valid.
         """
         publish = self.blocking.publish_or_block if may_block else self.blocking.publish
         results = publish(manifest, self.publishers)
         if self.blocking.is_blocked:
-            Attempts(self.home).check_live(self.attempt.attempt)  # else what has failed may be what the live attempt has deleted
+            Attempts(self.home).check_live(
+                self.attempt.attempt
+            )  # otherwise the error may come from deletions of the live attempt
         published = {sink: manifest.checkpoint for sink, result in results.items() if result.version is not None}
         self.subsume(stages, manifest, published, shown=None if len(published) == len(manifest.sinks) else shown)
         return results
@@ -307,14 +309,14 @@ class RoundRun:
         copied: Collection[CheckpointId] = (),
         shown: CheckpointId | None = None,
     ) -> None:
-        """Deletes what the newest checkpoint has made needless, and takes away files that were read: nothing that a publication needs.
+        """Deletes files that the newest checkpoint makes unneeded, and tidies files that were read. Keeps those that a publication needs.
 
         Args:
-            stages: All of the pipeline.
+            stages: All stages of the pipeline.
             manifest: The checkpoint.
-            published: By sink the newest checkpoint that is public. In the others it is the one that was when the newest was begun.
-            copied: Checkpoints that savepoints are made of.
-            shown: The checkpoint that readers of several tables see.
+            published: Newest public checkpoint by sink. In other sinks it is the one that was public when the newest checkpoint began.
+            copied: Checkpoints that are being copied into savepoints.
+            shown: Checkpoint that readers of several tables see.
         """
         if any(stage.restarts for stage in self.site.heartbeat.status.stages.values()):
             self.subsumption.expect_unnamed()
@@ -323,33 +325,33 @@ class RoundRun:
         self.tidy()
 
     def check(self, manifest: Manifest) -> None:
-        """Raises if a table refuses a checkpoint, as far as that can be seen before anything is written."""
+        """Raises an error if a table refuses a checkpoint, as far as this can be checked before writing."""
         with publications_of(self.site.spark):
             planned = plan_publication(self.home, manifest.checkpoint, by_policy=True)
             planned.require(self.publishers)
             planned.check(self.publishers)
 
     def publish_sink(self, manifest: Manifest, sink: SinkName) -> None:
-        """Publishes a checkpoint, and all before it, in one sink."""
+        """Publishes a checkpoint, and all earlier ones, in one sink."""
         with publications_of(self.site.spark):
             publish(self.home, manifest.checkpoint, sinks=[sink], by_policy=True, publishers=self.publishers)
 
     def publish_all(self, manifest: Manifest) -> None:
-        """Publishes a checkpoint, and all before it, in every sink that is due and not held, or takes up what blocks that."""
+        """Publishes a checkpoint, and all earlier ones, in every due sink that is not held, or records a blocked publication."""
         with publications_of(self.site.spark):
             self.blocking.publish_or_block(manifest, self.publishers)
 
     def shown(self) -> CheckpointId | None:
-        """Returns the newest checkpoint that every table shows in a version of its own; None if none is, or if a table cannot be read."""
+        """Returns the newest checkpoint for which every table has its own version, or None, also if a table cannot be read."""
         try:
             manifests = CheckpointStore(self.home).manifests()[::-1]
             return next((manifest.checkpoint for manifest in manifests if is_shown(manifest)), None)
         except StreamPipelineError as error:
-            _LOG.warning("which checkpoint all tables show cannot be read: %s", error)
+            _LOG.warning("the checkpoint that all tables show cannot be read: %s", error)
             return None
 
     def tidy(self) -> None:
-        """Takes away the files of sources that are done with. What cannot be done is logged, and left to the next checkpoint or attempt."""
+        """Archives or deletes finished files of sources. Failures are logged, and left to the next checkpoint or attempt."""
         failures: tuple[type[Exception], ...] = (OSError, StreamPipelineError, *spark_failures())
         try:
             if self.tidying is not None:
@@ -359,22 +361,22 @@ class RoundRun:
 
     @cached_property
     def blocking(self) -> Blocking:
-        """Remembers what blocks the publications of this attempt."""
+        """Returns the record of blocked publications of this attempt."""
         return Blocking(self.home, self.mask, self.site.heartbeat.blocked)
 
     @cached_property
     def subsumption(self) -> Subsumption:
-        """Deletes what the checkpoints of this attempt have made needless."""
+        """Returns the object that deletes files that this attempt's checkpoints make unneeded."""
         return Subsumption(self.home, self.site.work, self.graph.checkpointing.retained)
 
     @cached_property
     def parent(self) -> Manifest | None:
-        """The checkpoint that this attempt goes on from. It is read once: those that the attempt takes discard it."""
+        """Returns the checkpoint that this attempt goes on from. It is read once, because the attempt's own checkpoints discard it."""
         restored = self.attempt.restored_from
         return None if restored is None else CheckpointStore(self.home).manifest(restored)
 
     def _has_finished(self, stage: StageRun) -> bool:
-        """Whether that checkpoint has the stage's last batch of this round; a stage's own logs do not tell whether a timer is left."""
+        """Returns True if that checkpoint has the stage's last batch of this round. The stage's own logs do not show pending timers."""
         parent, log = self.parent, stage.spark_log
         if parent is None or (parent.incarnation, parent.round) != (self.attempt.incarnation, self.round.round):
             return False

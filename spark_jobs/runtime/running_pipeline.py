@@ -1,6 +1,6 @@
-"""A pipeline at work: each stage runs by itself, and checkpoints are taken and published while they run; the final one when all have ended.
+"""A running pipeline: each stage runs on its own, and checkpoints are taken and published while they run, the final one at the end.
 
-One thread, that of :class:`RunningPipeline`, takes the checkpoints. Publications and answers go on in other threads.
+One thread, that of :class:`RunningPipeline`, takes the checkpoints. Publications and answers run in other threads.
 """
 
 import logging
@@ -51,15 +51,15 @@ from spark_jobs.storage.beside import in_time
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.05
 _LIVE_LIMIT_S = 10.0
-"""For the home to say whether a later attempt is live. Where it does not, the next checkpoint finds out."""
+"""Time limit for finding out whether a later attempt is live. If the home does not answer, the next checkpoint finds out."""
 _TRIED_AGAIN = (ConflictError, DeadlineExceededError, OutcomeUnknownError, SparkJobFailedError, StorageError)
-"""What a try at a checkpoint may fail with while the pipeline runs on. See :mod:`~spark_jobs.publication.blocked` for its publication."""
+"""Errors of a try at a checkpoint with which the pipeline runs on. :mod:`~spark_jobs.publication.blocked` has those of its publication."""
 
 
 class RunningPipeline:
-    """Runs until every stage has ended, the pipeline is stopped or cancelled, a stage ends it by its failure, or none can work any more.
+    """Runs until all stages have ended, the pipeline is stopped or cancelled, a stage's failure ends it, or no stage can work.
 
-    A stage with an unbounded input never ends by itself. Any other begins when the stages that it reads have ended.
+    A stage with an unbounded input does not end by itself. Any other stage begins when the stages that it reads have ended.
     """
 
     def __init__(self, run: RoundRun) -> None:
@@ -69,7 +69,7 @@ class RunningPipeline:
         self._published: Mapping[SinkName, SinkResult] | None = None
         self._stopping = threading.Event()
         self._restarts: dict[StageName, Restarts] = {}
-        """By stage; also when all stages are built again."""
+        """The restart counters by stage. They are kept when all stages are built again."""
         self.stages = self._built()
         self._alignment, self._timeout_s = Alignment.declared(checkpointing), checkpointing.timeout_ms / 1000
         self._schedule = CheckpointSchedule.declared(checkpointing, time.monotonic())
@@ -87,22 +87,22 @@ class RunningPipeline:
         self._answers = Answers(self._requests)
         self._publishing = Publishing(run, run.blocking, self.check_live, self._parent)
         self._is_ending = threading.Event()
-        """Whether the attempt ends: no savepoint is copied any more."""
+        """Set when the attempt ends. Then no savepoint is copied any more."""
         self._in_doubt = False
-        """Whether a try that has failed may have left a manifest."""
+        """True if a failed try may have left a manifest."""
         self._threads_run = False
         self._told: dict[StageName, StageState] = {}
 
     def go_on(self, *, first: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
-        """Runs; returns the final checkpoint, or the one that it was stopped with, published by policy.
+        """Runs the pipeline. Returns the final checkpoint, or that of a stop, published by policy.
 
         Args:
-            first: Whether this is the home's first attempt: then no request of an earlier one is open.
+            first: True if this is the home's first attempt. Then no earlier request is open.
 
         Raises:
             RunCancelledError: The attempt was cancelled.
-            IncompleteError: It was stopped, and a step after the checkpoint failed.
-            StreamPipelineError: A stage has given up, too many checkpoints failed, or one can never become public.
+            IncompleteError: The pipeline was stopped, and a step after the checkpoint failed.
+            StreamPipelineError: A stage has failed permanently, too many checkpoints failed, or one can never become public.
         """
         self._requests.resume(self._parent)
         try:
@@ -126,7 +126,7 @@ class RunningPipeline:
         return self._run_stages()
 
     def _run_stages(self) -> Manifest:
-        """Runs the stages to the last checkpoint. Builds them again when a source gets other columns, or goes on without what is gone."""
+        """Runs the stages to the last checkpoint. Builds them again if a source gets other columns, or skips lost rows."""
         while True:
             self._threads_run = True
             for stage in self.stages:
@@ -142,9 +142,9 @@ class RunningPipeline:
                 self.stages = self._built()
 
     def _let_consume(self) -> None:
-        """Waits until what the stages have staged that have met other columns is consumed: it has the columns of before.
+        """Waits until all staged rows of the stages that found the new columns are consumed. These rows have the old columns.
 
-        Code that comes with the next start would look for the new ones.
+        The code of the next start would expect the new ones.
         """
         failures = {stage.name: stage.failure for stage in self.stages if isinstance(stage.failure, SourceChangedError)}
         stopped = {name for name, failure in failures.items() if not isinstance(failure, SourceGoesOnError)}
@@ -185,17 +185,18 @@ class RunningPipeline:
     def _take_checkpoints(self) -> Manifest:
         """Takes checkpoints when they are due, one at a time. Returns the last one: the final checkpoint, or the one of a stop.
 
-        A checkpoint answers every request that is open when it is triggered, whatever has triggered it. The answer comes once the
-        checkpoint is public, or its publication is blocked. The last checkpoint also answers those that still wait for theirs.
+        A checkpoint answers every request that is open when it is triggered, for any reason. The answer is written when the checkpoint is
+        public or its publication is blocked. The last checkpoint also answers all waiting requests.
 
-        A stop that comes when all stages have ended gets the final checkpoint. A drain that comes then still flushes every stage.
+        A stop after the end of all stages gets the final checkpoint. A drain at that time still flushes every stage.
 
         Raises:
             RunCancelledError: The attempt was cancelled.
             FencedError: A later attempt is live.
-            InterruptedRunError: More tries than are tolerable have failed, or one that trying again does not heal. Savepoints do not count.
+            InterruptedRunError: Too many tries have failed, or one with an error that no other try heals. Savepoints do not count.
             IncompleteError: The pipeline was stopped, and a step after its checkpoint failed.
-            StreamPipelineError: A stage has given up, the final checkpoint or its publication failed, or one can never become public.
+            StreamPipelineError: A stage has failed permanently, the final checkpoint or its publication failed, or a checkpoint can never
+                become public.
         """
         while True:
             self._pause()
@@ -249,40 +250,40 @@ class RunningPipeline:
             self._schedule.completed(triggered_s, time.monotonic())
 
     def _check_copy(self) -> None:
-        """Ends the copy of a savepoint. What was begun stays, for the next attempt."""
+        """Ends the copy of a savepoint. The copied files stay for the next attempt."""
         self._run.site.cancellation.check()
         if self._is_ending.is_set():
             raise RunCancelledError(
                 f"Attempt {self._run.attempt.attempt} has ended.",
-                safe="What was copied stays.",
+                safe="The copied files stay.",
                 remedy="Start the pipeline again: it goes on with the savepoint.",
             )
 
     def _too_many(self, last: StreamPipelineError) -> InterruptedRunError:
         return InterruptedRunError(
-            f"Exceeded checkpoint tolerable failure threshold: {self._schedule.failures} checkpoints have failed in a row, and "
-            f"{self._schedule.tolerable_failures} may. The last one: {last.failed}",
-            exists="Every batch that was staged is kept, and so are the checkpoints that were completed.",
-            safe="Nothing was published that is not in a complete checkpoint.",
-            remedy="Mend the cause and run it again, or allow more with tolerable_failures.",
+            f"Exceeded checkpoint tolerable failure threshold: {self._schedule.failures} checkpoints have failed in a row, but "
+            f"{self._schedule.tolerable_failures} are tolerable. The last one: {last.failed}",
+            exists="All staged batches and complete checkpoints are kept.",
+            safe="Only rows of complete checkpoints were published.",
+            remedy="Remove the cause and run it again, or allow more with tolerable_failures.",
             failures=self._schedule.failures,
         )
 
     def _lasting(self, last: StreamPipelineError) -> InterruptedRunError:
         return InterruptedRunError(
-            f"This attempt cannot take another checkpoint: trying again does not heal what the last one failed with. {last.failed}",
-            exists="Every batch that was staged is kept, and so are the checkpoints that were completed.",
-            safe="Nothing was published that is not in a complete checkpoint.",
+            f"This attempt cannot take another checkpoint: another try does not heal the last error. {last.failed}",
+            exists="All staged batches and complete checkpoints are kept.",
+            safe="Only rows of complete checkpoints were published.",
             remedy=f"Start the pipeline again: it verifies its files and heals what it can. {last.remedy}",
         )
 
     def _pause(self) -> None:
-        """Lets a moment pass, and publications and answers go on.
+        """Waits a moment while publications and answers go on.
 
         Raises:
             RunCancelledError: The attempt was cancelled.
             FencedError: A later attempt is live.
-            StreamPipelineError: A stage has failed for good, and the others are not to run on without it, or none of them can; or a
+            StreamPipelineError: A stage has failed permanently, and the others must not or cannot run on without it; or a
                 checkpoint can never become public.
         """
         self._run.site.cancellation.check()
@@ -294,7 +295,7 @@ class RunningPipeline:
         time.sleep(_LOOK_S)
 
     def _of_all(self) -> Exception | None:
-        """Returns the first failure of a stage that was given up, if no stage is left that can work; else None."""
+        """Returns the first permanent failure of a stage if no stage can work any more; otherwise None."""
         given_up = self._given_up()
         if not given_up:
             return None
@@ -307,22 +308,22 @@ class RunningPipeline:
         return next(iter(given_up.values()))
 
     def _given_up(self) -> dict[StageName, Exception]:
-        """Returns the stages that have failed for good while the others run on, and what each has failed with."""
+        """Returns the errors of stages that have failed permanently while the others run on."""
         return {stage.name: stage.given_up for stage in self.stages if stage.given_up is not None}
 
     def _deadline_s(self) -> float:
-        """Returns when a try that is triggered now has failed, on the monotonic clock."""
+        """Returns the deadline of a try that is triggered now, on the monotonic clock."""
         return time.monotonic() + self._timeout_s
 
     def quiesce(self, request: CheckpointRequest) -> None:
-        """Holds every stage once nothing is left for it, and keeps it held. Stages that were given up are at rest.
+        """Holds every stage when it has no rows left, and keeps it held. Permanently failed stages are at rest.
 
         Raises:
-            RejectedError: A stage was given up, and the stop cannot do without it.
-            StreamPipelineError: A stage did not come so far in time.
+            RejectedError: A stage has failed permanently, and the stop needs it.
+            StreamPipelineError: A stage has not reached this state before the deadline.
         """
         if drain_begun(self._run.site.work) is not None:
-            return  # by an attempt before: none of them runs
+            return  # an earlier attempt did this: no stage runs
         self._told = {}
         given_up = self._given_up()
         if request.drain and given_up:
@@ -341,7 +342,7 @@ class RunningPipeline:
             )
 
     def _ahead_of_its_commit(self) -> StageName | None:
-        """Returns a stage that was given up after it had staged a batch and before it committed that, if another stage has read of it."""
+        """Returns a failed stage with a staged, uncommitted batch of which another stage has read rows, or None."""
         given_up = self._given_up()
         committed = {stage.name: stage.committed() for stage in self.stages if given_up}
         for stage in self.stages if given_up else ():
@@ -352,51 +353,51 @@ class RunningPipeline:
 
     def _cannot_stop(self, stage: StageName, why: str, remedy: str) -> RejectedError:
         return RejectedError(
-            f"The pipeline cannot be stopped like this: stage '{stage}' has failed, and {why}. "
+            f"The pipeline cannot be stopped in this way: stage '{stage}' has failed, and {why}. "
             f"The stage failed with {self._run.site.heartbeat.status.stages[stage].reason}",
-            exists="The other stages run on, and the checkpoints before this one stand.",
+            exists="The other stages run on, and earlier checkpoints are valid.",
             safe="Nothing was flushed, and nothing was lost.",
-            remedy=f"Mend the cause, then {remedy}.",
+            remedy=f"Remove the cause, then {remedy}.",
             stage=stage,
         )
 
     def flush(self, request: CheckpointRequest) -> None:
-        """Ends every stage where it is, one after the other: each flushes into the next. Idempotent, also for the next attempt.
+        """Ends every stage at its present position, one after the other: each flushes into the next. Idempotent, also for the next attempt.
 
-        There is no way back but from a checkpoint.
+        It cannot be undone, except from a checkpoint.
         """
         begin_drain(self._run.site.work, request.request)
         self._end_threads()
         for stage in self.stages:
             self._run.site.heartbeat.stage(stage.name, StageState.DRAINING)
             stage.run.gate.admit()
-            stage.run.gate.make_room()  # its consumers come after it, and what one drain lets go has an end
+            stage.run.gate.make_room()  # its consumers come later, and the rows of one drain are finite
             stage.release()
             stage.run.flush()
             self._run.site.heartbeat.stage(stage.name, StageState.ENDED)
 
     def checkpoint(self, request: CheckpointRequest) -> Manifest:
-        """Completes the checkpoint of a stop, at whose cut all stages are."""
+        """Completes the checkpoint of a stop. All stages are at its cut."""
         due = Due(CheckpointKind.STOP, self._where_they_are, request.request, self._deadline_s(), self._pause, request.drain)
         try:
             return self.complete(due)
         except (FencedError, RunCancelledError):
             raise
         except StreamPipelineError as error:
-            if self._in_doubt:  # nobody may be told that it was not taken
+            if self._in_doubt:  # the answer must not say that it was not taken
                 raise self._unknown(request, error) from error
             raise
 
     def publish(self, manifest: Manifest, *, may_block: bool = False) -> None:
-        """Publishes the last checkpoint by policy, after the publications under way, and deletes what it has made needless.
+        """Publishes the last checkpoint by policy, after the running publications, and deletes unneeded files.
 
         Args:
             manifest: The checkpoint.
-            may_block: Whether the attempt may end while a table refuses it: then the next start tries again.
+            may_block: True if the attempt may end while a table refuses it. Then the next start tries again.
 
         Raises:
             FencedError: A later attempt is live.
-            StreamPipelineError: It is not public, or can never become so; or rows that wait may be deleted soon.
+            StreamPipelineError: The checkpoint is not public, or can never become public; or waiting rows may be deleted soon.
         """
         self._publishing.rest(self._pause)
         self._answers.end()
@@ -404,23 +405,23 @@ class RunningPipeline:
         self._published = self._run.publish(stages, manifest, shown, may_block=may_block)
 
     def run_on(self) -> None:
-        """Lets stages go on that are held."""
+        """Releases the held stages."""
         self._run.site.heartbeat.state(RunState.RUNNING)
         for stage in self.stages:
             self._tell_let_go(stage.name)
         release(self.stages)
 
     def stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
-        """Stops the pipeline for these requests, the first of which is for a stop. Returns None if the stop failed and it runs on."""
+        """Stops the pipeline for these requests, of which the first is a stop. Returns None if the stop failed and it runs on."""
         self._run.site.heartbeat.state(RunState.STOPPING)
         return Stop(asked, self, self._requests, self._run.site.heartbeat.stop).run()
 
     def has_ended(self) -> bool:
-        """Returns whether every stage has staged its last row."""
+        """Returns True if every stage has staged its last row."""
         return all(stage.run.output.ended.is_set() for stage in self.stages)
 
     def finish(self) -> Manifest:
-        """Completes and publishes the final checkpoint. It may take as long as it takes: no stage waits for it."""
+        """Completes and publishes the final checkpoint. It has no time limit, because no stage waits for it."""
         self._run.site.heartbeat.state(RunState.COMPLETING)
 
         def at_the_end() -> Cut:
@@ -445,49 +446,49 @@ class RunningPipeline:
         return manifest
 
     def _not_public(self, final: Manifest, error: StreamPipelineError) -> StreamPipelineError:
-        """Returns the error of a publication that keeps a run from its end; as worth a retry as the error itself."""
+        """Returns the error of a publication that keeps a run from its end, with the retry policy of the original error."""
         publishing = f"spark-jobs publish --home {quote(self._run.home.url)} --checkpoint {final.checkpoint}"
         return type(error)(
             f"The final checkpoint {final.checkpoint} of run {final.run} cannot be published: {error.failed}",
             exists=f"The checkpoint is complete and has every row of the run. {error.exists}".strip(),
             safe=error.safe,
-            remedy=f"{error.remedy} Once that is done, this makes the rows public and computes none again: {publishing}; or run it again.",
+            remedy=f"{error.remedy} After that, publish the rows without computing them again: {publishing}. Or run it again.",
             **error.evidence,
         )
 
     def _where_they_are(self) -> Cut:
-        """Returns the cut of stages that are all at rest. What lies before a stage that was given up is in flight."""
+        """Returns the cut of stages that are all at rest. Rows upstream of a failed stage are in flight."""
         batches = {stage.name: stage.committed() for stage in self.stages}
         return Cut(batches, aligned=True, alignment_s=0.0, failing=frozenset(self._given_up()))
 
     def _unknown(self, request: CheckpointRequest, error: StreamPipelineError) -> InterruptedRunError:
         return InterruptedRunError(
-            f"Whether the checkpoint for {request.request} is complete is unknown: {error.failed}",
-            exists="Every batch that was staged is kept.",
-            safe="Nothing was lost, and nobody was told that the stop has failed.",
-            remedy="Start the pipeline again once the storage answers: it finds out, and goes on with the stop.",
+            f"It is unknown whether the checkpoint for {request.request} is complete: {error.failed}",
+            exists="All staged batches are kept.",
+            safe="Nothing was lost, and the stop is still open.",
+            remedy="Start the pipeline again when the storage answers: it finds out, and goes on with the stop.",
             request=request.request,
         )
 
     def _go_on_draining(self, drain: RequestId) -> Manifest:
-        """Goes on where the attempt before has died: no stage may run any more, and what is flushed stays flushed."""
+        """Continues the drain of a dead attempt: no stage may run any more, and flushed rows stay flushed."""
         asked = sorted(self._requests.unanswered(), key=lambda each: each.request != drain)
         manifest = self.stop(asked)
         if manifest is None:
             raise InterruptedRunError(
-                f"The drain for {drain} was begun by an earlier attempt, and cannot be ended.",
-                exists="The newest checkpoint stands.",
-                safe="Nothing is public that is not in a checkpoint.",
+                f"The drain for {drain} was begun by an earlier attempt, and cannot be finished.",
+                exists="The newest checkpoint is valid.",
+                safe="Only rows of checkpoints are public.",
                 remedy="Start the pipeline again: it goes on from its newest checkpoint.",
                 request=drain,
             )
         return manifest
 
     def _take_over_stops(self) -> None:
-        """Turns down the drains that the attempt before was asked for.
+        """Refuses the drains that the earlier attempt was asked for.
 
-        What was read by then, and is in no checkpoint, is read again: a drain has to be asked for after that. That attempt may still be at
-        a stop, on another host: once the next checkpoint is taken it cannot come to its end, whatever it is answered with here.
+        Rows that it had read after its last checkpoint are read again, so a drain must be requested after that. The earlier attempt may
+        still be stopping on another host. When the next checkpoint is taken, that stop can no longer finish, whatever the answer here is.
         """
         stops = [request for request in self._requests.unanswered() if request.wanted is Wanted.STOP]
         number = self._parent.checkpoint if self._parent else None
@@ -498,7 +499,7 @@ class RunningPipeline:
                 f"The attempt that was asked to drain was lost, with its work directory; attempt {self._run.attempt.attempt} reads again.",
                 exists="It begins at the beginning." if number is None else f"It begins at checkpoint {number}.",
                 safe="Nothing was flushed.",
-                remedy="Ask again, with a new id, once spark-jobs status shows that it has caught up.",
+                remedy="Repeat the request with a new id when spark-jobs status shows that it has caught up.",
                 attempt=self._run.attempt.attempt,
                 checkpoint=number,
             )
@@ -516,7 +517,10 @@ class RunningPipeline:
             stage.stop()
 
     def complete(self, due: Due) -> Manifest:
-        """Completes a checkpoint, also where only what follows its manifest has failed: the next one would take the same number again."""
+        """Completes a checkpoint, even if only a step after its manifest has failed.
+
+        Otherwise the next one would take the same number again.
+        """
         if self._in_doubt:
             self._find_out()
         try:
@@ -527,7 +531,7 @@ class RunningPipeline:
             Attempts(self._run.home).check_live(self._run.attempt.attempt)
             if self._find_out() is None:
                 raise
-            return self.complete(due)  # its number was that of an earlier try of ours, whose manifest has come late
+            return self.complete(due)  # an earlier try of this attempt has this number, and its manifest appeared late
         except StreamPipelineError as error:
             self._in_doubt = True
             try:
@@ -537,35 +541,35 @@ class RunningPipeline:
             if landed is None:
                 self._in_doubt = isinstance(error, OutcomeUnknownError)
                 raise
-            _LOG.warning("checkpoint %d is complete, although this has failed: %s", landed.checkpoint, error)
+            _LOG.warning("checkpoint %d is complete in spite of an error: %s", landed.checkpoint, error)
             return landed
         return self._take_up(manifest)
 
     def _find_out(self) -> Manifest | None:
-        """Takes up the checkpoint that a failed try has left, if it has left one.
+        """Returns the checkpoint that a failed try has completed, or None.
 
         Raises:
-            StreamPipelineError: It cannot be seen whether it has.
+            StreamPipelineError: It is unknown whether it has completed one.
         """
         landed = self._run.landed(self._parent)
         self._in_doubt = False
         return None if landed is None else self._take_up(landed)
 
     def _take_up(self, manifest: Manifest) -> Manifest:
-        self._parent = manifest  # whatever becomes of its publication: the next one continues it, and publishes both
+        self._parent = manifest  # also if its publication fails: the next one continues it, and publishes both
         self._published = None
         return manifest
 
     def is_idle(self) -> bool:
-        """Whether nothing has happened since the last checkpoint: another one would say the same, and publish no more."""
+        """Returns True if nothing has happened since the last checkpoint. Another one would have the same content, and publish nothing."""
         last = self._parent.stages if self._parent else {}
         return all(stage.name in last and _says(last[stage.name], stage) for stage in self.stages)
 
     def check_live(self) -> None:
-        """Raises if a later attempt is live: it may have deleted the files that a try which failed would have named."""
+        """Raises an error if a later attempt is live. It may have deleted the files of a failed try."""
         attempts, live = Attempts(self._run.home), self._run.attempt.attempt
         silent = StorageError(
-            f"{self._run.home.url} does not answer.", safe="Nothing was changed.", remedy="See whether its storage answers."
+            f"{self._run.home.url} does not answer.", safe="Nothing was changed.", remedy="Check whether its storage answers."
         )
         try:
             in_time(
@@ -575,7 +579,7 @@ class RunningPipeline:
                 self._run.site.cancellation.check,
             )
         except StorageError as error:
-            _LOG.warning("whether a later attempt is live cannot be read: %s", error)
+            _LOG.warning("it is unknown whether a later attempt is live: %s", error)
 
     def _tell_held(self, name: StageName) -> None:
         heartbeat = self._run.site.heartbeat
@@ -586,10 +590,10 @@ class RunningPipeline:
 
     def _tell_let_go(self, name: StageName) -> None:
         heartbeat, before = self._run.site.heartbeat, self._told.pop(name, None)
-        if before is not None and heartbeat.status.stages[name].state is StageState.QUIESCED:  # a failing one says so itself
+        if before is not None and heartbeat.status.stages[name].state is StageState.QUIESCED:  # a failing stage reports it itself
             heartbeat.stage(name, before)
 
 
 def _says(cut: StageCut, stage: StageAtWork) -> bool:
-    """Whether a checkpoint has the stage as it is. The end of a stage is known a moment after its last batch."""
+    """Returns True if a checkpoint has the stage's present position. A stage's end is known a moment after its last batch."""
     return stage.committed() == cut.batch and (cut.finished or not stage.run.output.ended.is_set())

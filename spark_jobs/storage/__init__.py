@@ -1,1 +1,1 @@
-"""The storage port: where documents live, and what is promised about their durability."""
+"""The storage port: access to documents, and the guarantees about their durability."""

@@ -1,7 +1,7 @@
-"""Work with a storage beside whoever watches over it: one that never answers holds neither the watcher nor the end of the process.
+"""Runs storage calls in background threads. A call that never returns blocks neither its caller nor the end of the process.
 
-The threads are kept for a while after their work, as a call of a store's library takes less time than to begin one. They do not keep the
-process, as those of an executor would: it waits for them when Python ends.
+Idle threads are kept for a while, because starting a thread takes longer than a call of a store's library. Unlike the threads of an
+executor they do not keep the process alive: Python waits for those at its end.
 """
 
 import os
@@ -18,28 +18,28 @@ T = TypeVar("T")
 _LOOK_S = 0.05
 _KEPT_S = 10.0
 _AT_ONCE = 16
-"""A disk makes many files durable in little more than the time of one."""
+"""Number of jobs at a time. A disk makes many files durable in little more than the time of one."""
 AT_WORK, _IDLE = "beside", "beside (idle)"
-"""What its threads are called."""
+"""The names of busy and idle threads."""
 _Inbox = SimpleQueue[tuple[Callable[[], Any], Future[Any]]]
 _idle: deque[_Inbox] = deque()
-"""Of threads that wait for work, the one that has waited longest first."""
-os.register_at_fork(after_in_child=_idle.clear)  # where they have not come along
+"""The inboxes of idle threads, the one that has waited longest first."""
+os.register_at_fork(after_in_child=_idle.clear)  # threads do not survive a fork
 
 
 def beside(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
-    """Does something in a thread of its own; what it returns or raises.
+    """Runs ``work`` in a background thread, and returns or raises its result.
 
     Args:
-        work: What is to be done.
-        meanwhile: Called again and again until it is. What it raises is raised here, and leaves ``work`` behind: it may go on for as
-            long as the process lives, and nobody learns what becomes of it.
+        work: The work.
+        meanwhile: Called repeatedly until the work is done. Its exception is raised here. Then ``work`` is abandoned: it may go on as long
+            as the process lives, and its result is dropped.
     """
     begun = begin(work)
     while not begun.done():
         try:
             return begun.result(_LOOK_S)
-        except TimeoutError:  # or its own: then it is done
+        except TimeoutError:  # a timeout of the work itself means that it is done
             if not begun.done():
                 meanwhile()
     return begun.result()
@@ -48,13 +48,13 @@ def beside(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
 def in_time(
     work: Callable[[], T], deadline_s: float, late: Callable[[], Exception], meanwhile: Callable[[], object] = lambda: None
 ) -> T:
-    """As :func:`beside`, for as long as there is time.
+    """Runs ``work`` as :func:`beside` does, with a deadline.
 
     Args:
-        work: What is to be done.
-        deadline_s: Until when, by ``time.monotonic``.
-        late: Says what is raised then.
-        meanwhile: As there.
+        work: The work.
+        deadline_s: Deadline by ``time.monotonic``.
+        late: Makes the exception to raise at the deadline.
+        meanwhile: Called repeatedly until the work is done; see :func:`beside`.
     """
 
     def look() -> None:
@@ -67,13 +67,13 @@ def in_time(
 
 @contextmanager
 def every(interval_s: float, look: Callable[[], object], name: str, *, now: bool = False) -> Iterator[None]:
-    """Does something again and again in a thread of its own, while the context is open; its last time has ended when that closes.
+    """Calls ``look`` repeatedly in a background thread while the context is open. The last call has ended when it closes.
 
     Args:
-        interval_s: Before each time.
-        look: What is done; it raises nothing.
-        name: The thread's.
-        now: The first time is when the context opens, and there is one however soon it closes.
+        interval_s: Time before each call.
+        look: The function to call. It must not raise.
+        name: Name of the thread.
+        now: True makes the first call when the context opens. There is at least one call.
     """
     stop = Event()
 
@@ -93,13 +93,13 @@ def every(interval_s: float, look: Callable[[], object], name: str, *, now: bool
 
 
 def at_once(jobs: Sequence[Callable[[], Any]], threads_max: int = _AT_ONCE) -> list[Any]:
-    """Does several things in as many threads; what they return, in their order. What was begun has ended by then.
+    """Runs several jobs in threads, and returns their results in order. All started jobs have ended on return.
 
     Raises:
-        Exception: What the first of them that has failed raises. None is begun after it.
+        Exception: The exception of the first job that failed. No job is started after it.
     """
     ends: dict[int, Future[Any]] = {}
-    left = iter(list(enumerate(jobs)))  # every thread takes from it what no other has taken
+    left = iter(list(enumerate(jobs)))  # each thread takes the next job from it
     failed = Event()
 
     def work() -> None:
@@ -115,10 +115,10 @@ def at_once(jobs: Sequence[Callable[[], Any]], threads_max: int = _AT_ONCE) -> l
 
 
 def begin(work: Callable[[], T]) -> Future[T]:
-    """Begins work in another thread. Returns what becomes of it."""
+    """Starts work in another thread. Returns its future."""
     future: Future[T] = Future()
     try:
-        inbox = _idle.pop()  # whose caches are the warmest
+        inbox = _idle.pop()  # the most recent thread has the warmest caches
     except IndexError:
         inbox = _Inbox()
         Thread(target=_serve, args=(inbox,), name=_IDLE, daemon=True).start()
@@ -134,22 +134,22 @@ def _serve(inbox: _Inbox) -> None:
         except Empty:
             try:
                 _idle.remove(inbox)
-            except ValueError:  # somebody has it, and is about to put work into it
+            except ValueError:  # another caller has taken it and is about to put work into it
                 continue
             return
         thread.name = AT_WORK
         end = _end(work)
         thread.name = _IDLE
-        _idle.append(inbox)  # before anybody learns of the end, and may want a thread
+        _idle.append(inbox)  # before the result is set, because its reader may need a thread
         if (error := end.exception()) is not None:
             future.set_exception(error)
         else:
             future.set_result(end.result())
-        del work, future, end, error  # nothing of it is kept while there is nothing to do
+        del work, future, end, error  # an idle thread keeps no references
 
 
 def _end(work: Callable[[], T]) -> Future[T]:
-    """What has come of ``work``."""
+    """Returns a finished future with the result of ``work``."""
     end: Future[T] = Future()
     try:
         end.set_result(work())

@@ -1,7 +1,7 @@
-"""The checksum that Hadoop keeps beside each file that it writes in a directory: ``.<name>.crc``.
+"""The checksum files ``.<name>.crc`` that Hadoop writes next to each file in a directory.
 
-A reader refuses bytes that do not fit it, and takes a file without one as it is. So whoever changes a file of Spark's takes the checksum
-away first: a crash between the two leaves the old bytes, and they can be read.
+A reader refuses bytes that do not match the checksum, and accepts a file without one. So the checksum is deleted before a file of Spark's
+is changed: a crash in between leaves the old bytes, which can be read.
 """
 
 import zlib
@@ -17,7 +17,7 @@ _SUM_BYTES = 4
 
 
 def checksum_name(name: str) -> str:
-    """What the checksum of the file ``name`` is called, in the same directory."""
+    """Returns the name of the checksum file of ``name``, in the same directory."""
     return f".{name}.crc"
 
 
@@ -27,12 +27,12 @@ def forget_checksum(files: Files, path: str) -> None:
 
 
 def fits_checksum(files: Files, path: str) -> bool | None:
-    """Reads a file and returns whether it fits the checksum beside it; None if it has no checksum.
+    """Reads a file and returns True if it matches its checksum; None if it has no checksum.
 
-    A CRC-32 over every 512 bytes notices each change of up to four bytes in a row, and of others all but one in four billion.
+    A CRC-32 over every 512 bytes detects every change of up to four bytes in a row, and all but one in four billion others.
 
     Raises:
-        NotFoundError: The file is not there.
+        NotFoundError: The file does not exist.
     """
     try:
         checksum = files.read(checksum_path(path))
@@ -65,7 +65,7 @@ def checksum_path(path: str) -> str:
 
 
 def rewrite(files: Files, path: str, data: bytes) -> None:
-    """Puts ``data`` under ``path``, which Spark may have written and is going to read, durably: the old bytes are there, or the new."""
+    """Replaces a file that Spark may have written and will read, durably. Either the old or the new bytes can be read."""
     forget_checksum(files, path)
     files.replace(path, data)
     files.sync(path)

@@ -1,11 +1,11 @@
 """The storage port.
 
-Invariants that every implementation keeps, and that ``tests/contract`` checks on each:
+Every implementation keeps these invariants, and ``tests/contract`` checks them on each:
 
-1. When ``create`` returns, the file is durable and whole under its name; before, nobody sees a part of it.
-2. Of several creates of one name exactly one succeeds; the others are told, unless they brought the same bytes.
-3. ``read`` gives what a finished ``create`` or ``replace`` wrote, never a mix.
-4. Paths are relative to the root, with ``/`` between parts; no path leads out of the root.
+1. When ``create`` returns, the file is durable and complete under its name. Before that no reader sees a part of it.
+2. Of several creates of one name exactly one succeeds. The others fail unless they bring the same bytes.
+3. ``read`` returns the bytes of one finished ``create`` or ``replace``, never a mix.
+4. Paths are relative to the root, with ``/`` between parts. No path leads out of the root.
 """
 
 import os
@@ -24,18 +24,18 @@ from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterErr
 from spark_jobs.storage.beside import at_once
 
 READ_MAX_BYTES = 1 << 30
-"""No file that is read at once is larger."""
+"""Maximum size of a file that is read at once."""
 
 
 class Digest(NamedTuple):
-    """What tells the bytes of a file from any other's."""
+    """The identity of a file's bytes."""
 
     size_bytes: int
     sha256: str
 
 
 class Digesting:
-    """Chunks on their way from one place to another, whose digest is known once they are through."""
+    """Chunks that are passed on, and whose digest is known after the last one."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = chunks
@@ -50,7 +50,7 @@ class Digesting:
 
     @property
     def digest(self) -> Digest:
-        """Of the chunks so far."""
+        """Returns the digest of the chunks so far."""
         return Digest(self._size_bytes, self._hashed.hexdigest())
 
 
@@ -58,7 +58,7 @@ def bounded(chunks: Iterable[bytes], max_bytes: int, place: str) -> Iterator[byt
     """Yields the chunks of a file.
 
     Raises:
-        CorruptDocumentError: There are more than ``max_bytes``; at most one chunk more was read.
+        CorruptDocumentError: The file has more than ``max_bytes``. At most one chunk more was read.
     """
     size_bytes = 0
     for chunk in chunks:
@@ -90,11 +90,11 @@ def lines_of(chunks: Iterable[bytes], max_bytes: int, place: str) -> Iterator[by
 
 
 def too_large(place: str, max_bytes: int) -> CorruptDocumentError:
-    """Returns the error for a file that is larger than any of its kind."""
+    """Returns the error for a file that is larger than its kind allows."""
     return CorruptDocumentError(
-        f"{place} is larger than a file of its kind gets, {max_bytes:,} bytes.",
-        safe="It was not used, and nothing was changed.",
-        remedy="Look who may write there. Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
+        f"{place} is larger than {max_bytes:,} bytes, the limit for its kind.",
+        safe="The file was not used, and nothing was changed.",
+        remedy="Check who may write there. Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
         path=place,
         expected=max_bytes,
     )
@@ -103,122 +103,123 @@ def too_large(place: str, max_bytes: int) -> CorruptDocumentError:
 class Files(Protocol):
     """A directory of small files with create-if-absent.
 
-    Every method raises :class:`~spark_jobs.protocol.errors.StorageError` or one of its leaves where the storage fails. Any failed
-    call may be repeated.
+    Every method raises :class:`~spark_jobs.protocol.errors.StorageError` or one of its subclasses if the storage fails. A failed call can
+    be
+    repeated.
     """
 
     @property
     def url(self) -> str:
-        """The root, as Spark and fsspec both read it."""
+        """Returns the root in a form that both Spark and fsspec read."""
         ...
 
     def below(self, directory: str) -> "Files":
-        """The directory of this name as a root of its own, in the same storage."""
+        """Returns the directory of this name as a root of its own, in the same storage."""
         ...
 
     def local(self, path: str = "") -> Path | None:
-        """Where hosts that have the storage mounted find ``path``; None where it is in none that can be mounted."""
+        """Returns the path on hosts that have mounted the storage, or None for a storage that cannot be mounted."""
         ...
 
     def create(self, path: str, data: bytes) -> None:
-        """Makes ``path`` with exactly ``data``; durable on return. The same bytes again are a success.
+        """Creates ``path`` with exactly ``data``. Durable on return. The same bytes again are a success.
 
         Raises:
-            AlreadyExistsError: Other bytes are there.
-            OutcomeUnknownError: It may or may not exist; read it back.
+            AlreadyExistsError: The file exists with other bytes.
+            OutcomeUnknownError: The file may or may not exist. Read it back.
         """
         ...
 
     def replace(self, path: str, data: bytes) -> None:
-        """Puts ``data`` under ``path`` whatever was there: old or new bytes are read, also after a crash, never a mix."""
+        """Writes ``data`` to ``path``, whether or not it exists. Readers see old or new bytes, also after a crash, never a mix."""
         ...
 
     def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
-        """All bytes of ``path``.
+        """Returns all bytes of ``path``.
 
         Raises:
-            NotFoundError: It is not there.
-            CorruptDocumentError: It is larger than ``max_bytes``, or no regular file, or a link below the root leads to it.
+            NotFoundError: The file does not exist.
+            CorruptDocumentError: The file is larger than ``max_bytes``, is not a regular file, or is behind a link below the root.
         """
         ...
 
     def chunks(self, path: str) -> Generator[bytes, None, None]:
-        """The bytes of ``path``, of any size, about a megabyte at a time.
+        """Yields the bytes of ``path``, of any size, about a megabyte at a time.
 
         Raises:
-            NotFoundError: It is not there; once the first chunk is asked for.
+            NotFoundError: The file does not exist. Raised with the first chunk.
         """
         ...
 
     def digest(self, path: str) -> Digest:
-        """The size and the hash of ``path``, of any size.
+        """Returns the size and the hash of ``path``, of any size.
 
         Raises:
-            NotFoundError: It is not there.
+            NotFoundError: The file does not exist.
         """
         ...
 
     def size_bytes(self, path: str) -> int | None:
-        """The size of a regular file, links followed; None where there is none. Reads nothing of it."""
+        """Returns the size of a regular file, following links, or None. Does not read the file."""
         ...
 
     def adopt(self, source: Path, path: str) -> None:
-        """Gives a whole file of this host, which nobody changes any more, the name ``path`` as well; a copy where it cannot have two.
+        """Links a complete, final file of this host to ``path``, or copies it if a link is not possible.
 
-        Not durable before :meth:`sync`. After a crash it may be missing, or not whole.
+        It is not durable before :meth:`sync`. After a crash it may be missing or incomplete.
 
         Raises:
-            NotFoundError: There is no such file.
+            NotFoundError: The source file does not exist.
             AlreadyExistsError: The name is taken.
         """
         ...
 
     def copy(self, source: "Files", named: str, path: str) -> Digest:
-        """Copies the file ``named`` of ``source``, which nobody changes meanwhile: what is done to the one is never done to the other.
+        """Copies the final file ``named`` of ``source``. Later changes of one file never affect the other.
 
-        Not durable before :meth:`sync`. After a crash it may be missing, or not whole.
+        It is not durable before :meth:`sync`. After a crash it may be missing or incomplete.
 
         Returns:
-            Of the bytes that were copied.
+            The digest of the copied bytes.
 
         Raises:
             NotFoundError: ``source`` has no such file.
             AlreadyExistsError: The name is taken.
-            ConflictError: Somebody has made the file meanwhile, or removed its directory.
+            ConflictError: Another process has created the file in the meantime, or removed its directory.
         """
         ...
 
     def names(self, directory: str) -> list[str]:
-        """The names directly inside ``directory``, sorted; without unfinished files; empty where it does not exist."""
+        """Returns the names directly inside ``directory``, sorted, without unfinished files; empty if it does not exist."""
         ...
 
     def paths(self, directory: str = "") -> list[str]:
-        """The finished files below ``directory``, at any depth, relative to the root; an empty directory counts as a file."""
+        """Returns the finished files below ``directory``, at any depth, relative to the root. An empty directory counts as a file."""
         ...
 
     def delete(self, path: str) -> None:
-        """Removes a file or a whole directory, durably; a missing one is a success."""
+        """Deletes a file or a whole directory durably. A missing one is a success."""
         ...
 
     def sync(self, *paths: str) -> None:
-        """Makes files that somebody else wrote under the root durable, and their names."""
+        """Makes files and their names durable that another program wrote under the root."""
         ...
 
     def remove_unfinished(self, *paths: str) -> None:
-        """Removes what writers that died have left of files that are there now; one that is still at it finds the name taken."""
+        """Deletes leftovers of dead writers of existing files. A writer that is still running finds the name taken."""
         ...
 
 
 def local_path(files: Files, path: str = "") -> Path:
-    """Where something is for Spark, and for what else needs a file of the host.
+    """Returns the path on this host, for Spark and others that need a local file.
 
     Raises:
-        InvalidParameterError: It is in a storage that no host can mount.
+        InvalidParameterError: The storage cannot be mounted.
     """
     found = files.local(path)
     if found is None:
         raise InvalidParameterError(
-            f"{files.url}/{path} would have to be in a directory of this host, and is not.",
+            f"{files.url}/{path} must be in a directory of this host, but is not.",
             safe="Nothing was changed.",
             remedy="Use a directory that this host has mounted.",
             path=f"{files.url}/{path}",
@@ -227,14 +228,14 @@ def local_path(files: Files, path: str = "") -> Path:
 
 
 def is_here(files: Files) -> bool:
-    """Whether it is a directory of this host."""
+    """Returns True for a directory of this host."""
     return files.local() is not None
 
 
 def take(source: Files, named: str, target: Files, path: str) -> None:
-    """Gives ``target`` a file of ``source`` that nobody changes any more: under a second name where it can have one, else a copy.
+    """Links a final file of ``source`` into ``target``, or copies it if a link is not possible.
 
-    Not durable before :meth:`Files.sync`; errors as of :meth:`Files.adopt` and :meth:`Files.copy`.
+    It is not durable before :meth:`Files.sync`. The errors are those of :meth:`Files.adopt` and :meth:`Files.copy`.
     """
     here = source.local(named)
     if here is None:
@@ -244,9 +245,9 @@ def take(source: Files, named: str, target: Files, path: str) -> None:
 
 
 def real_url(files: Files) -> str:
-    """The root's URL without symbolic links, as this host sees them: two spellings of one directory are equal.
+    """Returns the root's URL with symbolic links of this host resolved. Two spellings of one directory are equal.
 
-    For comparing. What is stored and shown is the URL that somebody gave, which may lead elsewhere tomorrow.
+    Use it only for comparisons. Documents keep the user's URL, because links may change.
     """
     return f"file://{os.path.realpath(local_path(files))}" if is_here(files) else files.url
 
@@ -268,7 +269,7 @@ def opened(files: Files, path: str) -> Iterator[IO[bytes]]:
 
 
 def sync_below(files: Files, directory: str = "") -> None:
-    """Makes durable what somebody else wrote below a directory; checksum files that Hadoop adds are not. In a store all is durable."""
+    """Makes files durable that another program wrote below a directory, except Hadoop's checksums. In a store every file is durable."""
     root = files.local(directory)
     if root is None:
         return
@@ -276,13 +277,13 @@ def sync_below(files: Files, directory: str = "") -> None:
 
 
 def paths_by_names(files: Files, directory: str = "") -> list[str]:
-    """:meth:`Files.paths`, of a storage that can only list one directory at a time."""
+    """Implements :meth:`Files.paths` for a storage that can only list one directory at a time."""
     paths = [f"{directory}/{name}" if directory else name for name in files.names(directory)]
     return list(chain.from_iterable(paths_by_names(files, path) or [path] for path in paths))
 
 
 def by_directory(paths: Iterable[str]) -> list[list[str]]:
-    """Paths together with those beside them: each group is made durable by one call of :meth:`Files.sync`."""
+    """Groups paths by directory. One call of :meth:`Files.sync` makes a group durable."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         found[path.rpartition("/")[0]].append(path)
@@ -290,7 +291,7 @@ def by_directory(paths: Iterable[str]) -> list[list[str]]:
 
 
 def end_copies(files: Files, paths: Iterable[str]) -> None:
-    """Makes copies that were made, or found to be right, durable; what earlier tries at them have left goes."""
+    """Makes new or verified copies durable, and deletes leftovers of earlier tries."""
 
     def end(group: list[str]) -> None:
         files.sync(*group)
@@ -305,28 +306,27 @@ def create_document(files: Files, path: str, document: Document) -> None:
 
 
 def read_document(files: Files, path: str, kind: type[D]) -> D:
-    """Reads a document, whole.
+    """Reads a complete document.
 
     Raises:
-        NotFoundError: It is not there.
-        CorruptDocumentError: It is torn or altered, larger than a document of this kind gets, or no regular file.
+        NotFoundError: The document does not exist.
+        CorruptDocumentError: The document is torn, altered or too large for its kind, or is not a regular file.
     """
     return decode(kind, files.read(path, kind.max_bytes), f"{files.url}/{path}")
 
 
 def read_listed(files: Files, path: str, kind: type[D]) -> D | None:
-    """Reads a document that somebody else makes at any time; None while it is not there.
+    """Reads a document that another process may create at any time, or returns None if it does not exist.
 
-    A network file system goes on for up to a minute to say that a file is not there once it was asked for it too early; a listing asks
-    its server.
+    A network file system may report a file as missing for up to a minute after it was requested too early. A listing asks the server.
 
     Raises:
-        CorruptDocumentError: It is torn or altered.
+        CorruptDocumentError: The document is torn or altered.
     """
     directory, _, name = path.rpartition("/")
     if name not in files.names(directory):
         return None
     try:
         return read_document(files, path, kind)
-    except NotFoundError:  # removed meanwhile
+    except NotFoundError:  # removed in the meantime
         return None

@@ -1,4 +1,4 @@
-"""Which processes may use a client whose threads and connections belong to the process that has opened it."""
+"""Guards a client whose threads and connections belong to the process that has opened it."""
 
 import os
 
@@ -6,10 +6,10 @@ from spark_jobs.protocol.errors import MissingRequirementError
 
 
 class OneProcess:
-    """Remembers the processes that have used a client: this one, and those that it was forked from.
+    """Remembers which processes have used a client: this one, and its parents by fork.
 
     Args:
-        client: What it speaks to, as the beginning of a sentence.
+        client: Name of the service, as the beginning of a sentence.
     """
 
     def __init__(self, client: str) -> None:
@@ -17,15 +17,15 @@ class OneProcess:
         self._used_by: set[int] = set()
 
     def check(self) -> None:
-        """Refuses a process that was forked from one that has used the client; else this one has used it from now on.
+        """Refuses a process that was forked after its parent used the client. Otherwise marks it as a user.
 
         Raises:
-            MissingRequirementError: It was: the client's threads have stayed in the other one, and its connections are the other one's.
+            MissingRequirementError: The process was forked. The client's threads and connections belong to the parent.
         """
         self._used_by.add(os.getpid())
         if len(self._used_by) > 1:
             raise MissingRequirementError(
-                f"{self._client} cannot be used in a process that was forked from one that has used it.",
+                f"{self._client} cannot be used in a process that was forked after its parent had used it.",
                 safe="Nothing was read or written.",
-                remedy="Start the process anew (spawn), or let the one above it use none.",
+                remedy="Start the process with spawn, or do not use it in the parent process.",
             )

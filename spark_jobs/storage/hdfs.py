@@ -1,19 +1,18 @@
 """The storage port in HDFS, by its own protocol and without Java.
 
-How a create keeps its promise: the bytes are written to an unfinished file beside the final name, which is closed; a rename gives it its
-name, which the name node does in one step and only if the name is free. A crash leaves nothing, an unfinished file that nobody sees, or
-the whole file. Where the answer to a rename is lost, the unfinished file is removed: if it was there, the rename has not happened and never
-will; if not, what the name has decides.
+``create``: the bytes are written to an unfinished file next to the final name, which is then closed. A rename gives it its name. The name
+node does this in one step, and only if the name is free. A crash leaves nothing, an invisible unfinished file, or the complete file. If
+the answer to a rename is lost, the unfinished file is deleted. If it existed, the rename has not happened and never will. If not, the
+content under the final name decides.
 
-What is durable when: a close returns once every data node that a block is written to has acknowledged its last packet, and has by
-then fsynced it and its directory (the library asks for that with each last packet, as ``dfs.datanode.synconclose`` does everywhere);
-and once the name node has heard of ``dfs.namenode.replication.min`` copies, unless ``dfs.namenode.file.close.num-committed-allowed``
-lets it not wait. Further copies, up to ``dfs.replication``, follow. What the name node has answered is in its log of edits: on its
-disk, or on those of most journal nodes. Files of other writers are as durable as they asked for: Hadoop's own client leaves them in
-the memory of as many data nodes as there are copies, unless ``dfs.datanode.synconclose`` is set. :meth:`HdfsFiles.sync` cannot add to
-that.
+Durability: a close returns when every data node of a block has acknowledged its last packet, and has fsynced the block and its directory
+(the library requests that with each last packet, as ``dfs.datanode.synconclose`` does everywhere), and when the name node knows of
+``dfs.namenode.replication.min`` copies, unless ``dfs.namenode.file.close.num-committed-allowed`` lets it return earlier. More copies, up
+to ``dfs.replication``, follow. The name node's answers are in its edit log: on its disk, or on those of most journal nodes. Files of
+other writers are as durable as they requested: Hadoop's own client leaves them in the memory of the data nodes unless
+``dfs.datanode.synconclose`` is set. :meth:`HdfsFiles.sync` cannot add to that.
 
-An unfinished file is called ``.<name>.<random>.tmp``, and is removed as :mod:`spark_jobs.storage.local` does it.
+An unfinished file is called ``.<name>.<random>.tmp``, and is deleted as :mod:`spark_jobs.storage.local` does it.
 """
 
 import re
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _CHUNK_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
-"""What is asked for at once, with a time limit of its own."""
+"""Size of one read, which has its own time limit."""
 _OURS = re.compile(r"\.(.*)\.[0-9a-f]{12}\.tmp", re.DOTALL)
 _LEFTOVER_AGE_S = 24 * 3600.0
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*(?::[0-9]{1,5})?)?")
@@ -57,15 +56,15 @@ _UNNAMEABLE = re.compile(r"[:\ud800-\udfff]")
 
 
 class HdfsFiles:
-    """The files below a directory of HDFS; see :class:`~spark_jobs.storage.files.Files` for what each method promises.
+    """The files below a directory of HDFS; see :class:`~spark_jobs.storage.files.Files` for the contract of each method.
 
     Settings are those of the directory that ``HADOOP_CONF_DIR`` names; the user is that of the Kerberos ticket, or ``HADOOP_USER_NAME``.
 
     Args:
         authority: ``host:port`` of a name node, a name service, or empty for the default file system of the settings.
-        root: The directory, absolute; made by the first write.
-        retry_timeout_s: How long an operation that gets no answer, or one of a name node that is not ready, is repeated before it
-            fails. One that waits for a data node may take a minute longer.
+        root: Absolute path of the directory. The first write creates it.
+        retry_timeout_s: Time for which an operation is repeated that gets no answer or whose name node is not ready. One that waits for a
+            data node may take a minute longer.
 
     Raises:
         InvalidParameterError: The root has characters that the parts of a pipeline would read differently, or is the whole file system;
@@ -87,7 +86,7 @@ class HdfsFiles:
 
     @property
     def url(self) -> str:
-        """``hdfs://authority/directory``, with three slashes for the default file system."""
+        """Returns ``hdfs://authority/directory``, with three slashes for the default file system."""
         return f"hdfs://{self._authority}{self._root}"
 
     def below(self, directory: str) -> "HdfsFiles":
@@ -112,14 +111,14 @@ class HdfsFiles:
 
         def attempt(calls: Calls) -> None:
             self._put(calls, target, [data], lambda: self._found(calls, target) == data, overwrite=True)
-            # Also those of tries whose rename nobody has answered: it can no longer put older bytes over these.
+            # Also leftovers of tries whose rename had no answer: such a rename can then no longer put older bytes over these.
             self._remove_leftovers(calls, target)
 
         self._repeated(target, attempt)
 
     def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         target = self._target(path)
-        # Who replaces a file takes away the blocks of the one that is being read: then from the beginning.
+        # A writer that replaces a file deletes the blocks of the file that is being read. Then the read starts again.
         return self._repeated(target, lambda calls: self._read(calls, target, max_bytes))
 
     def chunks(self, path: str) -> Generator[bytes, None, None]:
@@ -168,7 +167,7 @@ class HdfsFiles:
         target = self._target(path)
 
         def attempt(calls: Calls) -> None:
-            # Asked first: what removes something is sent only to a name node that has just answered, and does not arrive much later.
+            # Asked first: a delete is only sent to a name node that has just answered, so that it does not arrive much later.
             self._stat(target, calls)
             calls(lambda client: client.delete(target, recursive=True))
 
@@ -202,9 +201,9 @@ class HdfsFiles:
     def _put(
         self, calls: Calls, target: str, chunks: Iterable[bytes], check: Callable[[], bool], *, overwrite: bool = False
     ) -> None:
-        """Writes a file and gives it its name. Whatever the name node has answered, what can be read decides.
+        """Writes a file and gives it its name. Whatever the name node has answered, the readable content decides.
 
-        ``check`` tells whether it is our file that has the name: no where none has, and an error where it is another.
+        ``check`` returns True if the name has our file, and False if it has none. It raises an error for another file.
         """
         try:
             unfinished = self._write_unfinished(calls, target, chunks)
@@ -231,17 +230,17 @@ class HdfsFiles:
             except HdfsFailure as failure:
                 if failure.kind is not NotFoundError:
                     raise
-                raise HdfsFailure(ConflictError, "Somebody has removed the unfinished file") from failure
+                raise HdfsFailure(ConflictError, "Another process has deleted the unfinished file") from failure
         except BaseException:
             self._remove_quietly(calls, unfinished)
             raise
         return unfinished
 
     def _rename(self, calls: Calls, unfinished: str, target: str, *, overwrite: bool) -> HdfsFailure | None:
-        """Renames; the failure after which only what has the name can tell whether it has happened, or None.
+        """Renames a file. Returns a failure if only the content under the name can show whether it happened; otherwise None.
 
         Raises:
-            HdfsFailure: It has not happened, and never will.
+            HdfsFailure: The rename has not happened, and never will.
         """
         try:
             calls(lambda client: client.rename(unfinished, target, overwrite))
@@ -257,7 +256,7 @@ class HdfsFiles:
         return None
 
     def _decided(self, calls: Calls, target: str, look: Callable[[], bool], doubt: HdfsFailure) -> bool:
-        """Looks what has become of a rename, for as long as there is time."""
+        """Checks the result of a rename, while there is time."""
         while True:
             try:
                 return look()
@@ -267,7 +266,7 @@ class HdfsFiles:
                 if not unread.passing or not calls.may_repeat():
                     raise OutcomeUnknownError(
                         f"{self._place(target)} may or may not have been written: {doubt.reason}.",
-                        exists="If it is there, it is whole.",
+                        exists="If the file exists, it is complete.",
                         remedy="Repeat with the same contents.",
                         path=self._place(target),
                     ) from unread
@@ -281,8 +280,8 @@ class HdfsFiles:
         self._remove_leftovers(calls, target)
         raise AlreadyExistsError(
             f"{self._place(target)} exists with other contents.",
-            safe="It was not changed.",
-            remedy="Read it and decide again.",
+            safe="The file was not changed.",
+            remedy="Read the file and decide again.",
             path=self._place(target),
             expected=sha256(data),
             found=None if found is None else sha256(found),
@@ -292,7 +291,7 @@ class HdfsFiles:
         def attempt(calls: Calls) -> Digest:
             with closing(chunks()) as opened:
                 passing = iter(copied := Digesting(opened))
-                first = next(passing, b"")  # a source that is not there is told before anything is written
+                first = next(passing, b"")  # a missing source is reported before anything is written
                 if self._status(calls, target) is not None:
                     raise taken(self._place(target))
                 self._put(calls, target, chain((first,), passing), lambda: self._is_copy(calls, target, copied.digest))
@@ -317,7 +316,7 @@ class HdfsFiles:
         )
 
     def _found(self, calls: Calls, target: str) -> bytes | None:
-        """What a file has; None where there is no file."""
+        """Returns the content of a file, or None if there is none."""
         try:
             return self._read(calls, target)
         except HdfsFailure as failure:
@@ -337,7 +336,7 @@ class HdfsFiles:
         return calls(lambda client: client.get_file_info(target))
 
     def _listed(self, calls: Calls, target: str) -> dict[str, float]:
-        """The names inside a directory, and when each was last changed, in seconds since 1970."""
+        """Returns the names inside a directory with their modification times, in seconds since 1970."""
         found = calls(lambda client: list(client.list_status(target)))
         # A file is listed as itself.
         return {each.path.rpartition("/")[2]: each.modification_time / 1000 for each in found if each.path != target}
@@ -347,7 +346,10 @@ class HdfsFiles:
             calls(lambda client: client.delete(unfinished))
 
     def _remove_leftovers(self, calls: Calls, *targets: str) -> None:
-        """Removes what crashes have left of names in one directory; they are taken now, so nobody needs their unfinished files any more."""
+        """Deletes leftovers of crashes for names in one directory.
+
+        The names are taken, so their unfinished files are not needed any more.
+        """
         directory, ours = targets[0].rpartition("/")[0], {target.rpartition("/")[2] for target in targets}
         with suppress(HdfsFailure):
             for found, changed_s in self._listed(calls, directory).items():

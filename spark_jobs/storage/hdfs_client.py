@@ -1,11 +1,11 @@
-"""The client of HDFS: how long it waits for an answer, how often it asks again, and what it says of failures, as this product's errors.
+"""The client of HDFS: its time limits, its retries, and the translation of its failures into this product's errors.
 
-The library has no time limit of its own for what it asks a name node. Each call is therefore made in a thread that may be left behind,
-and after one that had no answer the next goes over a connection of its own: the name node may have moved to another host, and the old
-connection would wait for as long as the operating system does.
+The library has no time limit of its own for calls to a name node. So each call runs in a thread that can be abandoned. After a call
+without an answer the next one uses a new connection: the name node may have moved to another host, and the old connection would wait as
+long as the operating system does.
 
-The library repeats no call that changes something once it has been sent, and neither does this module: only whole operations are repeated,
-by whoever knows how to look what has become of the one before.
+The library does not repeat a sent call that changes something, and neither does this module. Only whole operations are repeated, by
+callers that can check the result of the earlier try.
 """
 
 import errno
@@ -38,26 +38,26 @@ from spark_jobs.storage.forks import OneProcess
 
 T = TypeVar("T")
 _TRIES_IN_TIME = 4
-"""How many calls in a row may have no answer: another name node may have it, or another connection."""
+"""Number of calls in a row that may have no answer. Another name node or another connection may answer."""
 _DATA_NODE_S = 60.0
-"""How long the library waits for a data node before it goes on without it."""
+"""Time that the library waits for a data node before it goes on without it."""
 _PAUSES_S = (0.1, 2.0)
-"""Before an operation is repeated: at first, and at most."""
+"""Pauses before an operation is repeated: the first one and the longest one."""
 _SETTINGS = {"dfs.client.failover.max.attempts": "3", "dfs.client.failover.sleep.base.millis": "50"}
-"""The library goes on for many minutes where no name node is active. Here the one who calls says how long."""
+"""Limits of the library, which otherwise goes on for many minutes without an active name node. Here the caller sets the limit."""
 _PORT = "8020"
-"""Where Hadoop looks for a name node of which nothing else is said."""
+"""Hadoop's default port of a name node."""
 _ONE_PROCESS = OneProcess("HDFS")
-"""Its connections to data nodes are the process's."""
+"""Connections to data nodes belong to the process."""
 _PANIC = "PanicException"
-"""What the library's bugs raise; it is no ``Exception``, and its class cannot be imported."""
+"""The exception of bugs in the library. It is no ``Exception``, and its class cannot be imported."""
 _ANSWERED = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[^"]*)", "(?P<reason>.*)"\)', re.DOTALL)
 _TRACE = re.compile(r"(\\n|\n)(\\t|\t)at .*", re.DOTALL)
-"""The name node adds where in its own code it has failed."""
+"""Matches the name node's stack trace in a message."""
 _NO_NAME_NODE = "No NameNode hosts found"
 _TOO_MANY_FILES = os.strerror(errno.EMFILE)
 _SAYS_HOW = ("HADOOP_", "KRB5", "HOME", "USER")
-"""Begins the names of environment variables that the library reads."""
+"""Prefixes of environment variables that the library reads."""
 _UNUSABLE = re.compile(r"(?:InvalidArgument|UrlParseError|XmlParseError)\b")
 _REFUSED = re.compile(r"(?:SASLError|GSSAPIError|NoSASLMechanism)\b")
 _NO_DATA_NODE = re.compile(r"could only be (?:written|replicated) to .*? There are (\d+) datanode\(s\) running", re.DOTALL)
@@ -82,7 +82,7 @@ _KINDS: dict[str, type[StreamPipelineError]] = (
     )
     | {"LeaseExpiredException": ConflictError, "UnsupportedOperationException": MissingRequirementError}
 )
-"""By the simple name of the exception that the name node answers with."""
+"""The error for each simple name of an exception of the name node."""
 _PASSING = frozenset(
     {
         "StandbyException",
@@ -93,7 +93,7 @@ _PASSING = frozenset(
         "ServerTooBusyException",
     }
 )
-"""Answers that another try may change: one of a name node that starts, or that is not the active one."""
+"""Answers that another try may change: those of a name node that is starting or not active."""
 _REMEDIES: dict[type[StreamPipelineError], str] = {
     StorageFullError: "Free space or raise the quota, then repeat.",
     AccessDeniedError: "Let this process's user (HADOOP_USER_NAME, or its Kerberos ticket) list, read, write and delete there.",
@@ -106,14 +106,14 @@ _REMEDIES: dict[type[StreamPipelineError], str] = {
 
 
 class HdfsFailure(Exception):
-    """A call that has failed, before somebody has decided what follows from it.
+    """A failed call, before its caller has decided what to do.
 
     Args:
-        kind: The error that it is.
-        reason: What was answered, one sentence.
-        passing: Whether another try may succeed.
-        in_doubt: Whether what was asked for may have happened, or may yet happen.
-        exists: Whether the answer was that the name is taken.
+        kind: Class of the error.
+        reason: Answer of the service, in one sentence.
+        passing: True if another try may succeed.
+        in_doubt: True if the operation may have happened, or may still happen.
+        exists: True if the name was taken.
     """
 
     def __init__(
@@ -124,10 +124,10 @@ class HdfsFailure(Exception):
         self.passing, self.in_doubt, self.exists = passing, in_doubt, exists
 
     def told(self, place: str) -> StreamPipelineError:
-        """As this product's error."""
+        """Returns the failure as this product's error."""
         return self.kind(
             f"{place}: {self.reason}.",
-            safe="No file is half-written, and the call may be repeated.",
+            safe="No file is partly written, and the call may be repeated.",
             remedy=_REMEDIES[self.kind],
             path=place,
         )
@@ -138,7 +138,7 @@ class HdfsClient:
 
     Args:
         authority: ``host:port``, a name service of the Hadoop settings, or empty for their default file system.
-        retry_timeout_s: How long an operation that gets no answer, or one of a name node that is not ready, is repeated before it fails.
+        retry_timeout_s: Time for which an operation is repeated that gets no answer or whose name node is not ready.
 
     Raises:
         InvalidParameterError: There is no such name service, or no default file system; or the settings cannot be read.
@@ -153,10 +153,10 @@ class HdfsClient:
         self._client = self._opened(_SETTINGS)
 
     def call(self, work: Callable[[Client], T], limit_s: float) -> T:
-        """Calls the library once, for so long.
+        """Calls the library once, with a time limit.
 
         Raises:
-            HdfsFailure: It has failed, or had no answer; what was asked for may yet happen then.
+            HdfsFailure: The call has failed or had no answer. Without an answer the operation may still happen.
         """
         _ONE_PROCESS.check()
         if limit_s <= 0:
@@ -171,7 +171,7 @@ class HdfsClient:
     def _renew(self, silent: Client) -> None:
         with self._lock:
             if self._client is silent:
-                # The library begins each call with the first until another has answered, and goes on only if that one refuses.
+                # The library begins each call with the first name node until another has answered, and goes on only if that one refuses.
                 self._name_nodes = {key: [*each[1:], each[0]] for key, each in self._name_nodes.items()}
                 order = {key: ",".join(each) for key, each in self._name_nodes.items()}
                 self._client = self._opened(_SETTINGS | order)
@@ -185,10 +185,10 @@ class HdfsClient:
                 raise StorageError(
                     f"{self._url} cannot be opened: this process has too many files open.",
                     safe="Nothing was read or written.",
-                    remedy="Let it have more (ulimit -n), then repeat.",
+                    remedy="Raise the limit (ulimit -n), then repeat.",
                     url=self._url,
                 ) from error
-            said = "no name node of it is known" if _NO_NAME_NODE in f"{error}" else _reason(error)
+            said = "it has no known name node" if _NO_NAME_NODE in f"{error}" else _reason(error)
             raise InvalidParameterError(
                 f"{self._url} cannot be opened: {said}.",
                 safe="Nothing was read or written.",
@@ -199,7 +199,7 @@ class HdfsClient:
     def _with_port(self, settings: dict[str, str]) -> Client:
         try:
             return Client(self._url, settings)
-        except RuntimeError as error:  # a host without a port is taken for a name service only
+        except RuntimeError as error:  # a host without a port is only tried as a name service
             host = self._url.removeprefix("hdfs://").rstrip("/")
             if _NO_NAME_NODE not in f"{error}" or not host:
                 raise
@@ -207,9 +207,9 @@ class HdfsClient:
 
 
 def shared_client(authority: str, retry_timeout_s: float) -> HdfsClient:
-    """The client of a place with what the environment and Hadoop's settings say by now. Reads and writes nothing in HDFS.
+    """Returns the client of a place for the present environment and Hadoop settings. Reads and writes nothing in HDFS.
 
-    All who open the same place share it, its connections and its threads: a triggerer looks at a thousand homes.
+    All users of a place share one client, its connections and its threads, because a triggerer checks a thousand homes.
 
     Raises:
         InvalidParameterError: See :class:`HdfsClient`.
@@ -233,10 +233,10 @@ def _changed_at_ns(path: str) -> int | None:
 
 
 class Calls:
-    """The calls of one operation, which is repeated as a whole where it had no answer.
+    """The calls of one operation, which is repeated as a whole if it had no answer.
 
-    No call is begun later than the client's ``retry_timeout_s`` after the first that has failed, unless the name node answers again; none
-    waits longer than a quarter of that, or a minute longer where data moves, because a data node may be gone.
+    No call begins later than the client's ``retry_timeout_s`` after the first failed one, unless the name node answers again. No call waits
+    longer than a quarter of that time, or a minute longer if it moves data, because a data node may be gone.
     """
 
     def __init__(self, client: HdfsClient) -> None:
@@ -249,7 +249,7 @@ class Calls:
         """Calls the library once.
 
         Raises:
-            HdfsFailure: It has failed.
+            HdfsFailure: The call has failed.
         """
         began_s = time.monotonic()
         limit_s = self._client.retry_timeout_s / _TRIES_IN_TIME + (_DATA_NODE_S if moves_data else 0.0)
@@ -264,7 +264,7 @@ class Calls:
         return found
 
     def may_repeat(self) -> bool:
-        """Whether there is time for another try; returns when it may begin."""
+        """Returns True if there is time for another try. Waits until it may begin."""
         if time.monotonic() + self._pause_s >= self._until_s:
             return False
         time.sleep(self._pause_s)
@@ -273,10 +273,10 @@ class Calls:
 
 
 def repeated(client: HdfsClient, place: str, attempt: Callable[[Calls], T]) -> T:
-    """Does something, again and again while the name node does not answer, or is not ready.
+    """Runs an operation, and repeats it while the name node does not answer or is not ready.
 
     Raises:
-        StorageError: Or one of its kin: the last failure.
+        StorageError: The last failure, as this class or a subclass.
     """
     calls = Calls(client)
     while True:
@@ -288,15 +288,15 @@ def repeated(client: HdfsClient, place: str, attempt: Callable[[Calls], T]) -> T
 
 
 class _Unanswered(Exception):
-    """Time is up."""
+    """The time limit has passed."""
 
 
 def _named(work: Callable[[Client], T], client: Client) -> T:
-    """The one place where what the library raises gets a name."""
+    """Runs a call, and translates the library's exceptions into failures."""
     try:
         return work(client)
     except FileNotFoundError as error:
-        raise HdfsFailure(NotFoundError, "It is not there, or is no file") from error
+        raise HdfsFailure(NotFoundError, "The file does not exist, or is not a file") from error
     except FileExistsError as error:
         raise HdfsFailure(StorageError, _reason(error), exists=True) from error
     except NotImplementedError as error:
@@ -310,7 +310,7 @@ def _named(work: Callable[[Client], T], client: Client) -> T:
 
 
 def failure_told_by(text: str) -> HdfsFailure:
-    """What follows from an error of the library, by how it shows itself: its class says nothing."""
+    """Returns the failure for an error text of the library. The class of its exceptions says nothing."""
     answered = _ANSWERED.match(text)
     if answered is None:
         if _REFUSED.match(text):
@@ -321,7 +321,7 @@ def failure_told_by(text: str) -> HdfsFailure:
     name = re.split(r"[.$]", answered["kind"])[-1]
     reason = f"{name}: {_TRACE.sub('', answered['reason'])}"
     told = partial(HdfsFailure, reason=reason)
-    if _NO_DIRECTORY.search(reason):  # which it calls a refusal, too
+    if _NO_DIRECTORY.search(reason):  # the name node calls this a refusal, too
         return told(NotFoundError)
     if none := _NO_DATA_NODE.search(reason):
         return told(StorageFullError if int(none[1]) else StorageError, passing=True)
@@ -329,7 +329,7 @@ def failure_told_by(text: str) -> HdfsFailure:
 
 
 def _name_nodes(authority: str) -> dict[str, list[str]]:
-    """The setting that has the name nodes of a service, and what it has; nothing where it is no service, or none is known of."""
+    """Returns the setting with the name nodes of a service, and its value; empty if there is no such service."""
     service = authority or urlsplit(_setting("core-site.xml", "fs.defaultFS")).netloc
     key = f"dfs.ha.namenodes.{service}"
     found = _setting("hdfs-site.xml", key) or _setting("core-site.xml", key)

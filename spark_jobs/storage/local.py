@@ -1,13 +1,12 @@
 """The storage port on a POSIX file system, of one machine or shared.
 
-How a create keeps its promise: the directories above are made and fsynced; the bytes are written to an unfinished file beside
-the final name and fsynced; a hard link gives the file its name, which fails if the name is taken, also by another host of a
-shared file system; the unfinished name goes, and the directory is fsynced. A crash leaves nothing, an unfinished file that
-nobody sees, or the whole file.
+``create``: the parent directories are created and fsynced. The bytes are written to an unfinished file next to the final name and
+fsynced. A hard link gives the file its name. It fails if the name is taken, also by another host of a shared file system. The unfinished
+name is deleted, and the directory is fsynced. A crash leaves nothing, an invisible unfinished file, or the complete file.
 
-An unfinished file is called ``.<name>.<random>.tmp``. One that a crash has left is removed by the next create or replace of the
-same name, or on request, and a day later by any in the same directory. A writer so slow that its file is removed under its hands is told to
-look again.
+An unfinished file is called ``.<name>.<random>.tmp``. The next create or replace of the same name deletes leftovers of a crash, as does
+:meth:`LocalFiles.remove_unfinished`; after a day every write into the same directory does. A writer that is so slow that its file is
+deleted gets a ConflictError.
 """
 
 import errno
@@ -32,16 +31,16 @@ _OURS = re.compile(r"\.(.*)\.[0-9a-f]{12}\.tmp", re.DOTALL)
 _LEFTOVER_AGE_S = 24 * 3600.0
 _CHUNK_BYTES = 1 << 20
 _NO_SECOND_NAME = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-"""Why a file cannot get a name here: another file system, one without hard links, another owner's file, too many names."""
+"""Errors that mean that a file cannot have another name here: another file system, no hard links, another owner, too many names."""
 
 
 class LocalFiles:
-    """The files below a directory; see :class:`~spark_jobs.storage.files.Files` for what each method promises.
+    """The files below a directory; see :class:`~spark_jobs.storage.files.Files` for the contract of each method.
 
     Args:
-        root: The directory; made by the first write. A relative path starts at the current directory.
+        root: Path of the directory. The first write creates it. A relative path starts at the current directory.
         system: The operating system, or a test's replacement.
-        has_url: Whether others open the directory by its :attr:`url`, which has no escapes.
+        has_url: True if others open the directory by its :attr:`url`, which has no escapes.
 
     Raises:
         InvalidParameterError: The path has characters that the parts of a pipeline would read differently in a URL.
@@ -57,7 +56,7 @@ class LocalFiles:
 
     @property
     def url(self) -> str:
-        """``file:///…`` without escapes: neither Hadoop nor fsspec undoes them."""
+        """Returns ``file:///…`` without escapes, because neither Hadoop nor fsspec decodes them."""
         return f"file://{self._root}"
 
     def below(self, directory: str) -> "LocalFiles":
@@ -115,7 +114,7 @@ class LocalFiles:
     def size_bytes(self, path: str) -> int | None:
         target = self._target(path)
         try:
-            found = os.stat(target)  # once: of two answers the second may be that it is gone
+            found = os.stat(target)  # asked only once, because the file may be deleted between two calls
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -161,7 +160,7 @@ class LocalFiles:
         return paths_by_names(self, directory)
 
     def delete(self, path: str) -> None:
-        # Also what somebody else has just removed is made durable: the caller may rely on it when it goes on.
+        # A deletion by another process is made durable, too, because the caller relies on it.
         target = self._target(path)
         with translated(target):
             with suppress(FileNotFoundError, NotADirectoryError):
@@ -169,7 +168,7 @@ class LocalFiles:
             self._fsync_nearest(os.path.dirname(target))
 
     def sync(self, *paths: str) -> None:
-        # Whoever wrote the files may have made the directories above them as well.
+        # The writer of the files may have created their parent directories as well.
         targets = [self._target(path) for path in paths]
         for target in targets:
             with translated(target):
@@ -194,7 +193,7 @@ class LocalFiles:
         yield self._root
 
     def _make_directory(self, directory: str) -> None:
-        # A directory that exists may have been made a moment ago by somebody who has not fsynced the one above it yet.
+        # Another process may have created an existing directory just now without having fsynced its parent.
         self._make_root()
         for each in reversed(list(self._up_to_root(directory))[:-1]):
             with suppress(FileExistsError):
@@ -217,7 +216,7 @@ class LocalFiles:
                 self._system.mkdir(directory)
 
     def _keep_root(self) -> None:
-        # Spark, for one, makes directories and fsyncs none of those that name them. Where we may not look, we have made nothing.
+        # Spark creates directories without fsyncing their parents. A directory that we may not read was not created by us.
         directory = self._root
         while not self._root_is_durable and directory != "/":
             directory = os.path.dirname(directory)
@@ -243,7 +242,7 @@ class LocalFiles:
         return unfinished
 
     def _link(self, unfinished: str, target: str, data: bytes) -> None:
-        """Links, or finds that a link with our bytes is there: whatever the system has answered, what can be read decides."""
+        """Links a file, or finds a link with our bytes. Whatever the system has answered, the readable content decides."""
         try:
             self._system.link(unfinished, target)
         except OSError as error:
@@ -261,8 +260,8 @@ class LocalFiles:
                 self._remove_leftovers(target)
                 raise AlreadyExistsError(
                     f"{target} exists with other contents.",
-                    safe="It was not changed.",
-                    remedy="Read it and decide again.",
+                    safe="The file was not changed.",
+                    remedy="Read the file and decide again.",
                     path=target,
                     expected=sha256(data),
                     found=None if found is None else sha256(found),
@@ -270,7 +269,7 @@ class LocalFiles:
 
     def _read(self, target: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         with closing(self._chunks(target, self._root, max_bytes)) as chunks:
-            return b"".join(bounded(chunks, max_bytes, target))  # it may grow meanwhile
+            return b"".join(bounded(chunks, max_bytes, target))  # the file may grow
 
     def _chunks(self, target: str, root: str, max_bytes: int | None = None) -> Generator[bytes, None, None]:
         descriptor = self._system.open_file(target, root)
@@ -324,7 +323,10 @@ class LocalFiles:
             self._system.unlink(unfinished)
 
     def _remove_leftovers(self, *targets: str) -> None:
-        """Removes what crashes have left of names in one directory; they are taken now, so nobody needs their unfinished files any more."""
+        """Deletes leftovers of crashes for names in one directory.
+
+        The names are taken, so their unfinished files are not needed any more.
+        """
         directory, ours = os.path.dirname(targets[0]), {os.path.basename(target) for target in targets}
         with suppress(OSError):
             for found in filter(UNFINISHED.fullmatch, self._system.listdir(directory)):

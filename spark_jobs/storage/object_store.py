@@ -1,10 +1,10 @@
 """The storage port in an object store: S3, and stores that speak its protocol.
 
-How a create keeps its promise: the object is put on the condition that there is none of its name (``If-None-Match``), which the store
-decides. A larger file is put in parts, and has its name once the last one is there. What a put has answered is durable; what was not
-answered is there whole or not at all. The parts of one that died are seen by nobody: a rule of the bucket's removes them.
+``create``: the object is put on condition that the name is free (``If-None-Match``), which the store checks. A larger file is put in
+parts, and has its name when the last part is there. A put with an answer is durable. A put without an answer has written the whole object
+or nothing. Parts of a dead upload are invisible. A rule of the bucket deletes them.
 
-There are no directories: one is there while something is below it.
+There are no directories: one exists while there is an object below it.
 """
 
 import re
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 2
-"""Of one file, in memory; several files are copied side by side."""
+"""Number of parts of one file in memory. Several files are copied at the same time."""
 _PAUSES_S = (0.1, 0.4, 1.6)
-"""Between tries to create a name that somebody else is creating, too."""
+"""Pauses between tries to create a name that another process is creating, too."""
 _UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class ObjectStoreFiles:
-    """The objects below a prefix of a bucket; see :class:`~spark_jobs.storage.files.Files` for what each method promises.
+    """The objects below a prefix of a bucket; see :class:`~spark_jobs.storage.files.Files` for the contract of each method.
 
     Credentials, region and endpoint are those of the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …) or of a role of the host.
 
     Args:
-        bucket: Its name.
-        prefix: What the keys begin with, without slashes around it; empty for the bucket.
-        retry_timeout_s: How long a call that gets no answer, or one of a store that is busy, is repeated before it fails.
+        bucket: Name of the bucket.
+        prefix: Prefix of the keys, without slashes around it; empty for the whole bucket.
+        retry_timeout_s: Time for which a call is repeated that gets no answer or whose store is busy.
 
     Raises:
-        InvalidParameterError: The environment says what cannot be used: an endpoint that is no URL, half a credential.
+        InvalidParameterError: The environment has an invalid setting: an endpoint that is not a URL, or an incomplete credential.
     """
 
     def __init__(self, bucket: str, prefix: str, retry_timeout_s: float = 60.0) -> None:
@@ -70,7 +70,7 @@ class ObjectStoreFiles:
 
     @property
     def url(self) -> str:
-        """``s3://bucket/prefix``."""
+        """Returns ``s3://bucket/prefix``."""
         return self._url
 
     def below(self, directory: str) -> "ObjectStoreFiles":
@@ -85,15 +85,15 @@ class ObjectStoreFiles:
             self._check_creates()
             try:
                 self._put_first(key, data)
-            except (BaseError, StorageError) as error:  # whatever the store has answered, what can be read decides
+            except (BaseError, StorageError) as error:  # whatever the store has answered, the readable content decides
                 found = self._found(key)
                 if found is None:
                     raise
                 if found != data:
                     raise AlreadyExistsError(
                         f"{self._place(key)} exists with other contents.",
-                        safe="It was not changed.",
-                        remedy="Read it and decide again.",
+                        safe="The object was not changed.",
+                        remedy="Read the object and decide again.",
                         path=self._place(key),
                         expected=sha256(data),
                         found=sha256(found),
@@ -117,7 +117,7 @@ class ObjectStoreFiles:
         with translated_store(self._place(key)):
             found = obstore.head(self._store, key)
             same: GetOptions = {"if_match": found["e_tag"]} if found["e_tag"] else {}
-            for start in range(0, found["size"], _PART_BYTES):  # each with a time limit of its own
+            for start in range(0, found["size"], _PART_BYTES):  # each part has its own time limit
                 end = min(start + _PART_BYTES, found["size"])
                 part = memoryview(obstore.get(self._store, key, options={**same, "range": (start, end)}).bytes())
                 yield from (bytes(part[at : at + _CHUNK_BYTES]) for at in range(0, end - start, _CHUNK_BYTES))
@@ -147,7 +147,7 @@ class ObjectStoreFiles:
         key = self._key(directory) if directory else self._prefix or None
         with translated_store(self._place(key or "")):
             listed = obstore.list_with_delimiter(self._store, key)
-        # Consoles make a folder as an empty object of its name and a slash, which is no file in it.
+        # Consoles create a folder as an empty object of its name and a slash. It is not a file in the folder.
         files = (path for found in listed["objects"] if (path := found["path"]) != (key or ""))
         paths = [*listed["common_prefixes"], *files]
         return sorted({name for path in paths if not UNFINISHED.fullmatch(name := path.rpartition("/")[2])})
@@ -156,7 +156,7 @@ class ObjectStoreFiles:
         key = self._key(directory) if directory else self._prefix or None
         with translated_store(self._place(key or "")):
             keys = [found["path"] for page in obstore.list(self._store, key) for found in page]
-        above = {key.rpartition("/")[0] for key in keys}  # consoles make a folder as an empty object of its name
+        above = {key.rpartition("/")[0] for key in keys}  # consoles create a folder as an empty object of its name
         paths = (found.removeprefix(f"{self._prefix}/") if self._prefix else found for found in keys if found not in above)
         return sorted(path for path in paths if not any(map(UNFINISHED.fullmatch, path.split("/"))))
 
@@ -168,7 +168,7 @@ class ObjectStoreFiles:
             obstore.delete(self._store, [key])
 
     def sync(self, *paths: str) -> None:
-        # An object is durable before anybody can see it.
+        # An object is durable before it is visible.
         for path in paths:
             with translated_store(self._place(key := self._key(path))):
                 obstore.head(self._store, key)
@@ -180,7 +180,7 @@ class ObjectStoreFiles:
         return f"s3://{self._bucket}/{key}"
 
     def _key(self, path: str) -> str:
-        """The object's, below the prefix."""
+        """Returns the key of the object with the prefix."""
         if found := _UNNAMEABLE.search(path):
             raise InvalidParameterError(
                 f"{path!r} cannot be the name of an object: it has the character {found[0]!r}.",
@@ -202,19 +202,19 @@ class ObjectStoreFiles:
             if rest and self._is_there(key):
                 raise taken(self._place(key))
             try:
-                if rest:  # two at once bring the same bytes, or the later one's stand
+                if rest:  # of two simultaneous writers with other bytes, the later one wins
                     parts = chain((first, rest), passing)
                     obstore.put(self._store, key, parts, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
                 else:
                     self._put_first(key, first)
-            except BaseError as error:  # a store may close the line on who brings what it has; an answer may be lost
+            except BaseError as error:  # a store may close the connection if it has the object; an answer may be lost
                 if self._is_there(key):
                     raise taken(self._place(key)) from error
                 raise
         return copied.digest
 
     def _put_first(self, key: str, data: bytes) -> None:
-        """Puts an object of a new name. Of two at once a store may turn down either (409), and then none of them may be there."""
+        """Puts an object of a new name. A store may refuse both of two simultaneous puts (409), so that neither object exists."""
         for pause_s in (*_PAUSES_S, None):
             try:
                 obstore.put(self._store, key, data, mode="create", use_multipart=False)
@@ -223,8 +223,8 @@ class ObjectStoreFiles:
                     raise
                 if pause_s is None:
                     raise StorageError(
-                        f"{self._place(key)}: the store turns down every try to create it, and it is not there.",
-                        safe="No object is half-written, and the call may be repeated.",
+                        f"{self._place(key)}: the store refuses every try to create it, and it does not exist.",
+                        safe="No object is partly written, and the call may be repeated.",
                         remedy="Repeat.",
                         path=self._place(key),
                     ) from error
@@ -246,7 +246,7 @@ class ObjectStoreFiles:
         return True
 
     def _check_creates(self) -> None:
-        """Refuses a store that takes a second object of a name; what is tried is not seen, and goes."""
+        """Refuses a store that accepts a second object of a name. The objects of the check are invisible and deleted afterwards."""
         if self._keeps_creates:
             return
         probe = self._below_prefix(f".{uuid4().hex}.tmp")

@@ -1,4 +1,4 @@
-"""The client of object stores: how long it tries, which settings it takes, and what it says of failures, as this product's errors."""
+"""The client of object stores: its time limits, its settings, and the translation of its failures into this product's errors."""
 
 import os
 import re
@@ -21,38 +21,38 @@ from spark_jobs.storage.forks import OneProcess
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings, store_of
 
 _CALL_TIMEOUT = timedelta(minutes=2)
-"""Of one call with all that it moves, which is never more than a part. Thirty-two of them share a network, and it may be a slow one."""
+"""Time limit of one call with all its data, which is one part at most. Up to 32 calls share a network, which may be slow."""
 _TRIES = 1000
-"""More than there is time for: how long a call is repeated is told by the clock."""
+"""More tries than the time allows: the retry timeout ends them."""
 _ONE_PROCESS = OneProcess("An object store")
-"""The threads of its client stay in a process that is forked from."""
+"""The threads of the client do not survive a fork."""
 _PANIC = "PanicException"
-"""What the client's bugs raise; it is no ``Exception``, and its class cannot be imported."""
+"""The exception of bugs in the client. It is no ``Exception``, and its class cannot be imported."""
 _ROLE_PATHS = ("/latest/api/token", "/latest/meta-data/iam")
-"""Where a host tells of its role: who asks there has found no credentials in the environment."""
+"""The paths under which a host provides its role. They are only asked without credentials in the environment."""
 _NO_CREDENTIALS = (
     "The environment of this process has no credentials, and its host's role gave none. Start it with AWS_ACCESS_KEY_ID and "
-    "AWS_SECRET_ACCESS_KEY; it is the driver that writes a savepoint."
+    "AWS_SECRET_ACCESS_KEY; savepoints are written by the driver."
 )
 _CODE = re.compile(r"<Code>(\w{1,100})</Code>")
 
 
 def open_client(bucket: str, retry_timeout: timedelta) -> S3Store:
-    """The client of a bucket with what the environment says: credentials, region, endpoint. Reads and writes nothing.
+    """Returns the client of a bucket for the environment's credentials, region and endpoint. Reads and writes nothing.
 
-    All who open the same bucket share it, and its connections: a triggerer looks at a thousand homes.
+    All users of a bucket share one client and its connections, because a triggerer checks a thousand homes.
 
     Raises:
-        InvalidParameterError: It says what cannot be used: an endpoint that is no URL, half a credential.
+        InvalidParameterError: The environment has an invalid setting: an endpoint that is not a URL, or an incomplete credential.
     """
-    settings = store_of(bucket)  # refused here, before the client guesses what was meant
+    settings = store_of(bucket)  # invalid settings are refused here, before the client interprets them
     said = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
     return _client(bucket, retry_timeout, settings, said)
 
 
 @lru_cache(maxsize=16)
 def _client(bucket: str, retry_timeout: timedelta, settings: ObjectStoreSettings, said: tuple[tuple[str, str], ...]) -> S3Store:
-    # Among client_options these would stand instead of all that the environment says of the client.
+    # Among client_options these would replace all settings of the client from the environment.
     config: Any = {"timeout": os.environ.get("AWS_TIMEOUT", _CALL_TIMEOUT), "allow_http": True}  # where the endpoint says so
     known = settings.credentials
 
@@ -78,15 +78,15 @@ def _client(bucket: str, retry_timeout: timedelta, settings: ObjectStoreSettings
 
 @contextmanager
 def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
-    """The one place where the store's errors become ours.
+    """Translates the store's errors into this product's errors.
 
     Args:
-        place: What the calls inside are about.
-        writes: Whether they make something: it need not be there, so what is not found is the bucket.
+        place: The object of the calls inside.
+        writes: True if the calls create something. Then the missing thing is the bucket.
 
     Raises:
-        StorageError: Or one of its kin, for what the client raises inside.
-        MissingRequirementError: The process was forked from one that has used the client.
+        StorageError: An exception of the client, as this class or a subclass.
+        MissingRequirementError: The process was forked after its parent had used the client.
     """
     _ONE_PROCESS.check()
     try:
@@ -94,25 +94,25 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
     except FileNotFoundError as error:
         if writes:
             raise StorageError(
-                f"{place} cannot be written: the bucket, or the upload, is not there.",
-                safe="No object is half-written, and the call may be repeated.",
+                f"{place} cannot be written: the bucket or the upload does not exist.",
+                safe="No object is partly written, and the call may be repeated.",
                 remedy="Check the bucket.",
                 path=place,
             ) from error
         raise NotFoundError(
-            f"{place} is not there.",
+            f"{place} does not exist.",
             safe="Nothing was changed.",
             remedy="Check the bucket and the path.",
             path=place,
         ) from error
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
         raise AccessDeniedError(
-            f"{place}: the store refuses it. {_reason(error)}",
+            f"{place}: the store denies access. {_reason(error)}",
             safe="Nothing was changed.",
             remedy="Give this process credentials that may list, read, write and delete there: AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or a role of the host.",
             path=place,
-        ) from None  # it may answer with what was signed, and a session's token is signed, too
+        ) from None  # its answer may contain the signed text, with a session token
     except NotImplementedError as error:
         raise _unusable(_reason(error)) from error
     except BaseException as error:
@@ -120,7 +120,7 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
             raise
         raise StorageError(
             f"{place}: {_reason(error)}",
-            safe="No object is half-written, and the call may be repeated.",
+            safe="No object is partly written, and the call may be repeated.",
             remedy=_NO_CREDENTIALS
             if any(path in f"{error}" for path in _ROLE_PATHS)
             else "Repeat; if it goes on, check the bucket, the endpoint (AWS_ENDPOINT_URL) and the network.",
@@ -137,7 +137,7 @@ def _unusable(reason: str) -> InvalidParameterError:
 
 
 def _reason(error: BaseException) -> str:
-    """What has failed, and the store's word for it; not all that it has answered."""
+    """Returns the failure and the store's error code, without the rest of its answer."""
     text = f"{error}"
     code = _CODE.search(text)
     failed = text.partition("\n")[0].partition(": <")[0]

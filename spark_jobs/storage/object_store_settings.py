@@ -1,11 +1,11 @@
 """The settings for object stores, known once and given to each client in its own words.
 
-Three clients speak to a store: obstore for documents, delta-rs for Delta tables, and S3A for Spark. A driver has the settings in its
-environment. Each client reads the credentials by itself, from the same variables (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``,
+Three clients access a store: obstore for documents, delta-rs for Delta tables, and S3A for Spark. A driver has the settings in its
+environment. Each client reads the credentials itself, from the same variables (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``,
 ``AWS_SESSION_TOKEN``) or from the role of the host. So no secret is in a setting of Spark, in an argument of a process or in a document.
-What the clients call by different names, the endpoint and the region, is translated here.
+Endpoint and region have different names in each client, and are translated here.
 
-A process of Airflow may have the settings of several stores, those of its connections: see :func:`use_store`.
+A process of Airflow may have the settings of several stores, one for each connection: see :func:`use_store`.
 """
 
 import os
@@ -20,7 +20,7 @@ from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
 S3_FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 """Hadoop's client of S3, under both of its schemes."""
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-"""The first one that is set counts."""
+"""The variables for the endpoint. The first one that is set counts."""
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _VIRTUAL_HOSTED = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"
 _NO_URL = re.compile(r"[^!-~]")
@@ -54,19 +54,19 @@ class ObjectStoreSettings:
     """The address of an object store, and who asks it."""
 
     endpoint: str | None = None
-    """The URL of the store; None for the one of AWS."""
+    """The URL of the store; None for AWS."""
     region: str | None = None
     bucket_in_host: bool = False
-    """Whether the bucket's name is a part of the host's name. Stores with an endpoint of their own have it in the path unless told."""
+    """True if the bucket's name is a part of the host name. Stores with their own endpoint have it in the path by default."""
     credentials: Credentials | None = None
-    """None: each client finds them by itself, in the environment or by the role of the host."""
+    """None: each client finds them itself, in the environment or by the role of the host."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "ObjectStoreSettings":
-        """Returns what an environment says.
+        """Returns the settings of an environment.
 
         Raises:
-            InvalidParameterError: An endpoint is no URL, or has a user in it.
+            InvalidParameterError: An endpoint is not a URL, or contains a user.
         """
         for name in _ENDPOINTS:
             _check_endpoint(name, environment.get(name))
@@ -97,7 +97,7 @@ class ObjectStoreSettings:
         return {name: value for name, value in found.items() if value}
 
     def for_delta_rs(self) -> dict[str, str]:
-        """Returns the storage options of a Delta table; what is not in them, delta-rs reads from the environment."""
+        """Returns the storage options of a Delta table. delta-rs reads all others from the environment."""
         options = {"allow_http": "true"}  # where the endpoint says so
         if self.credentials is not None:
             options["aws_access_key_id"] = self.credentials.access_key_id
@@ -119,9 +119,9 @@ class ObjectStoreSettings:
             given: The user's settings.
 
         Raises:
-            RejectedError: They name another store than the environment: Spark would stage rows where nobody publishes them.
+            RejectedError: They name another store than the environment. Spark would stage rows in a store that is not published.
         """
-        # The default stream logs every file that is not there as an error. A new table has none of its files.
+        # The default stream logs every missing file as an error. A new table has none of its files.
         settings = {f"{_HADOOP}fs.s3a.input.stream.type": "classic"}
         if self.region:
             settings[f"{_HADOOP}fs.s3a.endpoint.region"] = self.region
@@ -213,7 +213,7 @@ def _check_endpoint(name: str, endpoint: str | None) -> None:
         usable = found.scheme in ("http", "https") and found.hostname and "@" not in found.netloc and not _NO_URL.search(endpoint)
     except ValueError:
         usable = False
-    if not usable:  # it is not shown: it may have a password
+    if not usable:  # not shown, because it may contain a password
         raise InvalidParameterError(
             f"The environment's settings for object stores cannot be used: {name} is not of the form https://host:port, without a user.",
             safe="Nothing was read or written.",

@@ -1,4 +1,4 @@
-"""From what a user writes down as a home to the storage port."""
+"""Opens the storage port for a URL or path that a user has written."""
 
 import os
 import re
@@ -16,9 +16,9 @@ _OBJECT_STORES = frozenset({"s3", "s3a"})
 _OBJECT_URL = re.compile(r"s3a?://(?P<bucket>[a-z0-9][a-z0-9.-]*[a-z0-9])(?:/(?P<prefix>[^/]+(?:/[^/]+)*))?/?", re.IGNORECASE)
 _HDFS_URL = re.compile(r"hdfs://(?P<authority>[^/@?#]*)(?P<root>/.*?)/*", re.IGNORECASE | re.DOTALL)
 _CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
-"""A secret key may have slashes."""
+"""Matches the credentials in a URL. A secret key may contain slashes."""
 PROBE = re.compile(r"probe-[0-9a-f]{32}")
-"""What :func:`check_create_if_absent` leaves if its process dies."""
+"""Matches leftovers of :func:`check_create_if_absent` from a dead process."""
 _FILE_URL = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -29,7 +29,7 @@ def open_files(url: str) -> Files:
         url: A path, ``~`` allowed, or a ``file:`` URL with one or three slashes, escapes allowed.
 
     Raises:
-        InvalidParameterError: It is neither, or its path has characters that a pipeline's parts would read differently.
+        InvalidParameterError: The text is neither, or its path has characters that parts of a pipeline would read differently.
     """
     found = _SCHEME.match(url)
     if found is None:
@@ -46,20 +46,20 @@ def open_files(url: str) -> Files:
             "POSIX file system; homes and savepoints may be in s3: and hdfs:, too. There is no gs:, abfss:, wasbs:, dbfs: or http: yet.",
         )
     if not path.strip():
-        raise _refused(url, "It names no directory.")
+        raise _refused(url, "The text does not name a directory.")
     return LocalFiles(path)
 
 
 def open_place(url: str) -> Files:
-    """Opens a place that no Spark looks into, such as a savepoint's: a directory as :func:`open_files` takes it, or one in a store.
+    """Opens a place that Spark does not read, such as a savepoint: a directory as in :func:`open_files`, or one in a store.
 
     Args:
         url: A path or a ``file:`` URL; ``s3://bucket/prefix``, where ``s3a:`` is the same; or ``hdfs://name-node:port/directory``,
             a name service, or neither for the default of Hadoop. Credentials and settings come from the environment.
 
     Raises:
-        InvalidParameterError: It is none of these.
-        MissingRequirementError: What speaks to the store is not installed.
+        InvalidParameterError: The text has none of these forms.
+        MissingRequirementError: The package for the store is not installed.
     """
     found = _SCHEME.match(url)
     scheme = "" if found is None else found[1].lower()
@@ -102,10 +102,10 @@ def _not_installed(url: str, package: str, extra: str) -> MissingRequirementErro
 
 
 def check_directory(files: Files) -> None:
-    """Refuses a place on this host that can be no directory: it is a file, or below one. Writes nothing.
+    """Refuses a place on this host that is a file or below a file. Writes nothing.
 
     Raises:
-        InvalidParameterError: It is.
+        InvalidParameterError: The place is a file or below one.
     """
     root = files.local()
     if root is None:
@@ -113,23 +113,23 @@ def check_directory(files: Files) -> None:
     there = next((each for each in (root, *root.parents) if os.path.exists(each)), root)
     if there.is_file():
         raise InvalidParameterError(
-            f"{root} can be no directory: {'it' if there == root else there} is a file.",
+            f"{root} cannot be a directory: {'it' if there == root else there} is a file.",
             safe="Nothing was written.",
-            remedy="Name a directory, or one that is not there yet.",
+            remedy="Name a directory, or a new one.",
             path=str(root),
             found=str(there),
         )
 
 
 def check_create_if_absent(files: Files) -> None:
-    """Refuses a store that does not hold what every guarantee rests on: of two creates of one name, one is told.
+    """Refuses a store in which two creates of one name both succeed. Every guarantee depends on this.
 
-    Leaves nothing behind. Meant for whoever makes a home; it writes, so not for readers.
+    Leaves nothing behind. It writes, so only creators of homes call it.
 
     Raises:
-        InvalidParameterError: It is a file.
-        MissingRequirementError: The store lets a second create pass, or does not list or remove what was created.
-        StorageError: It cannot be written at all.
+        InvalidParameterError: The place is a file.
+        MissingRequirementError: The store accepts a second create, or does not list or delete created files.
+        StorageError: The store cannot be written.
     """
     check_directory(files)
     probe = f"probe-{uuid4().hex}"
@@ -145,7 +145,7 @@ def check_create_if_absent(files: Files) -> None:
         files.delete(probe)
     if not kept or probe in files.names(""):
         raise MissingRequirementError(
-            f"{files.url} does not keep the first of two files created under one name, or does not list it.",
+            f"{files.url} does not keep the first of two files with one name, or does not list it.",
             safe="Nothing was left there.",
             remedy="Use another home: on a local disk, on a shared file system with hard links, or in a store with conditional creates.",
             url=files.url,

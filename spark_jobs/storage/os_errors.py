@@ -1,4 +1,4 @@
-"""What the operating system says about files, as this product's errors."""
+"""Translates the operating system's errors about files into this product's errors."""
 
 import errno
 import os
@@ -41,23 +41,23 @@ _REMEDIES: dict[type[StreamPipelineError], str] = {
 
 @contextmanager
 def translated(target: str, *, outcome_unknown: bool = False) -> Iterator[None]:
-    """The one place where the system's errors become ours.
+    """Translates the system's errors into this product's errors.
 
     Args:
-        target: What the calls inside are about.
-        outcome_unknown: Whether what they do may be half done.
+        target: The file of the calls inside.
+        outcome_unknown: True if the calls may be partly done.
 
     Raises:
-        CorruptDocumentError: There is something else than a regular file.
-        StorageError: Or one of its kin, for another ``OSError`` inside.
+        CorruptDocumentError: The file is not a regular file.
+        StorageError: Another ``OSError``, as this class or a subclass.
     """
     try:
         yield
     except NotPlainFileError as error:
         raise CorruptDocumentError(
-            f"{target} is not a regular file, or there is a link on the way to it.",
-            safe="It was not read, and nothing was changed.",
-            remedy="Look who may write there. Put the file itself in its place.",
+            f"{target} is not a regular file, or is behind a link.",
+            safe="The file was not read, and nothing was changed.",
+            remedy="Check who may write there. Put a regular file in its place.",
             path=target,
         ) from error
     except OSError as error:
@@ -67,11 +67,11 @@ def translated(target: str, *, outcome_unknown: bool = False) -> Iterator[None]:
 
 
 def storage_error(target: str, error: OSError) -> StreamPipelineError:
-    """Returns what the system has said about a file as an error of ours."""
+    """Returns the system's error about a file as this product's error."""
     kind = _KINDS.get(error.errno or 0, StorageError)
     return kind(
         f"{target}: {error.strerror or error}.",
-        safe="No file is half-written, and the call may be repeated.",
+        safe="No file is partly written, and the call may be repeated.",
         remedy=_REMEDIES[kind],
         path=target,
         errno=error.errno,
@@ -79,7 +79,7 @@ def storage_error(target: str, error: OSError) -> StreamPipelineError:
 
 
 def is_full(error: BaseException) -> bool:
-    """Returns whether the system has refused something because no space, or no quota, is left."""
+    """Returns True if the system has refused an operation because no space or no quota is left."""
     return isinstance(error, OSError) and _KINDS.get(error.errno or 0) is StorageFullError
 
 
@@ -98,7 +98,7 @@ def taken(target: str) -> AlreadyExistsError:
     return AlreadyExistsError(
         f"{target} exists already.",
         safe="It was not changed.",
-        remedy="Look at it, and remove it if nobody needs it.",
+        remedy="Check the file, and delete it if it is not needed.",
         path=target,
     )
 
@@ -106,7 +106,7 @@ def taken(target: str) -> AlreadyExistsError:
 def unknown_outcome(target: str, error: OSError) -> OutcomeUnknownError:
     return OutcomeUnknownError(
         f"{target} may or may not be durable: {error.strerror or error}.",
-        exists="If it is there, it is whole.",
+        exists="If the file exists, it is complete.",
         remedy="Repeat with the same contents.",
         path=target,
         errno=error.errno,
@@ -115,7 +115,7 @@ def unknown_outcome(target: str, error: OSError) -> OutcomeUnknownError:
 
 def overtaken(target: str) -> ConflictError:
     return ConflictError(
-        f"Somebody else wrote or removed {target} at the same time.",
+        f"Another process wrote or deleted {target} at the same time.",
         safe="Nothing was mixed.",
         remedy="Look again, then repeat.",
         path=target,

@@ -1,4 +1,4 @@
-"""Which paths mean the same to everybody who reads them."""
+"""Checks that paths have one meaning for all readers."""
 
 import re
 import unicodedata
@@ -6,19 +6,19 @@ import unicodedata
 from spark_jobs.protocol.errors import InvalidParameterError
 
 UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
-"""Names of files that somebody is still writing; nobody else sees them."""
+"""Matches names of unfinished files, which only their writers see."""
 _AMBIGUOUS = re.compile(r"[%#?*\[\]{}\\:\x00-\x1f\x7f\ud800-\udfff]")
-"""What Hadoop, fsspec and delta-rs read differently in a URL: escapes, patterns, and the ends of a path."""
+"""Matches characters that Hadoop, fsspec and delta-rs read differently in a URL: escapes, patterns, and ends of a path."""
 _UNSEEN_KINDS = frozenset({"Cc", "Cf", "Cn", "Co", "Zl", "Zp", "Zs"})
 _UNSEEN = re.compile(r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
-"""Characters of other kinds that show nothing."""
+"""Matches other invisible characters."""
 
 
 def check_root(root: str) -> None:
-    """Refuses a root that the parts of a pipeline would read differently, or that a person cannot tell from another one.
+    """Refuses a root that the parts of a pipeline would read differently, or that looks like another one.
 
     Raises:
-        InvalidParameterError: It has such a character, a name that begins or ends with a blank, or the name ``None``.
+        InvalidParameterError: The root has such a character, a name that begins or ends with a blank, or the name ``None``.
     """
     if found := _AMBIGUOUS.search(root):
         raise InvalidParameterError(
@@ -35,7 +35,7 @@ def check_root(root: str) -> None:
         if name != name.strip():
             raise _unclear(root, f"the name {name!r}, which begins or ends with a blank")
         if name == "None":
-            raise _unclear(root, "the name 'None', which a template writes for a value that is not there")
+            raise _unclear(root, "the name 'None', which a template writes for a missing value")
 
 
 def _unclear(root: str, has: str) -> InvalidParameterError:
@@ -48,10 +48,10 @@ def _unclear(root: str, has: str) -> InvalidParameterError:
 
 
 def parts_below(path: str, url: str) -> list[str]:
-    """The parts of a path that is relative to a root.
+    """Returns the parts of a path that is relative to a root.
 
     Raises:
-        InvalidParameterError: It is empty, leads out of the root, or names an unfinished file.
+        InvalidParameterError: The path is empty, leads out of the root, or names an unfinished file.
     """
     parts = path.split("/")
     if "\0" in path or any(part in ("", ".", "..") or UNFINISHED.fullmatch(part) for part in parts):

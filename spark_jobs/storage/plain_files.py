@@ -1,7 +1,7 @@
 """Opens files of a home without following a link and without waiting.
 
-Whoever may write into a home can put a link, a pipe or a device in place of a document. It must not make a reader show another file, wait,
-or read for ever.
+Everybody who may write into a home can put a link, a pipe or a device in place of a document. It must not make a reader show another
+file, wait, or read for ever.
 """
 
 import errno
@@ -14,20 +14,20 @@ _AT_THE_END = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class NotPlainFileError(OSError):
-    """The operating system has something else than a regular file under a name: a link, a pipe, a device."""
+    """The file is not a regular file, but a link, a pipe or a device."""
 
 
 def open_plain(path: str | os.PathLike[str], *, root: str | os.PathLike[str] = "/", directory: bool = False) -> int:
     """Opens a regular file, or a directory, for reading; the caller closes the descriptor.
 
     Args:
-        path: Absolute.
-        root: A directory above it. Links that lead to the root are followed; below it, every link is an error.
-        directory: Whether a directory is wanted.
+        path: Absolute path.
+        root: A directory above it. Links that lead to the root are followed. Below it every link is an error.
+        directory: True opens a directory.
 
     Raises:
-        NotPlainFileError: Below the root there is a link, or at the end a pipe, a device and the like.
-        OSError: As of :func:`os.open`.
+        NotPlainFileError: There is a link below the root, or the file is a pipe, a device or similar.
+        OSError: As in :func:`os.open`.
     """
     *between, name = Path(path).relative_to(root).parts or (".",)
     above = os.open(root, _ON_THE_WAY & ~os.O_NOFOLLOW)

@@ -1,4 +1,4 @@
-"""The calls to the operating system that the local storage makes, one by one, so that tests can fail or forget any of them."""
+"""The system calls of the local storage, one by one, so that tests can make each of them fail."""
 
 import os
 import stat
@@ -8,18 +8,18 @@ from typing import Protocol
 from spark_jobs.storage.plain_files import open_plain
 
 FILE_MODE, DIRECTORY_MODE = 0o664, 0o775
-"""Others may never write, whatever the umask lets them: a document decides what a pipeline does next."""
+"""The modes of files and directories. Others may never write, with any umask, because documents decide what a pipeline does."""
 
 
 class System(Protocol):
-    """What a POSIX system does with files. Paths are absolute; every call raises ``OSError`` as :mod:`os` does."""
+    """The file operations of a POSIX system. Paths are absolute. Every call raises ``OSError`` like :mod:`os`."""
 
     def create_file(self, path: str) -> int:
         """Makes an empty file and opens it for writing; fails if the name is taken."""
         ...
 
     def open(self, path: str) -> int:
-        """Opens a directory, or a file that is to be made durable."""
+        """Opens a directory, or a file for making it durable."""
         ...
 
     def open_file(self, path: str, root: str) -> int:
@@ -43,15 +43,15 @@ class System(Protocol):
         ...
 
     def close(self, descriptor: int) -> None:
-        """Closes, also when it raises."""
+        """Closes the descriptor, also if it raises."""
         ...
 
     def link(self, source: str, target: str) -> None:
-        """Gives a file a second name; fails if that is taken."""
+        """Gives a file a second name. Fails if the name is taken."""
         ...
 
     def replace(self, source: str, target: str) -> None:
-        """Renames a file over whatever has the name ``target``."""
+        """Renames a file to ``target``, replacing an existing one."""
         ...
 
     def unlink(self, path: str) -> None: ...
@@ -63,11 +63,11 @@ class System(Protocol):
     def listdir(self, path: str) -> list[str]: ...
 
     def is_directory(self, path: str) -> bool:
-        """Whether ``path`` is a directory; a symbolic link to one is not."""
+        """Returns True if ``path`` is a directory. A symbolic link to a directory is not one."""
         ...
 
     def age_s(self, path: str) -> float:
-        """The time since the contents of ``path`` last changed, as far as the clocks agree."""
+        """Returns the time since the last change of ``path``, as far as the clocks agree."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""The directory of a Delta table: how documents, Spark and delta-rs name it.
+"""The names of a Delta table's directory in documents, Spark and delta-rs.
 
 Documents name a table by its *URI*: ``file:///data/table``, ``s3://bucket/table`` or ``hdfs://name-node/table``, percent-encoded. Spark
-takes a path or a URL without escapes.
+needs a path or a URL without escapes.
 """
 
 import re
@@ -13,7 +13,7 @@ from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_place
 
 _UNREADABLE = re.compile(r"%[0-9a-fA-F]{2}|[\x00-\x1f\[\]^|\\]")
-"""What delta-rs gets wrong in a table's own path: it decodes ``%20`` twice, and its URL parser panics on the others."""
+"""Matches characters in a table's path that delta-rs reads wrongly: it decodes ``%20`` twice, and its URL parser panics on the others."""
 _IN_STORES = frozenset({"s3", "hdfs"})
 
 
@@ -31,9 +31,9 @@ def table_uri(place: str) -> str:
     """Returns the URI of a table at a place that a user has named: a path or a URL.
 
     Raises:
-        InvalidParameterError: It is neither.
-        UnsupportedTableError: It has characters that delta-rs cannot address.
-        MissingRequirementError: What speaks to the store is not installed.
+        InvalidParameterError: The text is neither.
+        UnsupportedTableError: The path has characters that delta-rs cannot address.
+        MissingRequirementError: The package for the store is not installed.
     """
     uri = uri_of(open_place(place))
     _path(uri)
@@ -44,20 +44,20 @@ def table_files(uri: str) -> Files:
     """Returns the files in a table's directory.
 
     Raises:
-        UnsupportedTableError: It is no such URI, or has characters that delta-rs cannot address.
-        MissingRequirementError: What speaks to the store is not installed.
+        UnsupportedTableError: The text is not such a URI, or has characters that delta-rs cannot address.
+        MissingRequirementError: The package for the store is not installed.
     """
     path = spark_path(uri)
     return open_place(path) if is_in_store(uri) else LocalFiles(path, has_url=False)
 
 
 def is_in_store(uri: str) -> bool:
-    """Returns whether a table is in a store, and not in a directory of this host."""
+    """Returns True for a table in a store, False for one in a directory of this host."""
     return urlsplit(uri).scheme in _IN_STORES
 
 
 def spark_path(uri: str) -> str:
-    """Returns what Spark calls the directory of a table; errors as of :func:`table_files`."""
+    """Returns Spark's name for the directory of a table. The errors are those of :func:`table_files`."""
     path, parts = _path(uri), urlsplit(uri)
     return f"{parts.scheme}://{parts.netloc}{path}" if is_in_store(uri) else path
 

@@ -210,7 +210,7 @@ def test_a_pipeline_that_has_ended_well_is_not_stopped(used: UsedHome) -> None:
         answered_at=NOW,
     )
     Channel(used.files).respond(answer)
-    with pytest.raises(PipelineRunRefusedError, match="No attempt is at work"):
+    with pytest.raises(PipelineRunRefusedError, match="No attempt is running"):
         carry_out(stop(), context())
 
 

@@ -272,7 +272,7 @@ def test_a_home_adopts_once_a_retry_gets_the_answer_that_stands_and_a_fresh_star
     kept = delta.old.checkpoint.rename(delta.old.checkpoint.with_name("kept"))
     delta.run(run_id="first", publish="external")
     kept.rename(delta.old.checkpoint)
-    with pytest.raises(RejectedError, match="only where nothing has been read yet"):
+    with pytest.raises(RejectedError, match="only if nothing has been read yet"):
         delta.run(run_id="second")
     assert delta.site.checkpoints() == [1]
     delta.run(run_id="third", fresh=True)

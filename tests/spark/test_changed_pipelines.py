@@ -413,7 +413,7 @@ def test_rows_that_wait_between_two_stages_are_never_read_under_another_name(sit
     events.add(100)
     events.end()
     changed, before = in_two_steps(site, events, "number"), documents(site.home)
-    why = "Stage 'copied' returns number, which 151 rows lack that its earlier code has staged"
+    why = "Stage 'copied' returns number, which 151 waiting rows of its earlier code lack"
     with pytest.raises(RejectedError, match=why):
         site.run(changed)
     assert documents(site.home) == before

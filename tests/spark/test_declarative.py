@@ -161,7 +161,7 @@ def test_a_flow_that_keeps_a_state_without_the_watermark_of_another_flow_is_refu
     stateful = '\n\n@dp.table\ndef once():\n    return spark.readStream.table("orders").dropDuplicates(["id", "at"])\n'
     entry = project(tmp_path, orders_py=ORDERS + stateful)
     deliver(tmp_path, 0, 10)
-    with pytest.raises(InvalidPipelineError, match=r"'once' keeps a state of 'orders' without a watermark"):
+    with pytest.raises(InvalidPipelineError, match=r"'once' keeps state of 'orders' without a watermark"):
         site.run(load_pipeline(entry).rewired({}, str(site.tables)))
 
 

@@ -139,7 +139,7 @@ def test_what_a_drain_leaves_in_the_state_fails_the_run_before_anything_is_publi
     write(site, ORDINARY, ORDINARY if sets_timers else NEARLY)
     pipeline = draining(site, stage)
     for _ in range(2):
-        with pytest.raises(RejectedError, match=f"Stage 'made' is drained, and its state still holds .*{message}"):
+        with pytest.raises(RejectedError, match=f"Stage 'made' is drained, but its state still has .*{message}"):
             site.run(pipeline, run_id="only")
     assert not public_count(site.tables / "made")
     if not sets_timers:
@@ -156,7 +156,7 @@ def test_a_join_with_one_limit_keeps_no_row_without_an_event_time_unsaid(site: S
     batch = join_with_one_limit(site.spark.read.format("delta").load(str(site.home.parent / "in")))
     assert public(site.tables / "made") == Counter(tuple(row) for row in batch.collect())
     write(site, None)
-    with pytest.raises(RejectedError, match="its state still holds 1 row of a join"):
+    with pytest.raises(RejectedError, match="its state still has 1 row of a join"):
         site.run(pipeline, fresh=True, on_rewind="replace")
 
 
@@ -237,5 +237,5 @@ def test_a_running_pipeline_refuses_it_too_and_its_drain_looks_at_the_state(site
         running.until(lambda: running.status and running.status.stages[StageName("made")].rows_in >= 2)
         refused = spark_jobs("stop", "--home", site.home, "--drain")
         assert refused.exit_code != 0
-        assert "its state still holds 1 row of a window" in " ".join(refused.output.split())
-        assert "its state still holds 1 row of a window" in str(running.ends())
+        assert "its state still has 1 row of a window" in " ".join(refused.output.split())
+        assert "its state still has 1 row of a window" in str(running.ends())

@@ -82,7 +82,7 @@ def test_a_row_that_may_not_be_there_fails_its_batch_before_anything_is_staged(
     site: Site, shared: SharedInputs, tmp_path: Path
 ) -> None:
     pipeline = hourly_totals(site, shared, tmp_path / "never")
-    with pytest.raises(RejectedError, match="has a row that violates what the stage expects") as caught:
+    with pytest.raises(RejectedError, match="has a row that violates expectations of the stage") as caught:
         site.run(pipeline)
     assert set(caught.value.evidence["expectations"]) <= EXPECT.keys()
     assert public_count(site.tables / "hourly") == 0

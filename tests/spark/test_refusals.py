@@ -75,9 +75,9 @@ def _timers_by_the_clock(rows: DataFrame) -> DataFrame:
     ("change", "message"),
     [
         (_own_watermark, "'changed' calls withWatermark itself"),
-        (_undeclared_stream, "'changed' reads a stream .* that is none of its inputs"),
-        (_waits_for_the_clock, "applyInPandasWithState with a processing-time timeout, which waits for the clock"),
-        (_timers_by_the_clock, "timeMode='ProcessingTime', which waits for the clock"),
+        (_undeclared_stream, "'changed' reads a stream .* that is not one of its inputs"),
+        (_waits_for_the_clock, "applyInPandasWithState with a processing-time timeout, which waits for processing time"),
+        (_timers_by_the_clock, "timeMode='ProcessingTime', which waits for processing time"),
         (lambda rows: rows.groupBy("key").count(), "Spark cannot run stage 'changed' as a stream"),
         (lambda rows: rows.select("no_such_column"), "'changed' cannot be analysed"),
         (lambda rows: rows.sparkSession.range(3), "'changed' does not return a streaming frame"),

@@ -41,7 +41,7 @@ def test_a_requested_checkpoint_makes_public_what_was_read_before_it(site: Site,
     assert first.new_state_files > first.reused_state_files == 0
     assert (unchanged.new_state_files, unchanged.new_state_bytes) == (0, 0)
     assert (unchanged.reused_state_files, unchanged.reused_state_bytes) == (first.new_state_files, first.new_state_bytes)
-    with pytest.raises(RejectedError, match="No attempt is at work"):
+    with pytest.raises(RejectedError, match="No attempt is running"):
         CheckpointRequests(running.files).ask(request_id("later"))
 
 

@@ -209,7 +209,7 @@ class TestABatchThatIsDoneAgain:
         with Running(site.spark, named(site, events, names, restart=RestartStrategy.none()), site.home) as running:
             error = running.ends()
         assert isinstance(error, RestartsExhaustedError)
-        assert "was computed twice and came to 2 rows after 1" in error.failed
+        assert "was computed twice and had 2 rows after 1" in error.failed
 
 
 def commits(site: Site) -> list[Path]:

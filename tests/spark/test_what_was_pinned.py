@@ -58,12 +58,12 @@ FORMATS = {"json": write_json, "csv": write_csv, "parquet": write_parquet, "orc"
 
 def vanish(path: Path) -> str:
     path.unlink()
-    return "was not there"
+    return "was missing"
 
 
 def move_away(path: Path) -> str:
     path.rename(path.parent.parent / path.name)
-    return "was not there"
+    return "was missing"
 
 
 def shrink(path: Path) -> str:

@@ -1,1 +1,1 @@
-"""Checkpoints of a pipeline at work: when one is taken, where it cuts each stage, what it makes durable and what it lets go."""
+"""Checkpoints of a running pipeline: their triggers, their cuts, the files that they make durable and those that they delete."""

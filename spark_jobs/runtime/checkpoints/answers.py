@@ -13,33 +13,36 @@ from spark_jobs.storage.beside import begin
 
 
 class Answers:
-    """The requests whose checkpoint is complete and that have no answer yet, in the order of their checkpoints.
+    """The requests whose checkpoint is complete but that have no answer yet, in the order of their checkpoints.
 
-    All methods are called by the one thread that takes the checkpoints. None of them waits, except :meth:`end`.
+    The thread that takes the checkpoints calls all methods. None of them waits, except :meth:`end`.
 
     Args:
-        requests: Answers them.
+        requests: Answers the requests.
     """
 
     def __init__(self, requests: RequestedCheckpoints) -> None:
         self._requests = requests
         self._waiting: list[tuple[Sequence[CheckpointRequest], Manifest]] = []
         self._under_way: Future[None] | None = None
-        """The answer to the first of those that wait."""
+        """The answer to the first waiting request."""
 
     @property
     def waiting(self) -> list[CheckpointRequest]:
-        """The requests."""
+        """Returns the waiting requests."""
         return [request for asked, _ in self._waiting for request in asked]
 
     @property
     def checkpoints(self) -> frozenset[CheckpointId]:
-        """The checkpoints that they are answered with, and that savepoints are copied from."""
+        """Returns the checkpoints of these requests, from which savepoints are copied."""
         return frozenset(manifest.checkpoint for _, manifest in self._waiting)
 
     @property
     def copies_deleted_keys(self) -> bool:
-        """Whether a savepoint is being made of a pipeline that remembers deleted keys: publications would fold that table meanwhile."""
+        """Returns True if a savepoint of a pipeline with deleted keys is being copied.
+
+        A publication would fold their table in the meantime.
+        """
         if self._under_way is None:
             return False
         asked, manifest = self._waiting[0]
@@ -47,15 +50,15 @@ class Answers:
         return is_copied and any(cut.merge and cut.merge.tombstones for cut in manifest.sinks.values())
 
     def add(self, asked: Sequence[CheckpointRequest], manifest: Manifest) -> None:
-        """Takes up that a checkpoint answers requests."""
+        """Adds requests that a checkpoint answers."""
         if asked:
             self._waiting.append((asked, manifest))
 
     def go_on(self, is_settled: Callable[[Manifest], bool]) -> None:
-        """Takes up what has ended, and begins the next answer.
+        """Removes finished answers, and begins the next one.
 
         Args:
-            is_settled: Returns whether a checkpoint is public, or not for some time: the answer says where it is.
+            is_settled: Returns True if a checkpoint is public, or its publication is blocked. The answer contains the result.
 
         Raises:
             FencedError: A later attempt is live.
@@ -69,7 +72,7 @@ class Answers:
             self._under_way = begin(partial(self._requests.completed, *self._waiting[0]))
 
     def end(self) -> None:
-        """Waits for the answer that is under way. Raises nothing."""
+        """Waits for the running answer. Raises nothing."""
         if self._under_way is not None:
             with suppress(Exception):
                 self._under_way.result()

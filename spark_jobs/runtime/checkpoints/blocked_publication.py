@@ -1,4 +1,4 @@
-"""A publication that is blocked: when it is tried again, and what people are told of it."""
+"""A blocked publication: the times of its retries, and the messages about it."""
 
 import logging
 import time
@@ -25,29 +25,29 @@ LONGEST_DELAY_S = 60.0
 
 @dataclass
 class Retries:
-    """Decides when a blocked publication is tried again. Pure: the time is an argument."""
+    """Decides when a blocked publication is tried again. The time is an argument."""
 
     tries: int = 0
-    """That have failed since the last one that got through."""
+    """The number of failed tries since the last success."""
     _delay_s: float = FIRST_DELAY_S
     _due_s: float = 0.0
 
     def failed(self, now_s: float) -> None:
-        """Counts a failed try; the next one is due after a delay that doubles each time."""
+        """Counts a failed try. The delay until the next one doubles each time."""
         self.tries += 1
         self._due_s, self._delay_s = now_s + self._delay_s, min(2 * self._delay_s, LONGEST_DELAY_S)
 
     def got_through(self) -> None:
-        """Forgets what has failed."""
+        """Resets the failures."""
         self.tries, self._delay_s = 0, FIRST_DELAY_S
 
     def is_due(self, now_s: float) -> bool:
-        """Returns whether a blocked publication is to be tried now."""
+        """Returns True if a blocked publication must be tried now."""
         return self.tries > 0 and now_s >= self._due_s
 
 
 def staged_results(manifest: Manifest) -> dict[SinkName, SinkResult]:
-    """Returns what a checkpoint has left in its sinks of which nothing is public."""
+    """Returns the results of a checkpoint without public rows."""
     return {
         sink: SinkResult(table=cut.table, checkpoint=manifest.checkpoint, version=None, rows=cut.actions.rows)
         for sink, cut in manifest.sinks.items()
@@ -55,47 +55,47 @@ def staged_results(manifest: Manifest) -> dict[SinkName, SinkResult]:
 
 
 class Blocking:
-    """Remembers what blocks the publications of an attempt.
+    """Records what blocks the publications of an attempt.
 
     Args:
         home: The home.
-        mask: Takes secrets out of what people are told.
-        tell: Called with what is blocked; None once nothing is.
+        mask: Removes secrets from messages.
+        tell: Called with the blocked publication; with None when none is blocked.
     """
 
     def __init__(self, home: Files, mask: Mask, tell: Callable[[BlockedPublication | None], None] = lambda told: None) -> None:
         self._home, self._mask, self._tell = home, mask, tell
         self._retries = Retries()
         self.told: BlockedPublication | None = None
-        """What people are told; None if nothing is blocked."""
+        """The reported blocked publication; None if none is blocked."""
         self._first: Manifest | None = None
         """The first checkpoint that was not published."""
         self._warned = False
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the last publication has failed, of some tables at least."""
+        """Returns True if the last publication has failed for some tables."""
         return self.told is not None
 
     @property
     def held(self) -> tuple[SinkName, ...]:
-        """The sinks without which the others are published; none if all wait."""
+        """Returns the sinks that wait while the others are published; none if all wait."""
         return () if self.told is None else self.told.held
 
     @property
     def all_wait(self) -> bool:
-        """Whether nothing is published."""
+        """Returns True if no table is published."""
         return self.told is not None and not self.told.held
 
     def is_due(self) -> bool:
-        """Returns whether a blocked publication is to be tried now."""
+        """Returns True if a blocked publication must be tried now."""
         return self._retries.is_due(time.monotonic())
 
     def publish(self, manifest: Manifest, publishers: Publishers) -> Mapping[SinkName, SinkResult]:
-        """Publishes a checkpoint by policy, and takes up which tables are held. None is for a drain: nothing after it would publish.
+        """Publishes a checkpoint by policy, and records held tables. A drain holds none, because nothing after it would publish them.
 
         Raises:
-            StreamPipelineError: Not every sink is public that should be, and is not held; or rows that wait may be deleted soon.
+            StreamPipelineError: A due sink that is not held is not published, or waiting rows may be deleted soon.
         """
         is_drain = manifest.checkpoint_kind is CheckpointKind.STOP and manifest.drained
         ended = self._ended_round(manifest)
@@ -108,10 +108,10 @@ class Blocking:
         return published.results
 
     def publish_or_block(self, manifest: Manifest, publishers: Publishers) -> Mapping[SinkName, SinkResult]:
-        """Publishes a checkpoint by policy, or takes up what blocks that: then no sink has a version.
+        """Publishes a checkpoint by policy, or records the blocked publication. Then no sink has a version.
 
         Raises:
-            StreamPipelineError: It can never become public, or rows that wait may be deleted soon.
+            StreamPipelineError: The checkpoint can never become public, or waiting rows may be deleted soon.
         """
         try:
             return self.publish(manifest, publishers)
@@ -122,25 +122,25 @@ class Blocking:
             return staged_results(manifest)
 
     def is_held(self, manifest: Manifest, held: Mapping[SinkName, StreamPipelineError]) -> None:
-        """Takes up that tables with a hold have refused a publication, and the others have it.
+        """Records that tables with a hold have refused a publication, and the others have it.
 
         Raises:
-            UnsupportedTableError: Rows that wait may be deleted soon.
+            UnsupportedTableError: Waiting rows may be deleted soon.
         """
         store, now = CheckpointStore(self._home), datetime.now(UTC)
         ends = [hold_ends(store, manifest, sink, now) for sink in held]
         self.failed(manifest, next(iter(held.values())), min((each for each in ends if each is not None), default=now))
 
     def failed(self, manifest: Manifest, error: StreamPipelineError, all_wait_from: datetime | None = None) -> None:
-        """Takes up that a publication has failed that may succeed later.
+        """Records a failed publication that may succeed later.
 
         Args:
             manifest: The checkpoint.
-            error: Why it has failed.
-            all_wait_from: Until when the tables that do not wait are published. None: all wait.
+            error: Error of the publication.
+            all_wait_from: Time until which other tables are published. None: all wait.
 
         Raises:
-            UnsupportedTableError: Rows that wait may be deleted soon.
+            UnsupportedTableError: Waiting rows may be deleted soon.
         """
         self._retries.failed(time.monotonic())
         now = datetime.now(UTC)
@@ -166,15 +166,15 @@ class Blocking:
             self._warn(oldest, now)
 
     def got_through(self) -> None:
-        """Takes up that everything that is due is public."""
+        """Records that all due checkpoints are public."""
         self._retries.got_through()
         if self.told is not None:
-            _LOG.info("the publication is not blocked any more: everything that is due is public")
+            _LOG.info("the publication is not blocked any more: all due checkpoints are public")
             self.told, self._first, self._warned = None, None, False
             self._tell(None)
 
     def _ended_round(self, manifest: Manifest) -> Manifest | None:
-        """Returns the checkpoint that was refused first, if a sink gets it that does not get ``manifest``: with the end of its round."""
+        """Returns the first refused checkpoint, if it ends its round and a sink is published with it but not with ``manifest``."""
         first = self._first
         if first is None or not first.ends_round or manifest.ends_round:
             return None
@@ -185,7 +185,7 @@ class Blocking:
             try:
                 rows = staged_rows(self._home, manifest, sink)
             except StreamPipelineError as error:
-                _LOG.warning("how long the rows of sink %s are kept cannot be read: %s", sink, error)
+                _LOG.warning("the retention of the rows of sink %s cannot be read: %s", sink, error)
             else:
                 if rows is not None:
                     yield rows

@@ -1,4 +1,4 @@
-"""One try at a checkpoint: everything it names is made durable, then ONE manifest makes it exist."""
+"""One try at a checkpoint: all its files are made durable, then ONE manifest completes it."""
 
 import time
 from collections import Counter
@@ -58,16 +58,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Logged:
-    """A stage at its cut, as Spark's logs have it."""
+    """A stage at its cut, by Spark's logs."""
 
     facts: dict[str, Any]
     """Fields of the stage's cut."""
     consumers: Sequence[ConsumerCut]
-    """Of its channel."""
+    """The cuts of its channel's consumers."""
     streams: Sequence[SourceStream]
-    """Of its sources, as far as it has read them."""
+    """The streams of its sources, at the positions of the cut."""
     in_flight: Staged
-    """What the stages before it have in the cut and it has not read."""
+    """The rows in the cut of upstream stages that it has not read."""
 
 
 @dataclass
@@ -82,25 +82,25 @@ class CheckpointTry:
     parent: Manifest | None
     """The checkpoint that it continues."""
     look: Callable[[], dict[InputName, tuple[Pin, ...]]]
-    """Looks whether it may be taken, and returns the pins of the round. A part of the try: what it raises is in the history."""
+    """Checks that the checkpoint may be taken, and returns the pins of the round. Its errors are recorded in the history."""
     mask: Mask = unmasked
-    """Takes secrets out of what is recorded of a failure: it may be that of a stage, whose code may quote them."""
+    """Removes secrets from a recorded failure, which may be that of a stage whose code quotes them."""
     sources: Mapping[InputName, tuple[KnownSource, ...]] = field(default_factory=dict)
-    """What each source is."""
+    """The identity of each source."""
     losses: Sequence[Loss] = ()
-    """What the round leaves out. It grows while stages run: what a stage has left out before its cut is in the manifest."""
+    """The losses of the round. The list grows while stages run; the manifest has the losses before each stage's cut."""
     held: tuple[SinkName, ...] = ()
-    """The sinks without which the others are published."""
+    """The sinks that wait while the others are published."""
 
     def take(self, stages: Sequence[StageRun]) -> Manifest:
-        """Completes the checkpoint; durable on return. What became of it is in the history.
+        """Completes the checkpoint. Durable on return. The history has a record of it.
 
         Args:
-            stages: All of the pipeline.
+            stages: All stages of the pipeline.
 
         Raises:
-            FencedError: Somebody else has completed this or a later number: this attempt is not the live one.
-            DeadlineExceededError: No cut was found in time, or what it holds was not made durable in time.
+            FencedError: Another attempt has completed this or a later number. This attempt is not the live one.
+            DeadlineExceededError: No cut was found, or its files were not made durable, before the deadline.
             OutcomeUnknownError: The manifest may have been created, or may yet be: the home does not answer.
             StorageError: The storage fails. The manifest may have been created.
         """
@@ -118,7 +118,7 @@ class CheckpointTry:
     def _take(self, store: CheckpointStore, number: CheckpointId, history: TryHistory, stages: Sequence[StageRun]) -> Manifest:
         inputs = self._in_time(self.look)
         published = self._in_time(lambda: published_checkpoints(self.parent) if self.parent else {})
-        # Before the cut, which then has their last batch.
+        # Before the cut, which then contains their last batch.
         finished = tuple(stage.stage.name for stage in stages if stage.output.ended.is_set())
         with history.timed("cut"):
             cut, found = self._cut(stages, finished)
@@ -180,21 +180,22 @@ class CheckpointTry:
     def _complete(self, store: CheckpointStore, manifest: Manifest) -> None:
         """Creates the manifest.
 
-        One that is created only after the try was given up comes to what an unknown outcome always comes to: where the next try has the
-        number by then, it fails; else the next try is fenced, and the next attempt takes it up.
+        A manifest that appears only after the try was abandoned has the same effect as every unknown outcome. If the next try has the same
+        number,
+        it fails. Otherwise the next try is fenced, and the next attempt continues that checkpoint.
         """
         number = manifest.checkpoint
         unanswered = OutcomeUnknownError(
             f"Checkpoint expired while its manifest was created: {self.home.url} does not answer. Checkpoint {number} may be complete.",
-            exists="All stages run on. What the checkpoint holds is durable.",
-            safe="No other checkpoint can have its number, and it counts once if it is complete.",
-            remedy="See whether the storage of the home answers. The next checkpoint finds out.",
+            exists="All stages run on. The files of the checkpoint are durable.",
+            safe="No other checkpoint can have its number. If it is complete, it counts once.",
+            remedy="Check that the storage of the home answers. The next checkpoint finds out.",
             checkpoint=number,
         )
         in_time(partial(store.complete_newest, manifest), self.due.deadline_s, lambda: unanswered)
 
     def _after(self, stage: StageName) -> BatchId:
-        """Returns the last batch that the parent holds already."""
+        """Returns the last batch of a stage in the parent."""
         return self.parent.stages[stage].batch if self.parent and stage in self.parent.stages else NO_BATCH
 
     def _sink_cut(
@@ -251,7 +252,7 @@ class CheckpointTry:
         )
 
     def _parent_replaces_own(self, sink: Sink) -> bool:
-        """Returns whether the parent's publication, or that of a savepoint's staged rows, must not replace rows of others in a sink."""
+        """Returns True if the parent's publication, or that of a savepoint's staged rows, must not replace rows of others in a sink."""
         if self.parent is None:
             return False
         if sink.name in self.parent.sinks:
@@ -259,10 +260,10 @@ class CheckpointTry:
         return sink.mode is not SinkMode.COMPLETE and any(each.replace for each in self.parent.brought.get(sink.name, ()))
 
     def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:
-        """Finds a cut. Returns it with what Spark's logs say at it.
+        """Finds a cut. Returns it with the facts in Spark's logs.
 
-        While one stage is waited for, another that is cut already goes on, perhaps so far that Spark purges its cut: then all are cut
-        again. If the same cut is not there a second time, it was not purged, and that is an error.
+        While the try waits for one stage, another one that is cut already goes on, perhaps so far that Spark purges its cut. Then all
+        stages are cut again. If the same cut is missing a second time, it was not purged, which is an error.
         """
         purged = None
         while True:
@@ -276,7 +277,7 @@ class CheckpointTry:
                 purged = cut.batches
 
     def _read_logs(self, stages: Sequence[StageRun], cut: Cut, finished: Collection[StageName]) -> dict[StageName, _Logged]:
-        """Reads all that a checkpoint needs of Spark's logs, at the cut: while its files are made durable, Spark may purge them."""
+        """Reads everything that a checkpoint needs from Spark's logs, at the cut. Spark may purge it while files are made durable."""
         cuts = {id(stage.spark_log): cut.batches[stage.stage.name] for stage in stages}
         found = {}
         for stage in stages:
@@ -298,7 +299,7 @@ class CheckpointTry:
         return found
 
     def _seen(self, streams: Iterable[SourceStream]) -> dict[InputName, tuple[KnownSource, ...]]:
-        """Returns what each source is, with evidence of what was read. The next start checks whether that part is still the same."""
+        """Returns the identity of each source, with evidence of the rows read. The next start checks that they are unchanged."""
         sources = {name: list(known) for name, known in self.sources.items()}
         for stream in streams:
             name, position = stream.read.name, stream.read.position
@@ -306,9 +307,9 @@ class CheckpointTry:
         return {name: tuple(known) for name, known in sources.items()}
 
     def _staged(self, stage: StageRun, cut: Cut) -> dict[str, Any]:
-        """Returns how many rows the stage has read and staged since the parent, by their names in its cut.
+        """Returns the numbers of rows that the stage has read and staged since the parent, as fields of its cut.
 
-        Violations are counted from the beginning of the round: the last checkpoint of a run tells those of all of it.
+        Violations are counted from the beginning of the round, so that the last checkpoint of a run has all of them.
         """
         name = stage.stage.name
         rows = late_rows = 0
@@ -324,7 +325,7 @@ class CheckpointTry:
         return self.parent.stages[stage].violations if self.parent and is_same_round and stage in self.parent.stages else {}
 
     def _pin(self, number: CheckpointId, stages: Sequence[StageRun], cut: Cut) -> dict[StageName, PinnedState]:
-        """Keeps the state as it is at the cut."""
+        """Pins the state of the cut."""
         held = self.parent.stages if self.parent else {}
         logs = {stage.stage.name: stage.spark_log for stage in stages}
         places = {name: place_of(self.home, name, number, self.attempt.attempt) for name in logs}
@@ -336,7 +337,7 @@ class CheckpointTry:
     def _channels(
         self, store: CheckpointStore, number: CheckpointId, stages: Sequence[StageRun], found: Mapping[StageName, _Logged]
     ) -> dict[StageName, ChannelCut]:
-        """Returns what a restore needs of the private logs: from where their slowest consumers are in the cut."""
+        """Writes the parts of the private logs that a restore needs, from the positions of their slowest consumers in the cut."""
         channels = {}
         for stage in stages:
             name, logged = stage.stage.name, found[stage.stage.name]
@@ -345,11 +346,11 @@ class CheckpointTry:
         return channels
 
     def _in_time(self, work: Callable[[], T]) -> T:
-        """Runs work that reads, keeps files or makes them durable, for as long as the try may take.
+        """Runs work that reads, pins files or makes them durable, until the deadline of the try.
 
-        Work that is left behind, because the storage hangs, may come to its end while a later try is at work. It harms none: it reads,
-        gives new names in the directory of this try, or names that are those of their content in the directory of its number, and makes
-        those durable. No manifest names them, a name that is taken stays what it is, and what is left goes once its number is settled.
+        Work that is abandoned, because the storage hangs, may finish during a later try. It does no harm: it reads, creates names in
+        the directory of this try or names with content hashes in the directory of its number, and makes those durable. No manifest
+        names them, an existing name is not changed, and leftovers are deleted when the number is settled.
         """
         return beside(work, self._look)
 
@@ -359,7 +360,7 @@ class CheckpointTry:
 
     def _check_in_time(self) -> None:
         if time.monotonic() >= self.due.deadline_s:
-            raise expired("what it holds was not made durable in time")
+            raise expired("its files were not made durable in time")
 
 
 def _merge(rule: MergeCut | None) -> MergeCut | None:
@@ -370,7 +371,7 @@ def _merge(rule: MergeCut | None) -> MergeCut | None:
 
 
 def stages_behind(stages: Sequence[StageRun], first: Collection[StageName]) -> tuple[StageName, ...]:
-    """Returns these stages and those that they feed, directly or not, in the order of ``stages``, which is topological."""
+    """Returns these stages and all stages downstream of them, in topological order."""
     behind: list[StageName] = []
     for stage in stages:
         if stage.stage.name in first or any(output.producer in behind for output in stage.upstream):

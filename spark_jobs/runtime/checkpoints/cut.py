@@ -1,7 +1,7 @@
 """The cut rule: which batch of each stage belongs to a checkpoint.
 
-A cut is consistent if no stage has consumed what its producer has not produced in it. Spark's batch commit log says what a stage has done;
-a consumer can be ahead of it, because it sees a version of its producer's private log a moment before the producer commits that batch.
+A cut is consistent if every row that a stage has read in it is also produced in it. Spark's batch commit log has the progress of a stage. A
+consumer can be ahead of it, because it sees a version of its producer's private log a moment before the producer commits that batch.
 """
 
 import math
@@ -16,55 +16,55 @@ from spark_jobs.protocol.ids import BatchId, RequestId, StageName
 
 
 class Cuttable(Protocol):
-    """A stage, as far as the rule needs to know it."""
+    """A stage in the view of the cut rule."""
 
     @property
     def name(self) -> StageName: ...
 
     @property
     def ends(self) -> bool:
-        """True if all of its inputs end: rows wait in its channels until the stages that it reads have ended."""
+        """Returns True if all its inputs end. Rows wait in its channels until the stages that it reads have ended."""
         ...
 
     @property
     def waits_for_none(self) -> bool:
-        """True if it may be held at any time: it reads sources alone, or rows may wait in its channels."""
+        """Returns True if it may be held at any time: it only reads sources, or rows may wait in its channels."""
         ...
 
     def committed(self) -> BatchId:
-        """Returns the last batch that Spark has committed; -1 where there is none."""
+        """Returns the last batch that Spark has committed, or -1."""
         ...
 
     def consumed_by(self, batch: BatchId) -> Mapping[StageName, BatchId]:
-        """Returns by producer the last of its batches of which ``batch``, or one before it, has read anything."""
+        """Returns for each producer the last of its batches that ``batch`` or an earlier one has read from."""
         ...
 
     def has_consumed(self, producers: Collection[StageName]) -> bool:
-        """Returns whether no row that these of its producers have staged is left for it."""
+        """Returns True if it has read all staged rows of these producers."""
         ...
 
     def in_flight_bytes(self, producers: Collection[StageName]) -> int:
-        """Returns how many bytes these of its producers have staged that it has not consumed."""
+        """Returns the number of staged bytes of these producers that it has not read."""
         ...
 
     def hold(self) -> None:
-        """Lets no further batch begin; idempotent."""
+        """Lets no further batch begin. Idempotent."""
         ...
 
     def release(self) -> None:
-        """Lets batches begin again; idempotent."""
+        """Lets batches begin again. Idempotent."""
         ...
 
     def is_at_rest(self) -> bool:
-        """Returns whether it is held, and every batch that it has begun is committed."""
+        """Returns True if it is held, and every batch that it has begun is committed."""
         ...
 
     def is_failing(self) -> bool:
-        """Returns whether it has failed, and has done no batch since although there is one to do."""
+        """Returns True if it has failed and has not completed a batch since, although there is one to run."""
         ...
 
     def failing_with(self) -> Exception | None:
-        """Returns what it failed with, if it is failing and can be held only once it has done a batch again."""
+        """Returns its error if it is failing and can only be held after it has completed a batch again."""
         ...
 
 
@@ -73,10 +73,10 @@ class Alignment:
     """The limits of a checkpoint's wait for channels to become empty.
 
     Args:
-        wanted: Whether it waits at all.
-        timeout_s: After this long it does not wait any longer. None: as long as the checkpoint may take.
-        in_flight_bytes_max: It does not wait for more than this either.
-        with_failing: Whether it waits for stages that are failing. Else each of them is left out: what it has not read is in flight.
+        wanted: True if the checkpoint waits at all.
+        timeout_s: Maximum time of the wait. None: as long as the checkpoint may take.
+        in_flight_bytes_max: Maximum number of bytes to wait for.
+        with_failing: True waits for failing stages. False leaves each of them out: its unread rows are in flight.
     """
 
     wanted: bool = True
@@ -99,38 +99,38 @@ class Cut:
     batches: Mapping[StageName, BatchId]
     aligned: bool
     alignment_s: float
-    """How long stages were held for it."""
+    """The time that stages were held for it."""
     failing: frozenset[StageName] = frozenset()
-    """The stages that were failing. An aligned cut is one without them."""
+    """The failing stages. An aligned cut leaves them out."""
 
 
 @dataclass(frozen=True)
 class Due:
-    """A checkpoint that is to be taken now."""
+    """A checkpoint that must be taken now."""
 
     kind: CheckpointKind
     find_cut: Callable[[], Cut]
-    """Says where each stage is cut."""
+    """Finds the cut of each stage."""
     request: RequestId | None = None
-    """The request that asks for it, if there is one."""
+    """The request for it, if there is one."""
     deadline_s: float = math.inf
-    """On the monotonic clock: a try that is not complete by then has failed. What follows its manifest has no deadline."""
+    """The deadline on the monotonic clock, at which the try has failed. The steps after the manifest have no deadline."""
     pause: Callable[[], object] = lambda: None
-    """Called again and again while its files are kept and made durable. What it raises ends the try."""
+    """Called repeatedly while its files are pinned and made durable. Its exception ends the try."""
     drained: bool = False
     """True if everything that stages held back is flushed."""
 
 
 @dataclass
 class Waiting:
-    """The wait of one look for a cut: how long it may take, and which stages have failed meanwhile.
+    """The wait of one search for a cut: its deadline, and the stages that have failed in the meantime.
 
     Args:
-        deadline_s: Until when, by ``now_s``.
+        deadline_s: Deadline by ``now_s``.
         now_s: The clock.
-        pause: Lets some time pass. It may raise: a cancel, or a stage that has given up, ends a cut.
-        held: Called with each stage once it is held. The first one that it is not called with is the one that is waited for.
-        let_go: Called, perhaps more than once, with each stage that is held no longer because one is failing.
+        pause: Waits a moment. Its exceptions, such as a cancel or a permanent failure of a stage, end the search.
+        held: Called with each stage when it is held. The first stage without a call is the one that is waited for.
+        let_go: Called, perhaps several times, with each stage that is released because another one is failing.
     """
 
     deadline_s: float
@@ -141,11 +141,11 @@ class Waiting:
     _declined: CheckpointDeclinedError | None = None
 
     def wait_for(self, stage: Cuttable) -> None:
-        """Lets some time pass, because of a stage.
+        """Waits a moment for a stage.
 
         Raises:
-            CheckpointDeclinedError: There is none left, and a stage was failing.
-            DeadlineExceededError: There is none left.
+            CheckpointDeclinedError: The deadline has passed, and a stage was failing.
+            DeadlineExceededError: The deadline has passed.
         """
         if (failure := stage.failing_with()) is not None:
             self._declined = _declined(stage.name, failure)
@@ -157,17 +157,18 @@ class Waiting:
 def take_cut(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting) -> Cut:
     """Finds a consistent cut.
 
-    No cut waits for a stage whose inputs all end. It may be in a batch for hours, and it is not held: what the others have not read of its
-    rows by then is in flight. Nor does one wait for a failing stage, unless its alignment says so.
+    A cut does not wait for stages whose inputs all end. They may be in a batch for hours, and are not held: their unread rows are in
+    flight. Nor
+    does a cut wait for failing stages, unless its alignment says so.
 
     Args:
-        stages: In topological order.
-        alignment: Whether the channels of the other stages are to be empty at the cut.
-        waiting: How long, by which clock.
+        stages: Stages in topological order.
+        alignment: Alignment of the cut, with its limits.
+        waiting: Deadline and clock.
 
     Raises:
-        CheckpointDeclinedError: A stage was failing, and did not come so far in time. All stages run on.
-        DeadlineExceededError: A stage did not come so far in time. All stages run on.
+        CheckpointDeclinedError: A stage was failing until the deadline. All stages run on.
+        DeadlineExceededError: A stage has not reached its cut before the deadline. All stages run on.
     """
     began_s, failing = waiting.now_s(), set[StageName]()
     try:
@@ -183,17 +184,17 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting)
 
 
 def quiesce(stages: Sequence[Cuttable], waiting: Waiting) -> None:
-    """Holds every stage once nothing is left for it, and keeps it held until :func:`release` lets it go.
+    """Holds every stage when it has no rows left, and keeps it held until :func:`release`.
 
-    Stages that read sources alone are held at once: no source is read on while another stage is in its batch, or fails and starts again.
+    Stages that only read sources are held at once, so that no source is read while another stage runs its batch or restarts.
 
     Args:
-        stages: In topological order.
-        waiting: How long, by which clock, and who is told.
+        stages: Stages in topological order.
+        waiting: Deadline, clock and callbacks.
 
     Raises:
-        CheckpointDeclinedError: A stage was failing, and did not come so far in time. All stages run on.
-        DeadlineExceededError: A stage did not come so far in time. All stages run on.
+        CheckpointDeclinedError: A stage was failing until the deadline. All stages run on.
+        DeadlineExceededError: A stage was not at rest before the deadline. All stages run on.
     """
     at_once = [stage for stage in stages if stage.waits_for_none]
     for stage in at_once:
@@ -207,7 +208,7 @@ def quiesce(stages: Sequence[Cuttable], waiting: Waiting) -> None:
 
 
 def release(stages: Sequence[Cuttable]) -> None:
-    """Lets stages go on; idempotent."""
+    """Lets stages go on. Idempotent."""
     for stage in stages:
         stage.release()
 
@@ -219,13 +220,13 @@ def _align(
     left_out: set[StageName],
     stay_held: Collection[Cuttable] = (),
 ) -> bool:
-    """Holds each stage once it has consumed all of those before it, which are held by then. Returns whether all are held.
+    """Holds each stage when it has read all rows of those before it, which are held by then. Returns True if all are held.
 
-    The channels of other stages do not count: those go on, and a consumer that is held could never catch up with them. So it is with a
-    stage that fails: once it has, it is one of ``left_out`` and goes on, whether or not it is up again before the cut.
+    The channels of other stages do not count: their producers go on, so a held consumer could never catch up. The same holds for failing
+    stages: after a failure a stage is in ``left_out`` and goes on, even if it works again before the cut.
 
-    Where the alignment waits for failing stages, no other is held while one is failing, because that may take for ever: all go on until
-    it is up, and alignment begins again. Only those of ``stay_held`` do not, also where they fail themselves: what they have staged is
+    If the alignment waits for failing stages, no other stage is held while one is failing, because that may take for ever. All go on until
+    it works again, and then the alignment begins again. Only stages in ``stay_held`` stay held, even if they fail: their staged rows are
     committed while they are held.
     """
     began_s, at_rest = waiting.now_s(), 0
@@ -264,7 +265,7 @@ def _is_held(stage: Cuttable) -> bool:
 def _consistent(stages: Sequence[Cuttable], waiting: Waiting) -> dict[StageName, BatchId]:
     """Returns the last batch of each stage in a consistent cut.
 
-    Consumers come before producers: whatever a consumer has read by then, its producer has at its own turn, or soon commits.
+    Consumers come before producers: everything that a consumer has read is committed by its producer, or will be soon.
     """
     batches: dict[StageName, BatchId] = {}
     needed: dict[StageName, BatchId] = {}
@@ -280,21 +281,21 @@ def _consistent(stages: Sequence[Cuttable], waiting: Waiting) -> dict[StageName,
 def _declined(stage: StageName, failure: Exception) -> CheckpointDeclinedError:
     failed = failure.failed if isinstance(failure, StreamPipelineError) else str(failure)
     return CheckpointDeclinedError(
-        f"Checkpoint declined: stage '{stage}' is failing, and did no batch in time. "
+        f"Checkpoint declined: stage '{stage}' is failing, and has completed no batch in time. "
         f"Its last failure: {type(failure).__name__}: {failed.strip()}",
-        exists="The other stages run on, and the checkpoints before this one stand.",
-        safe="Nothing of this try was kept, and it counts for no tolerable failure.",
-        remedy="Mend what the stage fails with. Checkpoints at the interval do without it.",
+        exists="The other stages run on, and earlier checkpoints are valid.",
+        safe="No file of this try is kept, and it does not count as a tolerable failure.",
+        remedy="Remove the cause of the stage's failure. Periodic checkpoints leave the stage out.",
         stage=stage,
     )
 
 
 def expired(why: str, **evidence: str) -> DeadlineExceededError:
-    """Returns the error of a try that took longer than it may."""
+    """Returns the error of a try that exceeded its time limit."""
     return DeadlineExceededError(
         f"Checkpoint expired before completing: {why}.",
-        exists="All stages run on, and the checkpoints before this one stand.",
-        safe="Nothing of this try was kept.",
+        exists="All stages run on, and earlier checkpoints are valid.",
+        safe="No file of this try is kept.",
         remedy="Give checkpoints a longer timeout, or take unaligned ones.",
         **evidence,
     )

@@ -1,4 +1,4 @@
-"""Ends an attempt that nobody wants any more: whoever has charge of it says so in the home."""
+"""Ends an attempt that its owner has cancelled in the home."""
 
 import logging
 import os
@@ -20,16 +20,16 @@ def _end_process() -> None:
 
 
 class Cancellation:
-    """Looks for a cancel while the context is open, and once before that; :meth:`check` raises it.
+    """Looks for a cancel once at the beginning, and while the context is open. :meth:`check` raises it.
 
-    A process that has not left the context ``patience_s`` after a cancel, because Spark does not let go, is ended as by a kill: every
-    step of a run survives that.
+    If a process has not left the context ``patience_s`` after a cancel, because Spark does not return, it is killed: every step of a run
+    survives that.
 
     Args:
-        owners: Of this attempt.
-        interval_s: Between two looks.
-        patience_s: From the first sight of a cancel.
-        end: What ends the process.
+        owners: Owners of this attempt.
+        interval_s: Interval of the checks.
+        patience_s: Time from the first sight of a cancel to the kill.
+        end: Ends the process.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Cancellation:
         self._thread = threading.Thread(target=self._watch, name="cancellation", daemon=True)
 
     def __enter__(self) -> "Cancellation":
-        self._look()  # a driver may begin long after it was asked for, and be unwanted by then
+        self._look()  # a driver may begin long after its request, and be cancelled by then
         self._thread.start()
         return self
 
@@ -56,18 +56,18 @@ class Cancellation:
         self._thread.join()
 
     def check(self) -> None:
-        """Refuses to go on once a cancel was seen.
+        """Refuses to go on after a cancel was seen.
 
         Raises:
-            RunCancelledError: Whoever has charge of the attempt wants it to end.
+            RunCancelledError: The owner of the attempt has cancelled it.
         """
         request = self._request
         if request is None:
             return
         raise RunCancelledError(
             f"Attempt {request.attempt} was cancelled: {request.reason}.",
-            exists="Batches that were staged, and complete checkpoints, stay.",
-            safe="Nothing was published that is not in a complete checkpoint.",
+            exists="Staged batches and complete checkpoints stay.",
+            safe="Only rows of complete checkpoints were published.",
             remedy="Run it again to go on from there.",
             attempt=request.attempt,
             owner=request.owner,
@@ -88,4 +88,4 @@ class Cancellation:
         try:
             self._request = self._owners.cancelled()
         except StreamPipelineError as error:
-            _LOG.warning("whether the attempt was cancelled cannot be read: %s", error)
+            _LOG.warning("the cancel requests of the attempt cannot be read: %s", error)

@@ -1,4 +1,4 @@
-"""The driver's own log in the home, JSON lines, rotated; and a bound for what its processes print."""
+"""The driver's own log in the home as rotated JSON lines, and a size limit for the output of its processes."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ class _JsonLines(logging.Formatter):
 
 
 class _BoundedFile(RotatingFileHandler):
-    """A log file. A line that it cannot take, as on a full disk, is dropped: what has to be kept is in documents, whose errors count."""
+    """A log file. It drops a line that it cannot write, as on a full disk: everything important is in documents, whose errors count."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Drops the line."""
@@ -51,11 +51,11 @@ class _BoundedFile(RotatingFileHandler):
 
 @contextmanager
 def driver_log(path: Path, mask: Mask) -> Iterator[None]:
-    """Writes what ``spark_jobs`` logs to ``path`` while the context is open; what ends it with an error is logged too.
+    """Writes the logs of ``spark_jobs`` to ``path`` while the context is open, and the error that ends it, if any.
 
     Args:
         path: The file.
-        mask: Takes secrets out of what is written.
+        mask: Removes secrets from the log.
 
     Raises:
         StorageError: The file cannot be opened.
@@ -81,22 +81,22 @@ def driver_log(path: Path, mask: Mask) -> Iterator[None]:
 
 @contextmanager
 def bounded_outputs(*paths: Path, size_max_bytes: int = _SIZE_MAX_BYTES, interval_s: float = _LOOK_S) -> Iterator[None]:
-    """Keeps files small that processes print into for months, while the context is open.
+    """Limits the size of output files of long-running processes while the context is open.
 
-    Whoever prints holds the file open: what is too much is copied to a file that ends in ``.1``, and the file is emptied. A line that
-    is printed just then can be lost.
+    The process holds the file open, so a file that is too long is copied to one that ends in ``.1``, and is then emptied. A line that is
+    printed at that moment can be lost.
 
     Args:
-        paths: Files that are open for appending; those that are not there are left alone.
-        size_max_bytes: What is longer is too much.
-        interval_s: Between two looks.
+        paths: Files that are open for appending. Missing ones are left alone.
+        size_max_bytes: Maximum size.
+        interval_s: Interval of the checks.
     """
     with every(interval_s, partial(bound, paths, size_max_bytes), "bounded-outputs"):
         yield
 
 
 def bound(paths: Sequence[Path], size_max_bytes: int) -> None:
-    """One look of :func:`bounded_outputs`. A file that cannot be handled is left alone."""
+    """Runs one check of :func:`bounded_outputs`. A file with an error is left alone."""
     for path in paths:
         try:
             if path.is_file() and path.stat().st_size > size_max_bytes:

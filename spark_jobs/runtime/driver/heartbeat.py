@@ -1,4 +1,4 @@
-"""What people see while a driver works: the status document, kept fresh by a thread of its own."""
+"""The heartbeat of a driver: the status document, which a thread keeps up to date."""
 
 import json
 import logging
@@ -25,9 +25,9 @@ from spark_jobs.storage.files import Files
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 2.0
 _EACH_LOGGED = 20
-"""So many batches of a stage are logged one by one; a stage that runs for months would fill the log with them,"""
+"""Number of batches of a stage that are logged one by one. A stage that runs for months would fill the log with them."""
 _LOGGED_EVERY_S = 60.0
-"""and has a line so often from then on."""
+"""Interval of the log lines of a stage after that."""
 _REASON_MAX = 500
 
 
@@ -35,37 +35,37 @@ class Seen(NamedTuple):
     """A progress report."""
 
     run: str
-    """Spark's run of the query."""
+    """Spark's id of the query's run."""
     batch: int
     timestamp: str
-    """When it was triggered."""
+    """The trigger time of the report."""
     idle: bool
-    """Whether it tells that nothing is there to do; the next batch will have its number."""
+    """True if the query was idle. The next batch will have the same number."""
 
 
 @dataclass
 class _Reported:
-    """What was logged of a stage's batches."""
+    """The logged batches of a stage."""
 
     lines: int = 0
     line_at_s: float = 0.0
     batches: int = 0
-    """Since the last line,"""
+    """Number of batches since the last log line."""
     rows: int = 0
-    """as these."""
+    """Number of rows since the last log line."""
 
 
 class Heartbeat:
-    """Keeps ``status.json`` fresh while the context is open, and writes every change of state at once.
+    """Keeps ``status.json`` up to date while the context is open, and writes every change of state at once.
 
-    A failing write is logged, never raised.
+    A failed write is logged, never raised.
 
     Args:
-        files: The home.
-        run: Whose run it is.
-        stages: In topological order.
-        spark_ui: Where Spark's own pages are.
-        mask: Takes secrets out of what is written.
+        files: Files of the home.
+        run: Id of the run.
+        stages: Stages in topological order.
+        spark_ui: URL of Spark's own pages.
+        mask: Removes secrets from the status.
         now_s: A clock.
     """
 
@@ -117,36 +117,36 @@ class Heartbeat:
             return self._status
 
     def state(self, state: RunState) -> None:
-        """Tells where the attempt is."""
+        """Sets the state of the attempt."""
         self._tell(state=state)
         _LOG.info("%s", state.value)
 
     def stop(self, stop: StopStatus) -> None:
-        """Tells how far a stop is."""
+        """Sets the progress of a stop."""
         self._tell(stop=stop)
         _LOG.info("%s: %s", stop.request, stop.state.value)
 
     def blocked(self, blocked: BlockedPublication | None) -> None:
-        """Tells which publication is blocked; None if none is."""
+        """Sets the blocked publication; None if none is blocked."""
         self._tell(blocked=blocked)
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """Tells the newest checkpoint."""
+        """Sets the newest checkpoint."""
         self._tell(checkpoint=checkpoint)
 
     def stage(self, name: StageName, state: StageState) -> None:
-        """Tells where a stage is."""
+        """Sets the state of a stage."""
         self._update(name, {"state": state, "reason": None} | ({"progress": 1.0, "lag": {}} if state is StageState.ENDED else {}))
         _LOG.info("stage %s: %s", name, state.value, extra={"stage": name})
 
     def restarting(self, name: StageName, error: Exception) -> None:
-        """Tells that a stage has failed and starts again after a while, until its state is told anew."""
+        """Marks a stage as failed and restarting, until its state is set again."""
         restarts = self.status.stages[name].restarts + 1
         self._update(name, {"state": StageState.RESTARTING, "reason": self._reason(error), "restarts": restarts})
         self._changed.set()
 
     def failed(self, name: StageName, error: Exception) -> None:
-        """Tells that a stage has failed for good, and the others run on without it."""
+        """Marks a stage as permanently failed. The others run on without it."""
         self._update(name, {"state": StageState.FAILED, "reason": self._reason(error)})
         self._changed.set()
 
@@ -155,28 +155,28 @@ class Heartbeat:
         return self._mask(f"{type(error).__name__}: {failed.strip()}")[:_REASON_MAX]
 
     def expect(self, name: StageName, rows: int | None) -> None:
-        """Tells how many rows a stage will read, where that is known."""
+        """Sets the number of rows that a stage will read, if it is known."""
         if rows:
             self._rows_expected[name] = rows
 
     def lag(self, name: StageName, lag: Mapping[str, InputLag]) -> None:
-        """Tells by input what a stage has not read; what was told of other inputs stays."""
+        """Sets a stage's lag by input. The lag of other inputs stays."""
         if lag:
             self._update(name, {"lag": self.status.stages[name].lag | dict(lag)})
 
     def violated(self, name: StageName, rows: Mapping[str, int]) -> None:
-        """Tells by expectation how many more rows violate it."""
+        """Adds rows that violate an expectation, by expectation."""
         if rows:
             counted = Counter(self.status.stages[name].violations) + Counter(rows)
             self._update(name, {"violations": dict(counted)})
 
     def observe(self, name: StageName, query: StreamingQuery, inputs: Sequence[str] = ()) -> None:
-        """Takes in what Spark reported about a query since the last look.
+        """Reads Spark's reports about a query since the last call.
 
         Args:
             name: The stage.
             query: Its query.
-            inputs: Which input each of its streams is of.
+            inputs: Input of each of its streams.
         """
         newest, seen = query.lastProgress, self._seen.get(name)
         if newest is None or _key(newest) == seen:
@@ -187,7 +187,7 @@ class Heartbeat:
                 self._take(name, progress, inputs)
 
     def timers_registered(self, name: StageName) -> bool:
-        """Whether the stage's newest batch registered timers."""
+        """Returns True if the stage's newest batch registered timers."""
         return self._timers.get(name, 0) > 0
 
     def _take(self, name: StageName, progress: Any, inputs: Sequence[str]) -> None:
@@ -259,10 +259,13 @@ def _key(progress: Any) -> Seen:
 
 
 def _follows(newest: Seen, seen: Seen | None) -> bool:
-    """Whether nothing can lie between the two: most looks find one batch more, and reading a hundred reports costs a hundred calls."""
+    """Returns True if no report can be between the two.
+
+    Most calls find one new batch, and reading a hundred reports costs a hundred calls.
+    """
     return seen is not None and newest.run == seen.run and newest.batch == seen.batch + 1 and not seen.idle
 
 
 def _is_after(progress: Seen, seen: Seen | None) -> bool:
-    """Whether a report is a later one; those of one run come in the order of their batches."""
+    """Returns True if a report is a later one. Reports of one run are ordered by batch."""
     return seen is None or progress.run != seen.run or (progress.batch, progress.timestamp) > (seen.batch, seen.timestamp)

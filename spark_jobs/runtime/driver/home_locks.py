@@ -20,11 +20,11 @@ _JVM_LOCK_TIMEOUT_S = 60.0
 
 @contextmanager
 def driver_lock(home: Files, request: StartRequest) -> Iterator[None]:
-    """Held from the first to the last moment: a second driver on this host is told at once.
+    """Holds the driver's lock. A second driver on this host fails at once.
 
     Raises:
         HomeInUseError: Another driver is at work.
-        FencedError: It is, on the same request.
+        FencedError: Another driver is at work on the same request.
     """
     path = local_path(home, DRIVER_LOCK)
     with ExitStack() as stack:
@@ -36,11 +36,11 @@ def driver_lock(home: Files, request: StartRequest) -> Iterator[None]:
 
 
 def check_free(home: Files, request: StartRequest) -> None:
-    """Refuses what :func:`driver_lock` would refuse; takes no lock.
+    """Refuses a home in use, as :func:`driver_lock` does, without taking the lock.
 
     Raises:
         HomeInUseError: Another driver is at work.
-        FencedError: It is, on the same request.
+        FencedError: Another driver is at work on the same request.
     """
     path = local_path(home, DRIVER_LOCK)
     if locked(path):
@@ -48,10 +48,10 @@ def check_free(home: Files, request: StartRequest) -> None:
 
 
 def jvm_lock(home: Files, spark: SparkSession) -> WorkLock:
-    """Waits for the JVM of a killed driver: it ends by itself some seconds after its Python process.
+    """Takes the JVM's lock. Waits for the JVM of a killed driver, which ends some seconds after its Python process.
 
     Raises:
-        HomeInUseError: It does not end.
+        HomeInUseError: That JVM does not end.
     """
     lock = WorkLock(spark, str(local_path(home, JVM_LOCK)))
     deadline_s = time.monotonic() + _JVM_LOCK_TIMEOUT_S
@@ -69,7 +69,7 @@ def jvm_lock(home: Files, spark: SparkSession) -> WorkLock:
 
 
 def _busy(home: Files, request: StartRequest, served: RequestId) -> ConflictError:
-    """Another driver is at work, on ``served``: for the same request this one is not needed."""
+    """Returns the error for a home in which another driver is working on ``served``. For the same request this driver is not needed."""
     live = Attempts(home).latest()
     kind = FencedError if served == request.request else HomeInUseError
     return kind(

@@ -1,6 +1,6 @@
-"""Where executors run on other hosts, they must see the home: what one of them writes, the driver and the others read.
+"""Checks that executors on other hosts share the home with the driver, because each reads files that others write.
 
-A directory that only looks shared is the dangerous case: each executor writes to a disk of its own, and Spark reports success.
+A directory that only looks shared is dangerous: each executor writes to its own disk, and Spark reports success.
 """
 
 import re
@@ -20,17 +20,17 @@ _PARTS_MAX = 64
 
 
 def is_on_this_host(master: str) -> bool:
-    """Whether executors of this Spark master run on the driver's host."""
+    """Returns True if executors of this Spark master run on the driver's host."""
     return _ON_THIS_HOST.fullmatch(master) is not None
 
 
 def check_shared(spark: SparkSession, home: Files) -> None:
     """Refuses a home that the executors of a cluster do not share with the driver. Leaves nothing behind.
 
-    A sample: as many tasks as there are cores write a file each, and read it back. Costs two small jobs, with a cluster only.
+    As a sample, as many tasks as there are cores write a file each and read it back. This costs two small jobs, only on a cluster.
 
     Raises:
-        RejectedError: They do not share it. Only the home's ``work`` directory was made.
+        RejectedError: They do not share it. Only the home's ``work`` directory was created.
     """
     master = str(spark.sparkContext.master)
     if is_on_this_host(master):

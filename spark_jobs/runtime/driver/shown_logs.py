@@ -1,4 +1,4 @@
-"""What a driver says, for hosts that do not have its workspace: the end of its logs, in the home's own storage."""
+"""Copies the end of a driver's logs to the home's own storage, for hosts that do not have its workspace."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -19,15 +19,15 @@ _LOG = logging.getLogger(__name__)
 
 @contextmanager
 def shown(home: Files, *logs: str, mask: Mask = unmasked, interval_s: float = _INTERVAL_S) -> Iterator[None]:
-    """Shows the end of each log while the context is open, and once more when it closes. Nothing to do where the home is a directory.
+    """Copies the end of each log while the context is open, and once more when it closes. Does nothing for a home that is a directory.
 
-    A hint: what could not be shown is tried again at the next look, and a driver that is killed has shown what it said until then.
+    The copies are a hint: a failed copy is tried again at the next interval, and a killed driver has copied its log until then.
 
     Args:
         home: The home.
-        logs: Paths in it; what is not there is left out.
-        mask: Takes secrets out of what is shown.
-        interval_s: Between two looks at what has changed.
+        logs: Paths in it. Missing ones are left out.
+        mask: Removes secrets from the copies.
+        interval_s: Interval of the checks.
     """
     if not isinstance(home, DividedHome):
         yield
@@ -42,7 +42,7 @@ def shown(home: Files, *logs: str, mask: Mask = unmasked, interval_s: float = _I
 
 
 def _show(home: DividedHome, logs: Sequence[str], mask: Mask, sizes: dict[str, int]) -> None:
-    """One look; ``sizes`` is how long each log was when it was shown last."""
+    """Runs one check. ``sizes`` has the length of each log at its last copy."""
     for log in logs:
         try:
             path = home.local(log)
@@ -55,7 +55,7 @@ def _show(home: DividedHome, logs: Sequence[str], mask: Mask, sizes: dict[str, i
 
 
 def _end(path: Path) -> bytes:
-    """The last whole lines of a file."""
+    """Returns the last complete lines of a file."""
     with path.open("rb") as file:
         begin = max(0, file.seek(0, 2) - _SHOWN_BYTES)
         file.seek(begin)

@@ -1,1 +1,1 @@
-"""Spark as it is: its session, its plans, its logs of offsets and commits. Nothing here knows a pipeline."""
+"""Access to Spark: its session, its plans, and its offset and commit logs. This package does not know pipelines."""

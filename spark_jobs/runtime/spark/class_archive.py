@@ -1,7 +1,7 @@
-"""Spark's classes as a JVM has read and verified them, kept for the next JVM on this host.
+"""An archive of Spark's classes, as a JVM has read and verified them, for the next JVM on this host.
 
-A JVM loads some twenty thousand classes before Spark's first batch; a short run does little else. Java's class data sharing maps them from
-an archive instead. The archive fits one Java, one Spark and the place where they are: a JVM that finds another one goes without it.
+A JVM loads some twenty thousand classes before Spark's first batch, and a short run does little else. Java's class data sharing maps them
+from an archive instead. The archive is for one Java, one Spark and their paths. A JVM that finds another archive starts without it.
 """
 
 import os
@@ -14,17 +14,17 @@ from pathlib import Path
 from spark_jobs.runtime.spark.spark_facts import SPARK_VERSION
 
 _JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
-"""Options for the JVM that come before every other, so that a user's own, in ``spark-defaults.conf`` too, stay and win."""
+"""The variable for JVM options that come before all others, so that the user's own options, also in ``spark-defaults.conf``, win."""
 _TAKES, _MAKES = "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit"
 _SILENT = "-Xlog:cds*=off -Xlog:class+path=off"
-"""Where an archive does not fit the JVM says so on standard output, which is a command's answer."""
+"""Options that keep the JVM from reporting an unsuitable archive on standard output, which belongs to the command's answer."""
 
 
 def archive_path(java_version: str, prefix: Path | None = None) -> Path:
-    """Where the archive is: with the installed packages that it belongs to, and gone with them.
+    """Returns the path of the archive, next to the installed packages that it belongs to.
 
     Args:
-        java_version: Such as ``17.0.2``.
+        java_version: Version of Java, such as ``17.0.2``.
         prefix: The directory of the Python environment; by default this process's.
     """
     names = f"spark-{SPARK_VERSION}-delta-{version('delta-spark')}-java-{java_version}"
@@ -33,7 +33,7 @@ def archive_path(java_version: str, prefix: Path | None = None) -> Path:
 
 @contextmanager
 def using(archive: Path) -> Iterator[None]:
-    """JVMs that are started while it is open use the archive, if there is one and none is being made."""
+    """Lets JVMs that are started while open use the archive, if it exists and is not being made."""
     usable = archive.is_file() and _MAKES not in os.environ.get(_JVM_OPTIONS, "")
     with _options(f"{_SILENT} {_quoted(_TAKES, archive)}" if usable else ""):
         yield
@@ -41,10 +41,10 @@ def using(archive: Path) -> Iterator[None]:
 
 @contextmanager
 def making(archive: Path) -> Iterator[None]:
-    """The JVM that is started while it is open, and has ended when it closes, leaves the archive. Whole or not at all.
+    """Makes the JVM that runs while open write the archive, completely or not at all.
 
     Raises:
-        FileNotFoundError: It has left none.
+        FileNotFoundError: The JVM has not written it.
         OSError: The directory cannot be written.
     """
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def making(archive: Path) -> Iterator[None]:
 
 
 def _quoted(option: str, path: Path) -> str:
-    """An option as Spark's launcher splits a text into words."""
+    """Returns an option quoted for Spark's launcher, which splits a text into words."""
     return f'"{option}={path}"'
 
 

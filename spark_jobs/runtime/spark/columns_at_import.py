@@ -1,6 +1,6 @@
-"""Lets a pipeline file make columns, windows, schemas and UDFs at module level, where no Spark session exists yet.
+"""Lets a pipeline file create columns, windows, schemas and UDFs at module level, where no Spark session exists yet.
 
-PySpark makes a column by calling the JVM. While a pipeline file is imported there is none: settings of the session are in that file, and
+PySpark creates a column by calling the JVM. There is none while a pipeline file is imported: settings of the session are in that file, and
 ``spark-jobs validate --no-spark`` needs no Java. So the calls are recorded, and made when a stage uses the column.
 """
 
@@ -24,16 +24,16 @@ _context: Any = SparkContext
 _session: Any = SparkSession
 _udf: Any = UserDefinedFunction
 _TEXTS = ("col", "column", "expr")
-"""The functions that make a column of a text."""
+"""The functions that create a column from a text."""
 
 
 @contextmanager
 def columns_without_session() -> Iterator[set[str]]:
-    """Records what is made of columns while the context is open. Does nothing where a Spark context exists.
+    """Records columns and related objects while the context is open. Does nothing if a Spark context exists.
 
     Yields:
-        The names of the modules that have made something at module level. A Python worker of Spark, which has no session either, could
-        not import them.
+        The names of the modules that have created such objects at module level. Spark's Python workers, which have no session either,
+        could not import them.
     """
     if _context._active_spark_context is not None:
         yield set()
@@ -52,19 +52,19 @@ def columns_without_session() -> Iterator[set[str]]:
 
 
 def send_whole(modules: Iterable[ModuleType]) -> None:
-    """Lets functions of these modules be sent to Python workers as they are: a worker need not be able to import the modules."""
+    """Lets functions of these modules be sent to Python workers by value, so that a worker need not import the modules."""
     for module in modules:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 class _Recorder:
-    """Stands in for the Spark context while a file is imported. All but making columns needs a session, and is refused."""
+    """Replaces the Spark context while a file is imported. Everything but creating columns needs a session, and is refused."""
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
 
     def _note(self) -> None:
-        """Takes note of the modules that are being imported."""
+        """Records the modules that are being imported."""
         frame = inspect.currentframe()
         while frame is not None:
             if frame.f_code.co_name == "<module>":
@@ -81,7 +81,7 @@ class _Recorder:
         return _LaterSchema(text)
 
     def text_or_type(self, given: DataType | str) -> DataType | str:
-        """Returns the type that a UDF was declared with, as it was given. PySpark parses a text again when it needs the type."""
+        """Returns the declared type of a UDF unchanged. PySpark parses a text again when it needs the type."""
         if isinstance(given, str):
             self._note()
         return given
@@ -91,7 +91,7 @@ class _Recorder:
 
 
 class _Names:
-    """A package, a class or a method of the JVM that is not there yet."""
+    """A package, a class or a method of the JVM that does not exist yet."""
 
     def __init__(self, path: tuple[str, ...]) -> None:
         self._path = path
@@ -115,7 +115,7 @@ class _Names:
 
 
 class _NoSession:
-    """The answer of the JVM for its active session, as long as there is none."""
+    """The JVM's answer for its active session while there is none."""
 
     def getActiveSession(self) -> "_NoSession":
         return self
@@ -125,7 +125,7 @@ class _NoSession:
 
 
 class _SessionLater:
-    """The session for what of a column needs one: a cast to a type that is not written as a text."""
+    """The session for columns that need one: a cast to a type that is not written as a text."""
 
     def __init__(self, find: Any) -> None:
         self._find = find
@@ -142,14 +142,14 @@ class _SessionLater:
 
 
 class _LaterObject(JavaObject):  # type: ignore[misc]
-    """An object of the JVM that is made when it is first used."""
+    """An object of the JVM that is created when it is first used."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._made: tuple[Any, Any] | None = None
-        """The object, and the context that it is of."""
+        """The object and its context."""
         self.written: str | None = None
-        """The text that makes the column: a name, or an expression in SQL."""
+        """The text of the column: a name, or an expression in SQL."""
 
     def __getattr__(self, name: str) -> Any:
         if is_magic_member(name) or name == "Java":
@@ -194,13 +194,13 @@ def _later(make: Callable[[], Any]) -> _LaterObject:
 
 
 class _LaterSchema(StructType):
-    """The schema that a text declares, parsed when it is first used."""
+    """The schema of a text, parsed when it is first used."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def json(self) -> str:
-        """Returns the text itself while there is no session: what takes a schema as JSON takes it as DDL, too."""
+        """Returns the text itself while there is no session. Everything that accepts a schema as JSON also accepts DDL."""
         return self._text if isinstance(_context._active_spark_context, _Recorder) else super().json()
 
     def __getattr__(self, name: str) -> Any:

@@ -20,7 +20,7 @@ class CsvReader:
 
     Args:
         session: The session.
-        leaf: The stream, of CSV files.
+        leaf: The stream of CSV files.
     """
 
     def __init__(self, session: SparkSession, leaf: Leaf) -> None:
@@ -37,7 +37,7 @@ class CsvReader:
             *(str(name) for name in found.partitionColumns().mkString("\n").split("\n")),
         }
         self.columns = [name for name in leaf.schema.names if name not in others]
-        """The stream's columns that are in the files, by their places."""
+        """The stream's columns that are in the files, in the order of the files."""
         self._charset, self._multi_line = str(options.charset()), bool(options.multiLine())
         self._comment = str(options.comment()) if options.isCommentSet() else None
         separator = options.lineSeparator()
@@ -46,7 +46,7 @@ class CsvReader:
         self._parsed: dict[str, Header | None] = {}
 
     def header(self, url: str) -> Header | None:
-        """Returns the names in the first line of a file; None if it has none, or cannot be read: Spark will say why."""
+        """Returns the names in the first line of a file, or None if it has none or cannot be read. Spark reports the reason then."""
         size_bytes = _BEGINNING_BYTES
         while True:
             try:
@@ -63,7 +63,7 @@ class CsvReader:
             size_bytes *= 16
         if found is None:
             return None
-        if found not in self._parsed:  # most files have the same
+        if found not in self._parsed:  # most files have the same header
             self._parsed[found] = self._parse(found)
         return self._parsed[found]
 
@@ -75,13 +75,13 @@ class CsvReader:
 
 
 def first_line(text: str, comment: str | None, separator: str | None, *, is_whole: bool) -> str | None:
-    """Returns the first line that is neither blank nor a comment; None if there is none.
+    """Returns the first line that is neither blank nor a comment, or None.
 
     Args:
-        text: The beginning of a file.
-        comment: What comments begin with.
-        separator: What ends a line, if it is not one of the usual ends.
-        is_whole: Whether the text is the whole file, whose last line may be without an end.
+        text: Beginning of a file.
+        comment: Prefix of comments.
+        separator: End of a line, if it is not a usual one.
+        is_whole: True if the text is the whole file, whose last line may have no end.
     """
     *lines, last = text.split(separator) if separator else _LINE_END.split(text)
     candidates = [*lines, last] if is_whole else lines

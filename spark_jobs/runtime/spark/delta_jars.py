@@ -1,8 +1,8 @@
-"""Where Delta's jars are, remembered from the first start on.
+"""Remembers the paths of Delta's jars from the first start on.
 
-Asked for a package, Spark has Ivy resolve it at every start, which takes seconds although nothing is fetched. What it comes to is the same
-for the same versions, so it is written down once. A list that is missing, cannot be written or names a jar that is gone costs those seconds
-again, no more. So does one that another user can have written, or whose jars another user can have written: a jar is code.
+For a package Spark runs Ivy at every start, which takes seconds although nothing is fetched. The result is the same for the same versions,
+so it is stored. If the list is missing, cannot be written or names a missing jar, the start only takes these seconds again. The same
+happens if another user may have written the list or a jar, because a jar is code.
 """
 
 import errno
@@ -25,16 +25,16 @@ _RESOLUTION = (
     "spark.jars.ivySettings",
     "spark.jars.repositories",
 )
-"""Settings with which Ivy may come to something else; then nothing is remembered."""
+"""Settings that may change Ivy's result. With them nothing is stored."""
 
 
 class DeltaJars:
     """The list of jars for the installed versions.
 
     Args:
-        settings: Those of the application, without Delta's.
-        packages: Maven packages that are wanted beside Delta's.
-        cache: The directory of the lists.
+        settings: Settings of the application, without Delta's.
+        packages: Maven packages in addition to Delta's.
+        cache: Directory of the lists.
     """
 
     def __init__(self, settings: Mapping[str, str], packages: Sequence[str], cache: Path | None = None) -> None:
@@ -44,7 +44,7 @@ class DeltaJars:
         self._list = (cache or _user_cache()) / name
 
     def setting(self) -> str | None:
-        """``spark.jars`` with the user's own jars and Delta's; None where Spark has to ask Ivy."""
+        """Returns ``spark.jars`` with the user's own jars and Delta's, or None if Spark has to run Ivy."""
         if not self._usable:
             return None
         try:
@@ -56,7 +56,7 @@ class DeltaJars:
         return ",".join([*self._given, *jars])
 
     def remember(self, setting: str) -> None:
-        """Takes in what ``spark.jars`` was after a start that has asked Ivy."""
+        """Stores the value of ``spark.jars`` after a start that has run Ivy."""
         own = {_path(jar) for jar in self._given}
         jars = [path for path in map(_path, setting.split(",")) if path and path not in own]
         if not self._usable or not any(Path(jar).name.startswith("io.delta_delta-spark") for jar in jars):
@@ -64,17 +64,17 @@ class DeltaJars:
         unfinished = self._list.with_name(f".{self._list.name}.{os.getpid()}")
         with suppress(OSError):
             self._list.parent.mkdir(parents=True, exist_ok=True)
-            self._list.parent.chmod(0o700)  # an error where it is another user's
+            self._list.parent.chmod(0o700)  # an error if it belongs to another user
             unfinished.write_text("".join(f"{jar}\n" for jar in jars))
             unfinished.chmod(0o600)
             unfinished.replace(self._list)
 
 
 def _read_own(path: Path) -> bytes:
-    """Returns what a small file says that nobody else can have written.
+    """Returns the content of a small file that only this user or root can have written.
 
     Raises:
-        OSError: It is not there, or is no regular file, or it or its directory is another user's or may be written by others.
+        OSError: The file is missing or not regular, or others own or may write it or its directory.
     """
     _owned(path.parent.stat())
     descriptor = open_plain(path.absolute(), root=path.parent.absolute())
@@ -85,7 +85,7 @@ def _read_own(path: Path) -> bytes:
 
 
 def _owned(found: os.stat_result, others: int = stat.S_IWGRP | stat.S_IWOTH) -> os.stat_result:
-    """Returns what is known of a file that this user, or root, has, and that these others may not write.
+    """Returns the status of a file that belongs to this user or root and that ``others`` may not write.
 
     Ivy's jars may be writable for the user's group: many hosts have a umask of 002, and Spark would load them from Ivy, too.
     """

@@ -1,4 +1,4 @@
-"""What a stage reads and how it treats event time, read from Spark's own plans."""
+"""Reads from Spark's plans which streams a stage reads and how it treats event time."""
 
 import json
 import re
@@ -19,18 +19,18 @@ from spark_jobs.publication.delta_jvm import java_class, java_list
 DELAY_KEY = "spark.watermarkDelayMs"
 _STATEFUL = ("Aggregate", "Deduplicate", "FlatMapGroups", "TransformWithState")
 _WITH_MEMORY = ("Distinct", "GlobalLimit", "LocalLimit", "Offset")
-"""What keeps a state as well, although no watermark flushes it."""
+"""Operators that also keep a state, although no watermark flushes it."""
 TIMEOUT, TIMER = "timeout", "timer"
-"""Names of what :func:`batch_facts` cannot count: only a reader of the state can."""
+"""Names of states that :func:`batch_facts` cannot count: only a reader of the state can."""
 JOIN = "join"
 JOIN_SIDE = re.compile(r"(?P<side>left|right) side of join (?P<operator>\d+)")
-"""The name that :func:`batch_facts` gives to a join of which the watermark flushes only one side."""
+"""Matches the name that :func:`batch_facts` gives to a join of which the watermark flushes only one side."""
 DEDUPLICATION = "deduplication"
-"""The name of what ``dropDuplicatesWithinWatermark`` keeps."""
+"""The name of the state of ``dropDuplicatesWithinWatermark``."""
 _KAFKA_AVAILABLE = "allDataForTriggerAvailableNow"
-"""Where a Kafka stream keeps what it has found at a query's start. It has no public way to be told."""
+"""The private field in which a Kafka stream keeps the offsets of a query's start. There is no public way to set them."""
 _LIST_FILES = "fetchAllFiles"
-"""How Spark's file source lists its files. It has no public way to be asked."""
+"""The private method with which Spark's file source lists its files. There is no public way to call it."""
 _FOUND_FILE = re.compile(r"^NewFileEntry\((.+),\d+,(-?\d+)\)$", re.MULTILINE)
 _CATALYST = "org.apache.spark.sql.catalyst"
 _CONSTANT_LEAVES = frozenset({"LocalRelation", "LogicalRDD", "OneRowRelation", "Range"})
@@ -41,14 +41,14 @@ class Leaf:
     """A stream that a frame reads."""
 
     identity: int
-    """Equal for two leaves that come from one ``readStream...load()``."""
+    """An id that is equal for two leaves of one ``readStream...load()``."""
     node: str
-    """Spark's class of the plan node."""
+    """The class of the plan node."""
     format: str
     options: dict[str, str]
     schema: StructType
     relation: Any = field(default=None, repr=False, compare=False)
-    """The plan node itself, where the stream has Spark's newer interface; else its data source."""
+    """The plan node itself if the stream has Spark's newer interface; otherwise its data source."""
 
 
 @dataclass(frozen=True)
@@ -57,31 +57,31 @@ class EventTimeColumn:
 
     name: str
     timestamp: bool
-    """Whether it is a timestamp; else it is a window."""
+    """True for a timestamp, False for a window."""
     delay_ms: int
 
 
 @dataclass(frozen=True)
 class BatchFacts:
-    """What Spark counted in the batch that ran last."""
+    """The facts that Spark counted in the last batch."""
 
     newest_event_ms: dict[str, int]
-    """By watermark node; missing where it saw no row."""
+    """The newest event time by watermark node; missing if it saw no row."""
     late_rows: int
     state_rows: dict[str, int] = field(default_factory=dict)
-    """By operator that lets rows go by their event time how many it has left in the state; those that have none are missing."""
+    """Rows left in the state, by operator that releases rows by event time. Operators without such rows are missing."""
 
 
 @dataclass(frozen=True)
 class ListedFiles:
-    """What Spark has found of the files of one stream in a batch."""
+    """The files of one stream that Spark has found in a batch."""
 
     first: str
-    """URL of the first file that it was to find."""
+    """URL of the first file that it should find."""
     count: int
     size_bytes: int
     paths: Callable[[], set[str]]
-    """Those that it has found; costs a call of the JVM for each."""
+    """Returns the found paths. Needs a call of the JVM for each."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,13 @@ class StaticLeaf:
 
     description: str
     fixed: bool
-    """Whether it reads the same rows at every start."""
+    """True if it reads the same rows at every start."""
 
 
 def static_leaves(frame: DataFrame) -> list[StaticLeaf]:
-    """The relations that a batch frame reads."""
+    """Returns the relations that a batch frame reads."""
     leaves = []
-    # not by name: Delta's relation is an anonymous subclass
+    # not by name, because Delta's relation is an anonymous subclass
     relations = java_class(frame.sparkSession, "java.lang.Class")
     files = relations.forName("org.apache.spark.sql.execution.datasources.HadoopFsRelation")
     for node in _walk(_analyzed(frame)):
@@ -117,7 +117,7 @@ def static_leaves(frame: DataFrame) -> list[StaticLeaf]:
 
 
 def streaming_leaves(frame: DataFrame) -> list[Leaf]:
-    """The streams that ``frame`` reads, in the order in which Spark's offset log lists them."""
+    """Returns the streams that ``frame`` reads, in the order of Spark's offset log."""
     leaves = []
     spark = frame.sparkSession
     system, convert = java_class(spark, "java.lang.System"), java_class(spark, "scala.jdk.javaapi.CollectionConverters")
@@ -142,9 +142,9 @@ def _options(spark: SparkSession, options: Any) -> dict[str, str]:
 
 
 def newest_offset(frame: DataFrame, leaf: Leaf) -> str | None:
-    """The line of Spark's offset log that stands for everything that a stream of Spark's newer interface has now; None where nothing is.
+    """Returns the offset log's line for the present end of a stream with Spark's newer interface, or None if it is empty.
 
-    Asked with the stream's own options, as a query with ``Trigger.AvailableNow`` would; no query is started and nothing is written.
+    Uses the stream's own options, like a query with ``Trigger.AvailableNow``. Starts no query and writes nothing.
     """
     with _micro_batch_stream(leaf) as stream:
         stream.prepareForTriggerAvailableNow()
@@ -152,20 +152,18 @@ def newest_offset(frame: DataFrame, leaf: Leaf) -> str | None:
 
 
 def first_kafka_offset(frame: DataFrame, leaf: Leaf) -> str:
-    """The line of Spark's offset log at which a Kafka stream begins, worked out by Spark from the stream's options now."""
+    """Returns the offset log's line at which a Kafka stream begins. Spark computes it from the stream's present options."""
     spark: Any = frame.sparkSession
-    java_class(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(
-        spark._jsparkSession
-    )  # a thread of ours has none
+    java_class(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(spark._jsparkSession)  # our threads have none
     with (
-        tempfile.TemporaryDirectory(prefix="spark-jobs-") as aside,  # Spark writes it down there
+        tempfile.TemporaryDirectory(prefix="spark-jobs-") as aside,  # Spark writes the offset there
         _micro_batch_stream(leaf, f"{aside}/sources/0") as stream,
     ):
         return str(stream.initialOffset().json())
 
 
 def kafka_topics(frame: DataFrame, leaf: Leaf) -> tuple[str, dict[str, str]]:
-    """The id of the cluster that a Kafka stream reads, and by name the ids of the topics that it reads now."""
+    """Returns the id of a Kafka stream's cluster, and the ids of its present topics by name."""
     with _micro_batch_stream(leaf) as stream:
         names = sorted(json.loads(_newest(frame.sparkSession, stream) or "{}"))
         admin = stream.kafkaOffsetReader().admin()
@@ -174,7 +172,7 @@ def kafka_topics(frame: DataFrame, leaf: Leaf) -> tuple[str, dict[str, str]]:
 
 
 def oldest_kafka_offsets(spark: SparkSession, leaf: Leaf, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """By partition the offset of the oldest record that Kafka still has, without the partitions that the stream no longer reads."""
+    """Returns the offset of Kafka's oldest record by partition, without partitions that the stream no longer reads."""
     partition_class = java_class(spark, "org.apache.kafka.common.TopicPartition")
     earliest = java_class(spark, "org.apache.kafka.clients.admin.OffsetSpec").earliest()
     with _micro_batch_stream(leaf) as stream:
@@ -192,15 +190,15 @@ def oldest_kafka_offsets(spark: SparkSession, leaf: Leaf, partitions: Sequence[t
 def unread_delta_files(
     spark: SparkSession, leaf: Leaf, version: int, index: int, initial: bool, end: int | None
 ) -> list[tuple[int, str, int]]:
-    """The data files that a Delta stream has not read, whether they are there or not: with the version, the URL and the size of each.
+    """Returns the data files that a Delta stream has not read, existing or not, with the version, the URL and the size of each.
 
     Args:
         spark: The session.
         leaf: The stream.
-        version: Where reading goes on.
-        index: The last file of that version that was read; -1: none.
-        initial: Whether it is read what the table was at that version, and not what the version has added.
-        end: The last version that is read; None: all.
+        version: Version at which reading goes on.
+        index: Last file of that version that was read; -1 for none.
+        initial: True if the stream reads the whole table at that version, not only the version's additions.
+        end: Last version that is read; None: all.
     """
     source = leaf.relation.createSource("spark-jobs-files")
     log, none, found = source.deltaLog(), java_class(spark, "scala.Option").apply(None), []
@@ -223,7 +221,7 @@ def _micro_batch_stream(leaf: Leaf, place: str = "spark-jobs-pin") -> Iterator[A
 
     Args:
         leaf: The stream.
-        place: Of its checkpoint. The stream makes a name for itself from it; only one that is asked where it begins writes there.
+        place: Place of its checkpoint. The stream's name depends on it. A stream only writes there when its beginning is requested.
     """
     relation = leaf.relation
     stream = relation.table().newScanBuilder(relation.extraOptions()).build().toMicroBatchStream(place)
@@ -234,7 +232,7 @@ def _micro_batch_stream(leaf: Leaf, place: str = "spark-jobs-pin") -> Iterator[A
 
 
 def _newest(spark: SparkSession, stream: Any) -> str | None:
-    """Returns the line of the offset log for everything that a stream has now; None where nothing is."""
+    """Returns the offset log's line for the present end of a stream, or None if it is empty."""
     everything = java_class(spark, "org.apache.spark.sql.connector.read.streaming.ReadLimit").allAvailable()
     offset = stream.latestOffset(stream.deserializeOffset("{}"), everything)
     return None if offset is None else str(offset.json())
@@ -249,15 +247,15 @@ def _topic_ids(spark: SparkSession, admin: Any, names: Collection[str]) -> dict[
 
 
 def first_delta_version(leaf: Leaf) -> int | None:
-    """The first version that a Delta stream reads, worked out by Delta from the stream's options now; None: the whole table."""
+    """Returns the first version that a Delta stream reads, computed by Delta from its present options. None: the whole table."""
     found = leaf.relation.createSource("spark-jobs-start").getStartingVersion()
     return int(found.get()) if found.isDefined() else None
 
 
 def change_options(leaf: Leaf, options: Mapping[str, str], *, without: Sequence[str] = ()) -> None:
-    """Gives a stream of Spark's older interface other options than its frame was made with; before its query starts.
+    """Changes the options of a stream with Spark's older interface before its query starts.
 
-    Spark has no public way: a source's function sets the options, perhaps on a session that is not ours.
+    Spark has no public way: a source's function sets the options, perhaps on a session of its own.
     """
     source = leaf.relation
     changed = source.caseInsensitiveOptions()
@@ -270,13 +268,13 @@ def change_options(leaf: Leaf, options: Mapping[str, str], *, without: Sequence[
 
 
 def add_options(frame: DataFrame, options: Mapping[int, Mapping[str, str]]) -> None:
-    """Adds options to streams of Spark's older interface; before the frame's query starts.
+    """Adds options to streams with Spark's older interface before the frame's query starts.
 
-    A source that a frame reads twice is two streams, and one object of Spark's: each stream gets one of its own.
+    A source that a frame reads twice is two streams but one object in Spark. Each stream gets its own object.
 
     Args:
-        frame: What a query will run.
-        options: By the number of the stream in Spark's offset log.
+        frame: Frame that a query will run.
+        options: Options by number of the stream in Spark's offset log.
     """
     nodes = [node for node in _walk(_analyzed(frame)) if str(node.getClass().getSimpleName()).startswith("StreamingRelation")]
     for number, added in options.items():
@@ -298,47 +296,47 @@ def _set_field(owner: Any, name: str, value: Any) -> None:
 
 
 def limit_kafka_streams(query: StreamingQuery, lines: Sequence[str | None]) -> None:
-    """Tells Kafka streams of a running query where everything ends that is available now, whatever the query's trigger.
+    """Sets the end of the available records in Kafka streams of a running query, with any trigger.
 
-    Only saves work: what reads past an end is cut back before it is staged.
+    This only saves work: a batch that reads beyond an end is cut back before it is staged.
 
     Args:
-        query: It is running a batch.
-        lines: One for each stream, in the order of Spark's offset log; None for those that are left alone.
+        query: Query that is running a batch.
+        lines: Line for each stream, in the order of Spark's offset log; None to leave it alone.
     """
     for stream, line in zip(_running_streams(query), lines, strict=True):
         if stream is None or line is None:
             continue
         for end in stream.getClass().getDeclaredFields():
-            if end.getName() == _KAFKA_AVAILABLE:  # another release of the connector may have none
+            if end.getName() == _KAFKA_AVAILABLE:  # other releases of the connector may have no such field
                 end.setAccessible(True)
                 end.set(stream, stream.deserializeOffset(line).partitionToOffsets())
                 stream.prepareForTriggerAvailableNow()
 
 
 def _running_streams(query: StreamingQuery) -> list[Any]:
-    """The streams of a query that have Spark's newer interface, in the order of the offset log; None for others."""
+    """Returns the streams of a query with Spark's newer interface, in the order of the offset log; None for others."""
     return [node.stream() if _is(node, "StreamingDataSourceV2ScanRelation") else None for node in _streaming_sources(query)]
 
 
 def files_found(spark: SparkSession, query: StreamingQuery, number: int) -> dict[str, int]:
-    """The modification times of the files that a file stream of a running query finds now, by URL as in Spark's log.
+    """Returns the modification times of the files that a file stream of a running query finds now, by URL as in Spark's log.
 
     Args:
         spark: The session.
-        query: It has begun, see :func:`has_begun`.
-        number: That of the stream, in the order of Spark's offset log.
+        query: Query that has begun, see :func:`has_begun`.
+        number: Number of the stream in Spark's offset log.
     """
     source = _streaming_sources(query)[number].source()
     lists = next(method for method in source.getClass().getDeclaredMethods() if method.getName() == _LIST_FILES)
     lists.setAccessible(True)
     found = lists.invoke(source, java_class(spark, "java.util.ArrayList")().toArray())
-    # all in one call of the JVM: a folder may have a million
+    # one call of the JVM for all, because a folder may have a million files
     return {match[1]: int(match[2]) for match in _FOUND_FILE.finditer(str(found.mkString("\n")))}
 
 
 def has_begun(query: StreamingQuery) -> bool:
-    """Whether a running query has its sources."""
+    """Returns True if a running query has its sources."""
     return not str(query.status["message"]).startswith("Initializing")
 
 
@@ -352,19 +350,19 @@ def _streaming_sources(query: StreamingQuery) -> list[Any]:
 
 
 def running_kafka_topics(spark: SparkSession, query: StreamingQuery, number: int, topics: Sequence[str]) -> dict[str, str]:
-    """By name the ids that topics have now, asked by a stream of a running query; topics that are gone are missing."""
+    """Returns the present ids of topics by name, from a stream of a running query. Missing topics are left out."""
     admin = _running_streams(query)[number].kafkaOffsetReader().admin()
     there = {str(name) for name in java_list(spark, admin.listTopics().names().get())}
     return _topic_ids(spark, admin, there.intersection(topics))
 
 
 def watermark_nodes(frame: DataFrame) -> list[str]:
-    """The ids of all watermarks in ``frame``'s plan."""
+    """Returns the ids of all watermarks in the plan of ``frame``."""
     return [str(node.nodeId().toString()) for node in _walk(_analyzed(frame)) if _is(node, "EventTimeWatermark")]
 
 
 def event_time_columns(frame: DataFrame) -> list[EventTimeColumn]:
-    """The top-level columns of ``frame`` that carry a watermark."""
+    """Returns the top-level columns of ``frame`` that carry a watermark."""
     return [
         EventTimeColumn(field.name, isinstance(field.dataType, TimestampType | TimestampNTZType), int(field.metadata[DELAY_KEY]))
         for field in frame.schema.fields
@@ -373,7 +371,7 @@ def event_time_columns(frame: DataFrame) -> list[EventTimeColumn]:
 
 
 def processing_time_operators(frame: DataFrame) -> list[str]:
-    """Operators that wait for the clock: a bounded stage with one of them would never end."""
+    """Returns the operators that wait for processing time. A bounded stage with one of them would never end."""
     found = []
     for node in _walk(_analyzed(frame)):
         name = str(node.getClass().getSimpleName())
@@ -397,29 +395,29 @@ def check_streaming(frame: DataFrame, output_mode: str) -> None:
 
 
 def has_timers(frame: DataFrame) -> bool:
-    """Whether an operator of the user's can register timers, so that one drain batch may leave some."""
+    """Returns True if a user's operator can register timers, so that some may be left after one drain batch."""
     return any(str(node.getClass().getSimpleName()).startswith("TransformWithState") for node in _walk(_analyzed(frame)))
 
 
 def has_subqueries(frame: DataFrame) -> bool:
-    """Whether an expression of the frame reads another one."""
+    """Returns True if an expression of the frame reads another frame."""
     return not _analyzed(frame).subqueriesAll().isEmpty()
 
 
 def is_deterministic(frame: DataFrame) -> bool:
-    """Whether the frame's last operator says the same of the same rows each time."""
+    """Returns True if the frame's last operator gives the same result for the same rows each time."""
     return bool(_analyzed(frame).deterministic())
 
 
 def feeds_another_operator(frame: DataFrame) -> bool:
-    """Whether an operator gets rows that another one lets go only when the watermark moves."""
+    """Returns True if an operator gets rows that another one releases only when the watermark moves."""
     stateful = [node for node in _walk(_analyzed(frame)) if _is_stateful(node)]
     below = [inner for node in stateful for child in _iterate(node.children()) for inner in _walk(child) if _is_stateful(inner)]
     return any(not _is(node, "Deduplicate") and not _is(node, "DeduplicateWithinWatermark") for node in below)
 
 
 def operators_with_memory(frame: DataFrame) -> list[str]:
-    """Spark's classes of the operators whose result depends on rows of earlier batches."""
+    """Returns the classes of the operators whose result depends on rows of earlier batches."""
     found = set()
     for node in _walk(_analyzed(frame)):
         name = str(node.getClass().getSimpleName())
@@ -429,7 +427,7 @@ def operators_with_memory(frame: DataFrame) -> list[str]:
 
 
 def undrained_operators(frame: DataFrame) -> list[str]:
-    """Operators whose state a drain does not empty, because no event time tells when a key is done."""
+    """Returns the operators whose state a drain does not empty, because no event time ends a key."""
     return [
         "dropDuplicates without an event-time column"
         for node in _walk(_analyzed(frame))
@@ -438,19 +436,19 @@ def undrained_operators(frame: DataFrame) -> list[str]:
 
 
 def holds_rows_back(frame: DataFrame) -> bool:
-    """Whether an operator keeps rows, or what it has made of them, until the watermark lets them go."""
+    """Returns True if an operator keeps rows, or results of them, until the watermark releases them."""
     return any(_is_stateful(node) and not _is(node, "Deduplicate") for node in _walk(_analyzed(frame)))
 
 
 def is_stateful(frame: DataFrame) -> bool:
-    """Whether an operator keeps a state."""
+    """Returns True if an operator keeps a state."""
     return any(_is_stateful(node) for node in _walk(_analyzed(frame)))
 
 
 def listed_files(query: StreamingQuery) -> list[ListedFiles]:
-    """What Spark has found of the files that the batch reads whose ``foreachBatch`` is running: files that have gone are left out.
+    """Returns the files that Spark has found for the batch whose ``foreachBatch`` is running, without missing files.
 
-    A stream that is used twice is in it once.
+    A stream that is used twice is listed once.
     """
     found: dict[int, ListedFiles] = {}
     for node in _walk(query._jsq.streamingQuery().lastExecution().logical()):
@@ -469,7 +467,7 @@ def listed_files(query: StreamingQuery) -> list[ListedFiles]:
 
 
 def data_files(spark: SparkSession, query: StreamingQuery) -> set[str]:
-    """URLs of the files of all Delta tables that the batch reads whose ``foreachBatch`` is running. Costs calls of the JVM for each."""
+    """Returns the URLs of the files of all Delta tables in the batch whose ``foreachBatch`` is running. Calls the JVM for each."""
     path_class, found = java_class(spark, "org.apache.hadoop.fs.Path"), set()
     for node in _walk(query._jsq.streamingQuery().lastExecution().logical()):
         if _is(node, "LogicalRelation") and _is(relation := node.relation(), "HadoopFsRelation"):
@@ -484,12 +482,12 @@ def _input_files(location: Any) -> set[str]:
 
 
 def rows_read(query: StreamingQuery) -> int:
-    """How many rows the batch has read whose ``foreachBatch`` is running, after its rows were consumed: of all its streams together."""
+    """Returns the number of rows that the batch in ``foreachBatch`` has read from all streams, after its rows were consumed."""
     return sum(_rows_out(leaf) for leaf in _executed_leaves(query._jsq.streamingQuery().lastExecution().executedPlan()))
 
 
 def rows_read_by_stream(spark: SparkSession, query: StreamingQuery) -> dict[int, int] | None:
-    """The same, by stream in the order of Spark's offset log; None where Spark's plan does not tell which scan is of which stream."""
+    """Returns the number of rows that the batch has read by stream of Spark's offset log, or None if Spark's plan does not show it."""
     execution, plan = query._jsq.streamingQuery().lastExecution(), query._jsq.streamingQuery().logicalPlan()
     logical: list[tuple[int | None, Any]] = []
     if not _pair(plan, execution.logical(), logical, count()):
@@ -501,7 +499,7 @@ def rows_read_by_stream(spark: SparkSession, query: StreamingQuery) -> dict[int,
     found: dict[int, int] = {}
     for position, (leaf, key) in enumerate(zip(executed, keys, strict=True)):
         number = numbers.get(key) if key in numbers else None
-        if key not in numbers and len(executed) == len(logical):  # a table with deletion vectors is read through another index
+        if key not in numbers and len(executed) == len(logical):  # a table with deletion vectors has another index
             number = logical[position][0]
         if number is not None:
             found[number] = found.get(number, 0) + _rows_out(leaf)
@@ -509,7 +507,7 @@ def rows_read_by_stream(spark: SparkSession, query: StreamingQuery) -> dict[int,
 
 
 def _what_is_read(system: Any, leaf: Any) -> int | None:
-    """Identifies what a leaf of a plan reads, in Spark's logical plan as in the executed one."""
+    """Returns the id of a leaf's relation. It is the same in Spark's logical and executed plans."""
     if _is(leaf, "StreamingDataSourceV2ScanRelation") or _is(leaf, "MicroBatchScanExec"):
         return int(system.identityHashCode(leaf.stream()))
     if _is(leaf, "LogicalRelation") or _is(leaf, "FileSourceScanExec"):
@@ -519,7 +517,7 @@ def _what_is_read(system: Any, leaf: Any) -> int | None:
 
 
 def _pair(stream: Any, batch: Any, found: list[tuple[int | None, Any]], numbers: Iterator[int]) -> bool:
-    """Notes for each leaf of a batch's plan of which stream it is; whether the plans are alike."""
+    """Finds the stream of each leaf in a batch's plan. Returns True if the plans match."""
     children = list(_iterate(stream.children()))
     if not children:
         number = next(numbers) if str(stream.getClass().getSimpleName()).startswith("Streaming") else None
@@ -549,7 +547,7 @@ def _rows_out(leaf: Any) -> int:
 
 
 def _left_in_state(node: Any) -> tuple[str, int] | None:
-    """An operator that has rows left which the watermark should have let go, and how many."""
+    """Returns an operator with rows that the watermark should have released, and their number."""
     rows = node.metrics().get("numTotalStateRows")
     if not rows.isDefined() or not int(rows.get().value()):
         return None
@@ -562,16 +560,16 @@ def _left_in_state(node: Any) -> tuple[str, int] | None:
     if name == "StreamingSymmetricHashJoinExec":
         sides = node.stateWatermarkPredicates()
         flushed = [side for side, found in (("left", sides.left()), ("right", sides.right())) if found.isDefined()]
-        if len(flushed) == 1:  # perhaps: the other side keeps its rows for ever, and is counted with it
+        if len(flushed) == 1:  # not certain: the other side keeps its rows for ever, and is counted, too
             return f"{flushed[0]} side of join {int(node.stateInfo().get().operatorId())}", left
         return (JOIN, left) if flushed else None
-    if name.startswith("FlatMapGroups"):  # perhaps: a group may be kept without a timeout
+    if name.startswith("FlatMapGroups"):  # not certain: a group may be kept without a timeout
         return TIMEOUT, left
     return {"StreamingDeduplicateWithinWatermarkExec": (DEDUPLICATION, left)}.get(name)
 
 
 def batch_facts(query: StreamingQuery) -> BatchFacts:
-    """What Spark counted in the batch whose ``foreachBatch`` is running, after its rows were consumed."""
+    """Returns Spark's counts for the batch whose ``foreachBatch`` is running, after its rows were consumed."""
     newest: dict[str, int] = {}
     late_rows = 0
     state_rows: dict[str, int] = {}
@@ -608,7 +606,7 @@ def _is(node: Any, name: str) -> bool:
 
 
 def _walk(node: Any) -> Iterator[Any]:
-    """A plan's nodes, parents first. What adaptive execution hides is looked into."""
+    """Yields a plan's nodes, parents first, including those inside adaptive execution."""
     yield node
     children = (node.executedPlan(),) if _is(node, "AdaptiveSparkPlanExec") else _iterate(node.children())
     for child in children:

@@ -1,6 +1,6 @@
-"""The Spark session of a driver, and what of the JVM is reached through it.
+"""The Spark session of a driver, and the parts of the JVM that are used through it.
 
-The versions of Spark differ: see :mod:`~spark_jobs.runtime.spark.spark_facts`.
+:mod:`~spark_jobs.runtime.spark.spark_facts` has the differences between versions of Spark.
 """
 
 import json
@@ -48,15 +48,21 @@ REQUIRED_SETTINGS: Mapping[str, str] = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.databricks.delta.stats.collect": "true",
 }
-"""What the guarantees need; set in the session that runs the stages, recorded in every manifest, and the same at every start."""
+"""The settings that the guarantees need.
+
+They are set in the session of the stages, recorded in every manifest, and equal at every start.
+"""
 _PATHS_OF_THIS_HOST = {"fs.defaultFS": "file:///"}
-"""A path without a scheme is the same for Spark as for delta-rs and for this process, also where Hadoop's own default is HDFS."""
+"""The default file system. A path without a scheme is local for Spark, delta-rs and this process, even if Hadoop's default is HDFS."""
 _SCHEMA_LOGS = {"spark.databricks.delta.streaming.schemaTracking.metadataPathCheck.enabled": "false"}
-"""Schema logs of Delta's streams are written by the runtime, at each start, and belong to no other place than where they are."""
+"""Lets schema logs of Delta's streams be anywhere. The runtime writes them at each start, and they belong to no other place."""
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
-"""How Spark writes offsets, commits and state. Where nobody sets it, Spark starts several processes for each file, to see whether a name
-is a link. In a directory, which a home is, this class writes the same files with the same rename, and asks nobody. Unlike the other it
-refuses a file that does not fit the checksum beside it: see :mod:`~spark_jobs.storage.checksums`."""
+"""The class with which Spark writes offsets, commits and state.
+
+By default Spark starts several processes per file to check whether a name is a link. In a directory, this class writes the same files with
+the same rename and without processes. It also refuses a file that does not match its checksum: see
+:mod:`~spark_jobs.storage.checksums`.
+"""
 _IN_DIRECTORIES = "FileSystemBasedCheckpointFileManager"
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -71,28 +77,28 @@ _DEFAULTS = {
     "spark.redaction.regex": REDACTED,
 }
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-"""Where Spark takes from in how many partitions a new query keeps its state; an old one goes on with what its log says."""
+"""The setting for the number of state partitions of a new query. An old query keeps the number in its log."""
 _POOL = "spark.scheduler.pool"
 _PATH = "org.apache.hadoop.fs.Path"
 _CATALOG, _FORGETS = "spark.sql.catalogImplementation", "in-memory"
 _SUBMITTED_DEFAULTS = {
     key: value for key, value in _DEFAULTS.items() if key.startswith(("spark.databricks.", "spark.sql.", "spark.redaction."))
 }
-"""How much a cluster's driver logs is for whoever has set up the cluster to say."""
+"""Log settings of our own drivers. The administrator of a cluster decides how much its drivers log."""
 
 
 def check_java() -> str:
-    """The version of the Java that Spark will use, such as ``17.0.2``.
+    """Returns the version of the Java that Spark will use, such as ``17.0.2``.
 
     Raises:
-        MissingRequirementError: There is none, or it is too old.
+        MissingRequirementError: Java is missing or too old.
     """
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     remedy = f"Install a JDK {JAVA_MIN} or newer, or set JAVA_HOME to one."
     if java is None or not os.path.exists(java):
-        where = f"JAVA_HOME is {home}, but there is no bin/java in it" if home else "there is no java on the PATH"
-        raise MissingRequirementError(f"Spark needs Java {JAVA_MIN} or newer, and {where}.", remedy=remedy)
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
+        raise MissingRequirementError(f"Spark needs Java {JAVA_MIN} or newer, but {where}.", remedy=remedy)
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', answer)
     if match is None or int(match.group(2)) < JAVA_MIN:
@@ -110,23 +116,23 @@ def start_session(
     py_files: Sequence[str] = (),
     driver_memory: str | None = None,
 ) -> SparkSession:
-    """A new Spark session with Delta, for a driver of ours.
+    """Starts a new Spark session with Delta for a driver.
 
     Args:
-        app_name: Shown in Spark's UI.
-        conf: The user's settings; they win over our defaults, never over what a guarantee needs.
-        packages: Maven coordinates to add to Delta's.
+        app_name: Name in Spark's UI.
+        conf: The user's settings. They override defaults, but not settings that a guarantee needs.
+        packages: Maven coordinates in addition to Delta's.
         jars: Jar files to add.
         py_files: Python files for the executors.
-        driver_memory: Such as ``4g``.
+        driver_memory: Memory of the driver, such as ``4g``.
 
     Raises:
-        MissingRequirementError: Java or Delta's jars are missing, or Delta has none for this Spark.
+        MissingRequirementError: Java or Delta's jars are missing, or Delta has no jars for this Spark.
         RejectedError: The settings name another object store than the environment.
     """
     check_own_spark()
     java = check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the first python3 on the PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the first python3 on the PATH
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from delta import configure_spark_with_delta_pip
 
@@ -156,10 +162,10 @@ def start_session(
             if known is not None:
                 return _with_s3(_started(builder))
             session = _with_s3(_started(configure_spark_with_delta_pip(builder, extra_packages=list(packages))))
-    except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
+    except Exception as error:  # Spark reports a failed start with any exception
         raise MissingRequirementError(
             f"Spark did not start: {str(error).strip().splitlines()[0]}.",
-            remedy="The lines above say why. Delta's jars, of the version of the package delta-spark, are fetched once; that needs "
+            remedy="The lines above give the reason. Delta's jars for the installed delta-spark are fetched once. This needs "
             "a Maven repository that has them, or --jars.",
         ) from error
     delta_jars.remember(session.sparkContext.getConf().get("spark.jars") or "")
@@ -167,7 +173,7 @@ def start_session(
 
 
 def _started(builder: SparkSession.Builder) -> SparkSession:
-    """Starts the JVM with the settings that may be on its command line; the others reach it through the gateway."""
+    """Starts the JVM with the settings that may be on its command line. All others reach it through the gateway."""
     if SparkContext._gateway is None:
         mask, given = environment_mask(), {key: str(value) for key, value in builder._options.items()}
         SparkContext._ensure_initialized(
@@ -177,15 +183,15 @@ def _started(builder: SparkSession.Builder) -> SparkSession:
 
 
 def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) -> SparkSession:
-    """The session of the Spark that ``spark-submit`` has started for this process.
+    """Returns the session of the Spark that ``spark-submit`` has started for this process.
 
     Args:
-        app_name: Shown in Spark's UI, unless ``spark-submit`` was given a name.
-        conf: The user's settings; what ``spark-submit`` was given wins over them.
-        warehouse: The directory that a Spark without a metastore makes, although nothing is put there.
+        app_name: Name in Spark's UI, unless ``spark-submit`` was given one.
+        conf: The user's settings. Those of ``spark-submit`` override them.
+        warehouse: Directory that a Spark without a metastore creates, although it stays empty.
 
     Raises:
-        RejectedError: ``spark-submit`` was given a setting that a guarantee needs otherwise, or that names another object store than the
+        RejectedError: ``spark-submit`` was given a setting that breaks a guarantee, or that names another object store than the
             environment.
         MissingRequirementError: Spark does not start, or Delta's jars were not given to ``spark-submit``.
     """
@@ -194,7 +200,7 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
     for key, value in REQUIRED_SETTINGS.items():
         if submitted.get(key, value) != value:
             raise RejectedError(
-                f"spark-submit was given {key} = {submitted[key]}, and a guarantee needs {value}.",
+                f"spark-submit was given {key} = {submitted[key]}, but a guarantee needs {value}.",
                 safe="Nothing was started.",
                 remedy="Remove it from the command and from spark-defaults.conf.",
                 setting=key,
@@ -212,9 +218,9 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
         SparkContext._ensure_initialized()
         mask_log(SparkContext, environment_secrets())
         session = builder.getOrCreate()
-        session.catalog.databaseExists("default")  # loads Delta's catalog; getOrCreate alone does not miss it
+        session.catalog.databaseExists("default")  # loads Delta's catalog, which getOrCreate alone does not
         _with_s3(session)
-    except Exception as error:  # Spark reports a failed start by whatever it met: a process edge
+    except Exception as error:  # Spark reports a failed start with any exception
         lines = str(error).strip().splitlines()
         reason = next((line.lstrip(": ") for line in lines if "Exception: " in line), lines[0])
         raise MissingRequirementError(
@@ -226,14 +232,14 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
 
 
 def _with_s3(session: SparkSession) -> SparkSession:
-    """Gives ``s3:`` the file system of ``s3a:``, unless the cluster has another one for it: they are one place in two spellings."""
+    """Gives ``s3:`` the file system of ``s3a:`` unless the cluster has another one for it. Both schemes name the same place."""
     java_context: Any = session.sparkContext._jsc
     java_context.hadoopConfiguration().setIfUnset("fs.s3.impl", S3_FILE_SYSTEM)
     return session
 
 
 def _shuffle_partitions(master: str) -> dict[str, str]:
-    """On one host as many state partitions as cores: a stage's state keeps the number for ever, and each costs a task a batch."""
+    """Sets as many state partitions as cores on a single host. A stage keeps the number for ever, and each one costs a task per batch."""
     cores = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
     if cores is None:
         return {}
@@ -242,7 +248,7 @@ def _shuffle_partitions(master: str) -> dict[str, str]:
 
 
 def ship_modules(spark: SparkSession, archive: Path) -> None:
-    """Makes the modules of a ZIP file importable in Spark's Python workers, unpacked: some read files that lie beside their code."""
+    """Makes the modules of a ZIP file importable in Spark's Python workers, unpacked: some read files next to their code."""
     directory = f"{archive.stem}-{sha256(archive.read_bytes())[:12]}"
     context: Any = spark.sparkContext
     context.addArchive(f"{archive}#{directory}")
@@ -251,10 +257,10 @@ def ship_modules(spark: SparkSession, archive: Path) -> None:
 
 
 def end_jvm(timeout_s: float) -> None:
-    """Ends the JVM that this process has started, with its application; Spark keeps it until the interpreter exits. Idempotent.
+    """Ends the JVM of this process with its application, which Spark would keep until the interpreter exits. Idempotent.
 
     Raises:
-        subprocess.TimeoutExpired: The JVM has not ended in time.
+        subprocess.TimeoutExpired: The JVM has not ended before the timeout.
     """
     gateway: Any = SparkContext._gateway
     if gateway is None or gateway.proc.poll() is not None:
@@ -267,13 +273,13 @@ def end_jvm(timeout_s: float) -> None:
 
 
 def session_for_run(spark: SparkSession) -> SparkSession:
-    """A session of the same application with the settings that the guarantees need; the given one stays as it is.
+    """Returns a session of the same application with the settings that the guarantees need. The given one is not changed.
 
-    Its queries write their checkpoints as :data:`CHECKPOINT_FILES` says, unless somebody has set that.
+    Its queries write checkpoints with :data:`CHECKPOINT_FILES` unless the user has set that.
 
     Raises:
-        RejectedError: It is a Spark Connect session, or has no Delta.
-        MissingRequirementError: It is of a Spark for which Delta has no jars.
+        RejectedError: The session is a Spark Connect session, or has no Delta.
+        MissingRequirementError: Delta has no jars for the session's Spark.
     """
     check_own_spark()
     if not hasattr(spark, "_jsparkSession"):
@@ -298,7 +304,7 @@ def session_for_run(spark: SparkSession) -> SparkSession:
 
 
 _FUNCTIONS = threading.RLock()
-"""Held while a function of the user's is called: PySpark keeps one session for a whole process."""
+"""Held while a function of the user is called, because PySpark keeps one active session for the whole process."""
 
 
 @contextmanager
@@ -322,9 +328,9 @@ def as_active(session: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def publications_of(spark: SparkSession) -> Iterator[None]:
-    """Lets the jobs of this thread share the cores with those of the stages while the context is open, where Spark schedules fairly.
+    """Lets the jobs of this thread share the cores with those of the stages while the context is open, if Spark schedules fairly.
 
-    Else a MERGE of many tasks would hold up each small batch, and with it the next checkpoint, until the last of them has begun.
+    Otherwise a MERGE with many tasks would delay each small batch, and with it the next checkpoint, until all its tasks have started.
     """
     context = spark.sparkContext
     context.setLocalProperty(_POOL, "publications")
@@ -335,21 +341,21 @@ def publications_of(spark: SparkSession) -> Iterator[None]:
 
 
 def spark_failures() -> tuple[type[Exception], ...]:
-    """What is raised where a job of Spark fails."""
+    """Returns the exceptions that a failed Spark job raises."""
     from py4j.protocol import Py4JJavaError
 
     return Py4JJavaError, PySparkException
 
 
 def is_wrong_call(error: BaseException) -> bool:
-    """Tells whether the JVM has no method for the arguments of a call, such as ``F.col(3)``."""
+    """Returns True if the JVM has no method for the arguments of a call, such as ``F.col(3)``."""
     from py4j.protocol import Py4JError
 
     return type(error) is Py4JError
 
 
 def jvm_has_ended(error: BaseException) -> bool:
-    """Returns whether a call failed because the JVM is not there any more. A connection of the user's own is another matter."""
+    """Returns True if a call failed because the JVM has ended. A failed connection of the user does not count."""
     from py4j.protocol import Py4JNetworkError
 
     if isinstance(error, ConnectionError):
@@ -358,13 +364,13 @@ def jvm_has_ended(error: BaseException) -> bool:
 
 
 def cancel_for_good(context: SparkContext, group: str) -> None:
-    """Cancels the jobs of a group, also those that it has not begun yet; the group's name must not be used again."""
+    """Cancels the jobs of a group, including future ones. The group's name must not be used again."""
     java_context: Any = context._jsc
     java_context.sc().cancelJobGroupAndFutureJobs(group)
 
 
 def application_has_ended(spark: SparkSession) -> bool:
-    """Whether Spark's application, or its JVM, is not there any more."""
+    """Returns True if Spark's application or its JVM has ended."""
     from py4j.protocol import Py4JError
 
     try:
@@ -374,10 +380,10 @@ def application_has_ended(spark: SparkSession) -> bool:
 
 
 class QuietQueries:
-    """Keeps Spark from logging how queries end while somebody ends them; any number of threads at once.
+    """Keeps Spark from logging the end of queries while they are being ended. Any number of threads may use it at once.
 
-    Spark logs a batch that was turned away as it logs every exception: as an error, with a page of Python's and Java's calls. A stage
-    that has really failed says so itself.
+    Spark logs a cancelled batch as an error with long Python and Java stacks, as it does for every exception. A stage that has really
+    failed reports that itself.
     """
 
     _LOGGER = "org.apache.spark.sql.execution.streaming"
@@ -388,7 +394,7 @@ class QuietQueries:
     @classmethod
     @contextmanager
     def during(cls, spark: SparkSession) -> Iterator[None]:
-        """Until the context closes. Where the JVM has ended, or logs in another way, nothing changes."""
+        """Suppresses the logs until the context closes. Does nothing if the JVM has ended or logs in another way."""
         cls._count(spark, 1)
         try:
             yield
@@ -421,7 +427,7 @@ def has_settings(spark: SparkSession, beginning: str) -> bool:
 
 
 def has_class(spark: SparkSession, name: str) -> bool:
-    """Returns whether the application's jars have a class."""
+    """Returns True if the application's jars have a class."""
     from py4j.protocol import Py4JJavaError
 
     try:
@@ -437,9 +443,9 @@ def hadoop_version(spark: SparkSession) -> str:
 
 
 class WorkLock:
-    """The JVM's lock on a home's work directory: whoever holds it is the only one that runs stages there.
+    """The JVM's lock on a home's work directory. Only its holder runs stages there.
 
-    It is held by the JVM because a JVM can outlive its killed Python process and finish a batch.
+    The JVM holds it because a JVM can outlive its killed Python process and finish a batch.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -447,7 +453,7 @@ class WorkLock:
         self._lock: Any = None
 
     def try_lock(self) -> bool:
-        """Whether the lock is ours now."""
+        """Takes the lock. Returns True if it is ours now."""
         from py4j.protocol import Py4JJavaError
 
         try:
@@ -459,19 +465,19 @@ class WorkLock:
         return self._lock is not None
 
     def release(self) -> None:
-        """Gives the lock back; idempotent."""
+        """Releases the lock. Idempotent."""
         self._file.close()
 
 
 def table_location(spark: SparkSession, name: str) -> str | None:
-    """Where the Delta table of this name in the catalog is; None where it is not a Delta table."""
+    """Returns the location of the Delta table with this name in the catalog, or None for other tables."""
     rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
     facts = {row["col_name"]: row["data_type"] for row in rows}
     return facts.get("Location") if facts.get("Provider", "").lower() == "delta" else None
 
 
 def default_location(spark: SparkSession, name: str) -> str | None:
-    """Where Spark's own catalog would put a new table of this name; None where the name is another catalog's.
+    """Returns the location of a new table of this name in Spark's own catalog, or None for a name in another catalog.
 
     Raises:
         RejectedError: The catalog forgets its tables when Spark ends.
@@ -481,7 +487,7 @@ def default_location(spark: SparkSession, name: str) -> str | None:
         return None
     if spark.conf.get(_CATALOG) == _FORGETS:
         raise RejectedError(
-            f"Table {name} is not there, and this Spark's catalog forgets what is made in it when Spark ends.",
+            f"Table {name} does not exist, and this Spark's catalog forgets its tables when Spark ends.",
             safe="Nothing was written.",
             remedy="Give the sink a path, or Spark a metastore (spark.sql.catalogImplementation=hive).",
             table=name,
@@ -493,17 +499,17 @@ def default_location(spark: SparkSession, name: str) -> str | None:
 
 
 def file_statuses(spark: SparkSession, paths: Iterable[str]) -> dict[str, tuple[int, int] | None]:
-    """The modification time in milliseconds and the size in bytes of files, as Spark's file source sees them; None of one that is gone.
+    """Returns the modification times in ms and the sizes in bytes of files, as Spark's file source sees them; None for missing ones.
 
     Args:
         spark: The session.
-        paths: URLs, as Spark's file source writes them into its log.
+        paths: URLs as in the log of Spark's file source.
     """
     return {path: _local_status(path) if path.startswith("file:") else _file_status(spark, path) for path in paths}
 
 
 def _local_status(path: str) -> tuple[int, int] | None:
-    """Without the JVM: a folder may have a million files, and each call of it takes a millisecond."""
+    """Returns the status of a local file without the JVM: a folder may have a million files, and each call takes a millisecond."""
     try:
         found = os.stat(unquote(urlsplit(path).path))
     except (FileNotFoundError, NotADirectoryError):
@@ -525,7 +531,7 @@ def _file_status(spark: SparkSession, path: str) -> tuple[int, int] | None:
 
 
 class FileBeginnings:
-    """Reads the first bytes of files, decompressed as Spark does it by their names."""
+    """Reads the first bytes of files, decompressed by their names as Spark does it."""
 
     def __init__(self, spark: SparkSession) -> None:
         java_context: Any = spark.sparkContext._jsc
@@ -533,14 +539,14 @@ class FileBeginnings:
         self._spark = spark
         self._codecs = java_class(spark, "org.apache.hadoop.io.compress.CompressionCodecFactory")(configuration)
         self._known: dict[str, Any] = {}
-        """By the ending of a name how the file is compressed; None where it is not."""
+        """The compression codec by file extension; None for uncompressed files."""
 
     def read(self, url: str, size_bytes: int) -> bytes:
-        """Returns the first bytes of a file; fewer if it has no more.
+        """Returns the first bytes of a file, or the whole file if it is shorter.
 
         Args:
-            url: The file, as Spark's file source writes it into its log.
-            size_bytes: How many.
+            url: URL of the file as in the log of Spark's file source.
+            size_bytes: Number of bytes.
         """
         ending = os.path.splitext(url)[1]
         if ending not in self._known:
@@ -558,19 +564,19 @@ class FileBeginnings:
 
 
 def delete_file(spark: SparkSession, url: str) -> None:
-    """Deletes a file, through Hadoop's file system; a missing one is a success."""
+    """Deletes a file through Hadoop's file system. A missing one is a success."""
     location, files = _located(spark, java_class(spark, "java.net.URI")(url))
     files.delete(location, False)
 
 
 def move_file(spark: SparkSession, url: str, target: str, timestamp_ms: int) -> None:
-    """Moves a file, through Hadoop's file systems, which may be two. May be repeated after a crash.
+    """Moves a file, perhaps between two of Hadoop's file systems. Can be repeated after a crash.
 
     Args:
         spark: The session.
         url: The file.
-        target: Where it goes. Another file that is there stays: then the name gets the time of the file that is moved.
-        timestamp_ms: When the file was changed.
+        target: Target. If another file is there, it stays, and the new name contains the time of the moved file.
+        timestamp_ms: Modification time of the file.
     """
     location, files = _located(spark, java_class(spark, "java.net.URI")(url))
     moved, archive = _located(spark, target)
@@ -588,28 +594,28 @@ def move_file(spark: SparkSession, url: str, target: str, timestamp_ms: int) -> 
     if not done:
         raise StorageError(
             f"{url} was not moved to {moved.toString()}.",
-            safe="It is where it was.",
-            remedy="See whether the directory can be written; the next run tries again.",
+            safe="The file is in its old place.",
+            remedy="Check that the directory can be written. The next run tries again.",
             path=url,
         )
 
 
 def _located(spark: SparkSession, place: Any) -> tuple[Any, Any]:
-    """A path, and its file system."""
+    """Returns a path and its file system."""
     java_context: Any = spark.sparkContext._jsc
     location = java_class(spark, _PATH)(place)
     return location, location.getFileSystem(java_context.hadoopConfiguration())
 
 
 def qualified_path(spark: SparkSession, path: str) -> str:
-    """A path as Spark's file source writes it into its log: absolute, a URL, with escapes."""
+    """Returns a path as in the log of Spark's file source: an absolute URL with escapes."""
     location, files = _located(spark, path)
     qualified = files.makeQualified(location).toUri()
     return str(java_class(spark, "org.apache.spark.paths.SparkPath").fromUri(qualified).urlEncoded())
 
 
 def offset_log_header(spark: SparkSession, timestamp_ms: int) -> dict[str, Any]:
-    """What Spark would write before the offsets of a first batch: no watermark, and the settings that its state depends on."""
+    """Returns the header that Spark would write before the offsets of a first batch: no watermark, and the settings for its state."""
     metadata = checkpoint_class(spark, "OffsetSeqMetadata$").getField("MODULE$").get(None)
     header: dict[str, Any] = json.loads(metadata.apply(0, timestamp_ms, spark._jsparkSession.conf()).json())
     conf = {key: spark.conf.get(key, None) if value is None else value for key, value in header["conf"].items()}

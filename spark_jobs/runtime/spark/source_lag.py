@@ -1,4 +1,4 @@
-"""What a source has that a batch has not read, as far as Spark's progress reports tell."""
+"""Computes the lag of a source from Spark's progress reports."""
 
 import json
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from spark_jobs.protocol.documents import InputLag
 
 
 def source_lag(source: Mapping[str, Any]) -> InputLag:
-    """The lag of one source of a progress report, as it was when the batch was planned.
+    """Returns the lag of one source in a progress report, at the time when the batch was planned.
 
-    Kafka's offsets count records per partition; where some were compacted away, or only end a transaction, fewer rows are left. A Delta
-    table, files and other sources tell nothing.
+    Kafka's offsets count records per partition. Compacted records and ends of transactions have offsets without rows. A Delta table, files
+    and other sources report no lag.
     """
     reached, latest = _partitions(source.get("endOffset")), _partitions(source.get("latestOffset"))
     if reached is None or latest is None:
@@ -20,7 +20,7 @@ def source_lag(source: Mapping[str, Any]) -> InputLag:
 
 
 def _partitions(text: Any) -> dict[tuple[str, str], int] | None:
-    """By topic and partition the offset; None where the text is something else."""
+    """Returns the offsets by topic and partition, or None if the text is something else."""
     try:
         topics = json.loads(text)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The errors of Spark, of Delta and of users' code that have a remedy of their own, and whether another try may heal them."""
+"""Errors of Spark, Delta and users' code that have their own remedy, and whether another try may heal them."""
 
 import builtins
 import importlib
@@ -30,18 +30,18 @@ from spark_jobs.storage.os_errors import is_full, without_room
 _CONDITION = re.compile(r"\[([A-Z_][A-Z0-9_]{3,}(?:\.[A-Z0-9_]+)*)\]")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\b.*", re.DOTALL)
 _LASTING_STATE = re.compile(r"SQLSTATE: (?:21|22|42|0A)\w{3}\b")
-"""The classes of SQL states that say something of the rows or of the query: the same rows fail in the same way again."""
+"""Matches the classes of SQL states that blame the rows or the query. The same rows will fail in the same way again."""
 _PYTHON_ERROR = re.compile(r"^((?:\w+\.)*\w+)(?::|$)")
 _STACK_OR_PLAN = re.compile(
     r"^\s+at [\w.$/<>]+\(|^\s*\.\.\. \d+ (?:more|elided)|^(?:== |JVM stacktrace|Driver stacktrace|Caused by: )"
 )
-"""A line of a Java stack, or one after which Spark prints a plan or a stack."""
+"""Matches a line of a Java stack, or one after which Spark prints a plan or a stack."""
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|quota of \S+ is exceeded")
-"""What Linux, its quotas and HDFS say where a file cannot grow, whoever has written it: Java, RocksDB or a Python worker."""
+"""Matches the messages of Linux, its quotas and HDFS if a file cannot grow, from Java, RocksDB or a Python worker."""
 _MESSAGE_MAX = 2_000
 _PACKAGE = Path(spark_jobs.__file__).parent
 _REFUSING = (AnalysisException, IllegalArgumentException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
-"""What Spark raises for a pipeline that cannot be, whatever its condition."""
+"""Exceptions that Spark raises for an invalid pipeline, with any condition."""
 _HEALING = frozenset(
     {
         "java.io.IOException",
@@ -52,7 +52,7 @@ _HEALING = frozenset(
         "org.apache.kafka.common.errors.RetriableException",
     }
 )
-"""Classes of Java's whose errors another try may heal, with the classes below them,"""
+"""Java classes whose errors, with those of their subclasses, another try may heal."""
 _LASTING = frozenset(
     {
         "java.io.FileNotFoundException",
@@ -61,11 +61,11 @@ _LASTING = frozenset(
         "org.apache.hadoop.security.AccessControlException",
     }
 )
-"""but for these,"""
+"""Java classes among them whose errors no try heals."""
 _LASTING_IN_PYTHON = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-"""and these of Python's, where the driver calls a function: in a batch another host may have the file."""
+"""Python exceptions that no try heals if the driver calls the function. In a batch another host may have the file."""
 _ABORTED = "Job aborted"
-"""With this begins what Spark says of a job that has lost its executors, or whose tasks have failed for a reason of their own."""
+"""The beginning of Spark's message for a job that has lost its executors, or whose tasks have failed for their own reason."""
 
 
 @dataclass(frozen=True)
@@ -73,22 +73,22 @@ class KnownError:
     """An error with a remedy."""
 
     name: str
-    """A condition of Spark's or Delta's, or its beginning; the name of a Python exception; or words of a message without a condition."""
+    """A condition of Spark or Delta, or its beginning; the name of a Python exception; or words of a message without a condition."""
     remedy: str
     heals: bool = False
-    """Whether another try may succeed although nobody has changed the pipeline or its data."""
+    """True if another try may succeed without a change of the pipeline or its data."""
 
 
 ANOTHER_FILE = (
     "Write what is right into a file of another name, take this one out of the folder, and go on without it: --accept-data-loss SOURCE "
     "(accept_data_loss=). The next round reads the other file."
 )
-"""The remedy for a file that cannot be read as it is. It names another file, because a file that has changed is refused."""
+"""The remedy for an unreadable file. It needs another file name, because a changed file is refused."""
 OWN_SCHEMA_LOG = (
     "Remove the option schemaTrackingLocation: the runtime gives each stream a schema log of its own. Columns may be renamed, dropped, "
     "added and widened without the option."
 )
-"""The remedy for a source that names a place for Delta's schema log."""
+"""The remedy for a source that sets a place for Delta's schema log."""
 
 KNOWN: tuple[KnownError, ...] = (
     KnownError(
@@ -195,23 +195,23 @@ KNOWN: tuple[KnownError, ...] = (
     ),
     KnownError("FAILED_READ_FILE", "Bring the file back, or make it readable; the run goes on when it is.", heals=True),
 )
-"""Every error that the documentation lists; see :func:`find`."""
+"""All errors that the documentation lists; see :func:`find`."""
 _BY_NAME = {known.name: known for known in KNOWN}
 _PLACEHOLDER = re.compile(r"(--[a-z-]+) SOURCE\b")
 
 
 def find(error: BaseException) -> KnownError | None:
-    """Returns the entry of what lies at the bottom of an error; None where there is none."""
+    """Returns the entry of the innermost error, or None."""
     return _find(error)[0]
 
 
 def says(error: Exception, condition: str) -> bool:
-    """Returns whether a condition of Spark's or Delta's lies behind an error."""
+    """Returns True if an error has a condition of Spark or Delta among its causes."""
     return any(condition in _CONDITION.findall(str(cause.getMessage() or "")) for cause in _causes(error))
 
 
 def summary(error: BaseException) -> str:
-    """Returns what an error says: in one line where that is known, without Spark's plan and the calls of Java and Python."""
+    """Returns the message of an error, in one line if possible, without Spark's plan and the stacks of Java and Python."""
     known, text = _find(error)
     if not _from_spark(error):
         return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -223,7 +223,7 @@ def summary(error: BaseException) -> str:
         return _SQLSTATE.sub("", lines[-1] if _python_errors(text) else (naming or lines)[0]).strip()
     text = without_stack(text)
     if len(text) > _MESSAGE_MAX:  # a Python traceback says what happened in its last line
-        return f"... {text[-_MESSAGE_MAX:].partition(' ')[2]}"  # no half of a word: it might be half of a secret
+        return f"... {text[-_MESSAGE_MAX:].partition(' ')[2]}"  # no partial word, because it might be a part of a secret
     return text
 
 
@@ -233,7 +233,7 @@ def last_line(text: str) -> str:
 
 
 def without_stack(text: str) -> str:
-    """Returns a message without Java's stacks and Spark's plans. A Python traceback stays: its last line says what happened."""
+    """Returns a message without Java's stacks and Spark's plans. A Python traceback stays, because its last line is the error."""
     kept: list[str] = []
     for line in text.strip().splitlines():
         if _STACK_OR_PLAN.search(line) and kept:
@@ -243,10 +243,10 @@ def without_stack(text: str) -> str:
 
 
 def heals(error: BaseException) -> bool | None:
-    """Returns whether another try may succeed although nobody has changed the pipeline or its data; None if nothing tells.
+    """Returns True if another try may succeed without a change of the pipeline or its data; None if this is unknown.
 
-    An error heals if something could not be reached: a service, a disk, or Java itself. What a function of the user's has raised does not
-    heal, unless it is an :class:`OSError`. An error whose SQL state blames the rows or the query does not heal.
+    An error heals if a service, a disk, or Java itself could not be reached. An exception of the user's function does not heal, unless it
+    is an :class:`OSError`. An error whose SQL state blames the rows or the query does not heal.
     """
     if jvm_has_ended(error):
         return True
@@ -291,12 +291,12 @@ def _any_of(names: Sequence[str]) -> str:
 
 
 def is_about_a_file(error: BaseException) -> bool:
-    """Returns whether an error says that a file could not be read."""
+    """Returns True if an error says that a file could not be read."""
     return "FAILED_READ_FILE" in str(error) or "FileNotFoundException" in str(error)
 
 
 def may_heal(error: BaseException) -> bool:
-    """Returns whether another call of a function, or another analysis, may succeed with the same arguments."""
+    """Returns True if a repeated call of a function, or a repeated analysis, may succeed with the same arguments."""
     return not isinstance(error, _LASTING_IN_PYTHON) and bool(heals(error))
 
 
@@ -306,7 +306,7 @@ def _heals_in_java(cause: Any) -> bool:
 
 
 def _find(error: BaseException) -> tuple[KnownError | None, str]:
-    """Returns the entry, and the text that names it; without an entry the text at the bottom."""
+    """Returns the entry and the text that names it; without an entry, the innermost text."""
     if not _from_spark(error):
         return _by_exception(each.__name__ for each in type(error).__mro__), str(error).strip()
     texts = messages(error)
@@ -321,20 +321,20 @@ def _find(error: BaseException) -> tuple[KnownError | None, str]:
 
 
 def messages(error: BaseException) -> list[str]:
-    """Returns what an error of Spark's and those behind it say, the bottom first."""
+    """Returns the messages of a Spark error and its causes, the innermost first."""
     return [str(cause.getMessage() or cause.toString()) for cause in reversed(_causes(error))] or [str(error)]
 
 
 def _by_exception(names: Iterable[str]) -> KnownError | None:
-    """Returns the entry of an exception of Python's, by its names from its class up."""
+    """Returns the entry of a Python exception, by its class names from its class up."""
     return next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
 
 
 def _names_of(exception: str) -> list[str]:
-    """Returns the names of an exception from its class up, as far as this process has its module."""
+    """Returns the class names of an exception from its class up, if this process has its module."""
     module, _, name = exception.rpartition(".")
     kind = getattr(builtins, name, None)
-    with suppress(Exception, SystemExit):  # whatever a module does when it is imported
+    with suppress(Exception, SystemExit):  # a module may raise anything when it is imported
         kind = getattr(importlib.import_module(module), name) if module else kind
     return [each.__name__ for each in kind.__mro__] if isinstance(kind, type) else [name]
 
@@ -347,19 +347,19 @@ def _by_condition(condition: str) -> KnownError | None:
 
 @contextmanager
 def refusing(who: str, remedy: str, safe: str, also: str = "", *, calls: bool = True, **evidence: Any) -> Iterator[None]:
-    """Raises what a function of the pipeline, or its analysis, fails with as an error of the tree, before anything is staged.
+    """Translates failures of a pipeline's function, or of its analysis, into errors of the tree, before anything is staged.
 
     Args:
-        who: The part that is called, with the verb that follows: ``Stage 'x' cannot be analysed``.
-        remedy: For an error without a remedy of its own.
+        who: The called part with its verb: ``Stage 'x' cannot be analysed``.
+        remedy: Remedy for an error without its own.
         safe: What is safe.
-        also: Said after any remedy.
-        calls: Whether the user's code or its analysis alone is called. Otherwise an error that nobody knows, and that is none of
-            Spark's refusals, goes through: it may be of what is done beside that.
-        evidence: Ids.
+        also: Text after any remedy.
+        calls: True if only the user's code or its analysis is called. Otherwise an unknown error that is not one of Spark's refusals is
+            not translated, because it may come from other code.
+        evidence: Ids for the error.
 
     Raises:
-        InvalidPipelineError: The same would happen again.
+        InvalidPipelineError: Another try would fail in the same way.
         InterruptedRunError: Another try may succeed.
         StorageFullError: No space, or no quota, is left.
     """
@@ -377,7 +377,7 @@ def refusing(who: str, remedy: str, safe: str, also: str = "", *, calls: bool = 
         where = _place_of(error)
         at = f" (line {where['line']} of {where['file']})" if where else ""
         if known is None and again:
-            remedy = "Bring back what could not be reached, then run it again."
+            remedy = "Make the missing service or file available, then run it again."
         raise (InterruptedRunError if again else InvalidPipelineError)(
             f"{who}: {summary(error).rstrip('.')}{at}.",
             safe=safe,
@@ -397,17 +397,17 @@ def failed_batch(
     places: Iterable[str] = (),
     **evidence: Any,
 ) -> InterruptedRunError | StorageFullError:
-    """Returns the error for a batch that has failed: a permanent failure if it is known that no other try heals it.
+    """Returns the error for a failed batch: a permanent failure if no other try can heal it.
 
     Args:
         failed: What failed, without the reason.
         error: The reason.
         exists: What exists.
         safe: What is safe.
-        remedy: For an error without a remedy of its own.
-        sources: What the batch may have read of.
-        places: Where the batch writes.
-        evidence: Ids.
+        remedy: Remedy for an error without its own.
+        sources: Sources that the batch may have read.
+        places: Places where the batch writes.
+        evidence: Ids for the error.
     """
     if no_room := full(failed, error, places, exists=exists, safe=safe):
         return no_room
@@ -429,9 +429,9 @@ def _from_spark(error: BaseException) -> bool:
 
 
 def _python_errors(text: str) -> list[str]:
-    """Returns the names of the exceptions of a Python traceback, with their modules, the last one first; none if the text is none.
+    """Returns the exception names in a Python traceback, with their modules, the last one first.
 
-    A message may have lines of its own, such as ``HINT: ...``: these are no exceptions.
+    A message may have other lines, such as ``HINT: ...``, which are not exceptions.
     """
     if "Traceback (most recent call last)" not in text:
         return []
@@ -451,7 +451,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _place_of(error: Exception) -> dict[str, Any]:
-    """Returns the file and the line where a user's function was; nothing where it was not called."""
+    """Returns the file and the line of the user's function, or nothing if it was not called."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_the_user(frame.filename)]
     return {"file": own[-1].filename, "line": own[-1].lineno} if own else {}
 

@@ -1,8 +1,7 @@
-"""What differs between the versions of Spark that pipelines run on.
+"""The differences between the supported versions of Spark.
 
-No other module looks at a difference. It is found by a probe (is the class there, has the session the attribute, has the function the
-parameter), never by a version number: vendors bring single changes into older releases. ``docs/reference/versions.md`` says what an older
-version lacks.
+Only this module handles these differences. It finds them by probes (does the class, the attribute or the parameter exist), never by a
+version number, because vendors backport single changes. ``docs/reference/versions.md`` lists what older versions lack.
 """
 
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from spark_jobs.protocol.spark_versions import cannot_repartition, check_spark_v
 from spark_jobs.publication.delta_jvm import java_class
 
 SPARK_VERSION: str = pyspark.__version__
-"""The release of Spark that this process has."""
+"""The release of Spark in this process."""
 SPARK_MINOR = spark_minor(SPARK_VERSION)
 
 
@@ -28,12 +27,12 @@ def check_own_spark() -> None:
     """Refuses to run pipelines on a release of Spark for which Delta Lake has no jars.
 
     Raises:
-        MissingRequirementError: This process has one.
+        MissingRequirementError: This process has such a release.
     """
     check_spark_version(
         SPARK_VERSION,
         owner="This process",
-        remedy="Use one of them: the extra 'spark' of this package installs one, and spark-submit has its own.",
+        remedy="Use one of these releases: the extra 'spark' of this package installs one, and spark-submit has its own.",
     )
 
 
@@ -46,7 +45,7 @@ def _available_now() -> tuple[type, ...]:
 
 
 AVAILABLE_NOW = _available_now()
-"""The base class by which a stream reader in Python says that it knows ``Trigger.AvailableNow``; empty where Spark asks no reader."""
+"""The base class of Python stream readers that support ``Trigger.AvailableNow``; empty if Spark does not check readers."""
 
 
 def _arrow_schema() -> Callable[[StructType], Any]:
@@ -56,17 +55,17 @@ def _arrow_schema() -> Callable[[StructType], Any]:
 
 
 arrow_schema = _arrow_schema()
-"""Returns the Arrow schema of rows that Python gives to Spark. A function of PySpark alone: Python workers may not have this package."""
+"""Returns the Arrow schema of rows from Python to Spark. It only uses PySpark, because Python workers may not have this package."""
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
 
 def checkpoint_class(spark: SparkSession, name: str) -> Any:
-    """Returns the ``java.lang.Class`` of one of the classes by which Spark writes its checkpoints.
+    """Returns the ``java.lang.Class`` of a class with which Spark writes its checkpoints.
 
     Args:
         spark: The session.
-        name: Its name without the package, which is another one from Spark 4.1 on.
+        name: Name of the class without the package, which has changed in Spark 4.1.
     """
     classes = java_class(spark, "java.lang.Class")
     try:
@@ -79,15 +78,15 @@ def checkpoint_class(spark: SparkSession, name: str) -> Any:
 
 _STATE_MANAGER = "_streamingCheckpointManager"
 CAN_REPARTITION = hasattr(SparkSession, _STATE_MANAGER)
-"""Whether Spark can bring the state of a query into another number of partitions."""
+"""True if Spark can change the number of state partitions of a query."""
 
 
 def repartition_state(spark: SparkSession, checkpoint: str, partitions: int) -> None:
-    """Brings the state of a query, which must not be running, into another number of partitions.
+    """Changes the number of state partitions of a query, which must not be running.
 
     Raises:
-        RejectedError: This Spark cannot.
-        Py4JJavaError: It has failed.
+        RejectedError: This Spark cannot do it.
+        Py4JJavaError: The change has failed.
     """
     if not hasattr(spark, _STATE_MANAGER):
         raise cannot_repartition(SPARK_MINOR, partitions)

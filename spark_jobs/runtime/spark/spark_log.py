@@ -6,10 +6,10 @@ that an old query has read.
 
 Invariants:
 
-1. ``offsets/N+1`` is written only if batch N is committed: Spark skips an uncommitted batch below the latest entry without an error.
+1. ``offsets/N+1`` is written only if batch N is committed, because Spark silently skips an uncommitted batch below the latest entry.
 2. An entry is only replaced while its batch is not committed.
-3. Keys that this version does not know are kept.
-4. What this module writes has no checksum of Hadoop's: one would be that of what was there before.
+3. Unknown keys are kept.
+4. Files that this module writes have no Hadoop checksum, because it would be that of the old bytes.
 """
 
 import json
@@ -24,26 +24,27 @@ from spark_jobs.storage import checksums
 from spark_jobs.storage.files import Files
 
 NO_BATCH = BatchId(-1)
-"""The last batch of a query that has had none."""
+"""The last batch of a query without batches."""
 OFFSETS_VERSION = "v1"
-"""That of the entries of the offset log that this runtime reads and writes."""
+"""The version of the offset log's entries that this runtime reads and writes."""
 _COMMITS_VERSION = "v2"
-"""That of ``spark.sql.streaming.stateStore.checkpointFormatVersion=2``, which every session of ours has."""
+"""The version of the commit log's entries with ``spark.sql.streaming.stateStore.checkpointFormatVersion=2``, which all our sessions have.
+"""
 
 
 def checkpoint_directory(stage: StageName) -> str:
-    """Where in a work directory Spark keeps the logs and the state of a stage's query."""
+    """Returns the directory for the logs and the state of a stage's query in a work directory."""
     return f"stages/{stage}/checkpoint"
 
 
 @dataclass(frozen=True)
 class OffsetEntry:
-    """One entry of the offset log: what a batch reads and which watermark it sees."""
+    """One entry of the offset log: the input of a batch and its watermark."""
 
     version: str
     header: dict[str, Any]
     sources: tuple[str, ...]
-    """The end of each source as the source wrote it, in the order of the plan; ``-`` where it has none."""
+    """The end of each source as the source wrote it, in the order of the plan; ``-`` for none."""
 
     @property
     def watermark_ms(self) -> int:
@@ -67,30 +68,30 @@ class SparkLog:
         self.directory = directory
 
     def last_offsets(self) -> BatchId:
-        """The newest batch that was planned; -1 where there is none."""
+        """Returns the newest planned batch, or -1."""
         return max(self._batches("offsets"), default=NO_BATCH)
 
     def first_offsets(self) -> BatchId:
-        """The oldest batch whose plan Spark has kept; 0 where there is none."""
+        """Returns the oldest batch whose plan Spark has kept, or 0."""
         return min(self._batches("offsets"), default=BatchId(0))
 
     def last_commit(self) -> BatchId:
-        """The newest batch that Spark has committed; -1 where there is none."""
+        """Returns the newest batch that Spark has committed, or -1."""
         return max(self._batches("commits"), default=NO_BATCH)
 
     def pending(self) -> bool:
-        """Whether a batch was planned and not committed."""
+        """Returns True if a batch was planned and not committed."""
         return self.last_offsets() > self.last_commit()
 
     def has_state(self) -> bool:
-        """Whether the query keeps state: Spark makes its directory with the first batch of a stateful operator, and never without one."""
+        """Returns True if the query keeps state. Spark creates its directory with the first batch of a stateful operator, and only then."""
         return bool(self.files.names(f"{self.directory}/state"))
 
     def offsets(self, batch: BatchId) -> OffsetEntry:
-        """The planned batch.
+        """Returns a planned batch.
 
         Raises:
-            NotFoundError: It was never planned, or purged.
+            NotFoundError: The batch was never planned, or was purged.
             UnsupportedFormatError: Spark wrote a version that this runtime does not know.
         """
         path = f"{self.directory}/offsets/{batch}"
@@ -108,14 +109,14 @@ class SparkLog:
             return OffsetEntry(version, json.loads(header), tuple(sources))
         except ValueError as error:
             raise CorruptDocumentError(
-                f"{path} is not a whole entry of Spark's offset log: {error}.",
-                safe="It was not used.",
+                f"{path} is not a complete entry of Spark's offset log: {error}.",
+                safe="The entry was not used.",
                 remedy=f"Restore the work directory from a copy, or {BEGIN_ANEW}.",
                 path=path,
             ) from error
 
     def offsets_text(self, batch: BatchId) -> str:
-        """Returns the entry of a planned batch as it is written: whoever plans it again with this text plans the same batch.
+        """Returns the text of a planned batch's entry. Planning it again with this text plans the same batch.
 
         Raises:
             NotFoundError: The batch was never planned, or Spark has purged it.
@@ -123,7 +124,7 @@ class SparkLog:
         return self.files.read(f"{self.directory}/offsets/{batch}").decode()
 
     def facts(self, batch: BatchId) -> dict[str, Any]:
-        """Returns what the logs say of a committed batch, or of :data:`NO_BATCH`, as fields of a stage's cut.
+        """Returns the logs' facts about a committed batch, or :data:`NO_BATCH`, as fields of a stage's cut.
 
         Raises:
             NotFoundError: Spark has purged the batch.
@@ -138,44 +139,44 @@ class SparkLog:
         }
 
     def next_watermark_ms(self, batch: BatchId) -> int:
-        """The watermark after a committed batch."""
+        """Returns the watermark after a committed batch."""
         lines = self.files.read(f"{self.directory}/commits/{batch}").decode().split("\n")
         return max(int(json.loads(lines[1])["nextBatchWatermarkMs"]), self.offsets(batch).watermark_ms)
 
     def query_id(self) -> str | None:
-        """Spark's id of the query; None before its first start."""
+        """Returns Spark's id of the query, or None before its first start."""
         try:
             return str(json.loads(self.files.read(f"{self.directory}/metadata"))["id"])
         except NotFoundError:
             return None
 
     def plan(self, batch: BatchId, entry: OffsetEntry) -> None:
-        """Plans the batch after the last committed one; Spark runs it at its next start.
+        """Plans the batch after the last committed one. Spark runs it at its next start.
 
         Raises:
-            CorruptDocumentError: Not the next batch: Spark would skip one silently.
+            CorruptDocumentError: It is not the next batch. Spark would silently skip one.
         """
         self.plan_again(batch, entry.to_bytes().decode())
 
     def plan_again(self, batch: BatchId, text: str) -> None:
-        """Plans the batch after the last committed one as it was planned before; see :meth:`offsets_text` and :meth:`plan`."""
+        """Plans the batch after the last committed one with its earlier plan; see :meth:`offsets_text` and :meth:`plan`."""
         if self.pending() or batch != self.last_commit() + 1:
             raise self._out_of_turn(f"Batch {batch} of {self.directory} cannot be planned")
         with step(Step.PLAN_BATCH):
             self._create(f"offsets/{batch}", text.encode())
 
     def last_batch(self) -> BatchId:
-        """The newest batch, where every planned one is committed.
+        """Returns the newest batch. All planned ones must be committed.
 
         Raises:
-            CorruptDocumentError: A batch is planned and was not run: a checkpoint would leave out its rows.
+            CorruptDocumentError: A batch is planned but was not run. A checkpoint would leave out its rows.
         """
         if self.pending():
             raise self._out_of_turn(f"{self.directory} cannot be cut")
         return self.last_commit()
 
     def replan(self, batch: BatchId, entry: OffsetEntry) -> None:
-        """Replaces the entry of a batch that is planned and not committed."""
+        """Replaces the entry of a planned batch that is not committed."""
         if batch <= self.last_commit():
             raise CorruptDocumentError(
                 f"Batch {batch} of {self.directory} is committed and cannot be planned again.",
@@ -186,7 +187,7 @@ class SparkLog:
         self.rewrite(batch, entry)
 
     def unplan(self, batch: BatchId) -> None:
-        """Deletes the plan of a batch that is not committed, and of which nothing was staged."""
+        """Deletes the plan of a batch that is not committed and has staged nothing."""
         if batch <= self.last_commit():
             raise self._out_of_turn(f"Batch {batch} of {self.directory} cannot be given up")
         path = f"{self.directory}/offsets/{batch}"
@@ -195,28 +196,28 @@ class SparkLog:
             self.files.delete(path)
 
     def rewrite(self, batch: BatchId, entry: OffsetEntry) -> None:
-        """Replaces an entry, durably."""
+        """Replaces an entry durably."""
         with step(Step.PLAN_BATCH):
             checksums.rewrite(self.files, f"{self.directory}/offsets/{batch}", entry.to_bytes())
 
     def begin(self, query_id: str) -> None:
-        """Gives a query that never ran its id; idempotent."""
+        """Gives a new query its id. Idempotent."""
         self._create("metadata", json.dumps({"id": query_id}).encode())
 
     def rename(self, query_id: str) -> None:
-        """Gives a query another id, durably: it is another one's from here on."""
+        """Gives a query another id, durably. It belongs to another query from now on."""
         path = f"{self.directory}/metadata"
         checksums.rewrite(self.files, path, json.dumps(json.loads(self.files.read(path)) | {"id": query_id}).encode())
 
     def leave_watermark(self, batch: BatchId, watermark_ms: int) -> None:
-        """Lets the next batch after a committed one begin with a watermark, durably."""
+        """Sets the watermark with which the next batch after a committed one begins, durably."""
         path = f"{self.directory}/commits/{batch}"
         version, _, body = self.files.read(path).decode().partition("\n")
         entry = json.loads(body) | {"nextBatchWatermarkMs": watermark_ms}
         checksums.rewrite(self.files, path, f"{version}\n{json.dumps(entry)}".encode())
 
     def commit(self, batch: BatchId) -> None:
-        """Commits a planned batch that Spark is not to run, without state and at the beginning of time; idempotent."""
+        """Commits a planned batch that Spark must not run, without state and with the lowest watermark. Idempotent."""
         commit = json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": {}})
         with step(Step.COMMIT_BATCH):
             self._create(f"commits/{batch}", "\n".join([_COMMITS_VERSION, commit]).encode())
@@ -231,7 +232,7 @@ class SparkLog:
     def _out_of_turn(self, what: str) -> CorruptDocumentError:
         return CorruptDocumentError(
             f"{what}: planned up to {self.last_offsets()}, committed up to {self.last_commit()}.",
-            safe="Nothing was written; a batch would have been skipped.",
+            safe="Nothing was written. A batch would have been skipped.",
             remedy=f"Report this, and {BEGIN_ANEW}.",
             path=self.directory,
         )

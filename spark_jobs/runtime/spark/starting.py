@@ -1,7 +1,7 @@
 """Ends the processes of a start of Spark that fails or is interrupted.
 
-PySpark keeps the JVM that it starts to itself until the JVM has answered. Without this module a start that is interrupted before that
-would leave a JVM that waits for ever.
+PySpark does not publish the JVM that it starts until the JVM has answered. Without this module an earlier interrupt would leave a JVM that
+waits for ever.
 """
 
 import signal
@@ -16,21 +16,21 @@ import pyspark.java_gateway
 from pyspark import SparkContext
 
 _GRACE_S = 5.0
-"""Between the request to end and the kill: a JVM deletes its temporary files at its end."""
+"""Time between the request to end and the kill. A JVM deletes its temporary files at its end."""
 _KILL_S = 5.0
-"""Between a kill and the end of what is killed."""
+"""Time between a kill and the end of the process."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Start:
-    """The processes of one start, and the signal that has come for it."""
+    """The processes of one start, and the signal that it has received."""
 
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.came: int | None = None
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """The handler: the first signal asks the processes to end, the second kills them."""
+        """Handles signals: the first one asks the processes to end, the second one kills them."""
         again, self.came = self.came is not None, number
         if again:
             self._kill()
@@ -46,7 +46,7 @@ class _Start:
         return self.processes[-1]
 
     def end(self) -> None:
-        """Ends the processes, and has PySpark forget its JVM if it is one of them. Returns when they have ended, or hang in a storage."""
+        """Ends the processes, and makes PySpark forget its JVM if it is one of them. Returns when they have ended, or hang in a storage."""
         self._ask()
         for process in self.processes:
             if process.stdin:
@@ -70,9 +70,9 @@ class _Start:
 
 @contextmanager
 def ended_unless_started() -> Iterator[None]:
-    """Ends every process that PySpark has started in it, if it closes with an error or a signal has come.
+    """Ends every process that PySpark has started inside, if the context closes with an error or a signal was received.
 
-    Signals that would end this process wait until then: they are raised again when the processes have ended.
+    Signals that would end this process are delayed: they are raised again when the processes have ended.
     """
     start, standing = _Start(), _handlers()
     module: Any = pyspark.java_gateway
@@ -99,7 +99,7 @@ Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 def _handlers() -> dict[signal.Signals, Handler]:
-    """Returns the handlers of the signals that would end this process; none in a thread that signals do not come to."""
+    """Returns the handlers of the signals that would end this process, or nothing in a thread that does not receive signals."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     standing = {number: signal.getsignal(number) for number in _ENDING}

@@ -1,1 +1,1 @@
-"""What a stage has staged: its private log, which is also the channel to the stages behind it."""
+"""The staged rows of a stage: its private log, which is also the channel to the stages downstream."""

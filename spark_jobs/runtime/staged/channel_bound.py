@@ -1,4 +1,4 @@
-"""How far a stage has read its channels, the private logs of the stages before it, and where they end."""
+"""The position of a stage in its channels, the private logs of the stages upstream, and their ends."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,12 +14,12 @@ _VERSION = "reservoirVersion"
 
 @dataclass(frozen=True)
 class ChannelBound(Bound):
-    """The end of a channel: all of it, once its producer has ended; nothing else writes there, so no batch reads past it."""
+    """The end of a channel: everything, when its producer has ended. Only the producer writes there, so no batch reads beyond it."""
 
     producer: StageName
     log: PrivateLog
     begins: BatchId
-    """The last batch before those that the stream reads."""
+    """The last batch before the batches that the stream reads."""
 
     def reached(self, line: str | None) -> bool:
         position = channel_position(line)
@@ -42,33 +42,33 @@ class ChannelBound(Bound):
 
 
 def first_version(begins: BatchId) -> int:
-    """The first version of a private log that a stream reads which begins after batch ``begins``."""
+    """Returns the first version of a private log that a stream reads if it begins after batch ``begins``."""
     return 0 if begins < 0 else begins + 2
 
 
 @dataclass(frozen=True)
 class ChannelPosition:
-    """How far a stream has read a private log."""
+    """The position of a stream in a private log."""
 
     version: int
-    """The one that is read next."""
+    """The next version to read."""
     index: int
     """The last file of it that was read; negative for none."""
 
 
 def channel_position(line: str | None) -> ChannelPosition | None:
-    """What a line of Spark's offset log says of a private log; None where nothing was read, or another stream has taken its place."""
+    """Returns the position in a line of Spark's offset log, or None if nothing was read or another stream has taken its place."""
     if line is None or line == NO_OFFSET or _VERSION not in (offset := json.loads(line)):
         return None
     return ChannelPosition(int(offset[_VERSION]), int(offset["index"]))
 
 
 class Consumption:
-    """What one stage has consumed of its producers.
+    """The position of one stage in the rows of its producers.
 
     Args:
-        spark_log: Of the stage's query.
-        bounds: Of its streams, in the order of Spark's offset log.
+        spark_log: Log of the stage's query.
+        bounds: Bounds of its streams, in the order of Spark's offset log.
     """
 
     def __init__(self, spark_log: SparkLog, bounds: Sequence[Bound]) -> None:
@@ -76,7 +76,7 @@ class Consumption:
         self._channels = [(number, bound) for number, bound in enumerate(bounds) if isinstance(bound, ChannelBound)]
 
     def consumed_by(self, batch: BatchId) -> Mapping[StageName, BatchId]:
-        """By producer the last of its batches of which ``batch``, or one before it, has read anything."""
+        """Returns for each producer the last of its batches that ``batch`` or an earlier one has read from."""
         found: dict[StageName, BatchId] = {}
         for _, bound, line in self._lines(batch):
             if (position := channel_position(line)) is not None:
@@ -85,25 +85,25 @@ class Consumption:
         return found
 
     def has_consumed(self, producers: Collection[StageName]) -> bool:
-        """Whether no row that these producers have staged is left."""
+        """Returns True if no staged row of these producers is unread."""
         return not self.in_flight_bytes(producers)
 
     def in_flight_bytes(self, producers: Collection[StageName]) -> int:
-        """How much these producers have staged that is left."""
+        """Returns the number of unread bytes of these producers."""
         left = self._left(self._spark_log.last_commit())
         return sum(bound.log.amount_after(batch).size_bytes for _, bound, batch in left if bound.producer in producers)
 
     def lag(self) -> Mapping[int, Staged]:
-        """By stream that reads a channel how much is left in it."""
+        """Returns the unread amount of each stream that reads a channel."""
         return {number: bound.log.amount_after(batch) for number, bound, batch in self._left(self._spark_log.last_commit())}
 
     def in_flight(self, stage: StageName, cut: Mapping[StageName, BatchId]) -> Staged:
-        """How much was left at a cut: after what ``stage``, whose channels these are, has read, up to where its producers were cut."""
+        """Returns the unread amount at a cut: from the position of ``stage`` to the cuts of its producers."""
         left = [bound.log.amount_after(batch, cut[bound.producer]) for _, bound, batch in self._left(cut[stage])]
         return Staged(sum(staged.rows for staged in left), sum(staged.size_bytes for staged in left))
 
     def _left(self, batch: BatchId) -> Iterator[tuple[int, ChannelBound, BatchId]]:
-        """The channels as ``batch`` has left them, each with the last of its batches of which nothing is left."""
+        """Yields the channels after ``batch``, each with the last of its batches that is read completely."""
         for number, bound, line in self._lines(batch):
             if line is None:
                 yield number, bound, bound.begins

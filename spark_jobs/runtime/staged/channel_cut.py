@@ -1,7 +1,7 @@
-"""What a checkpoint holds of a stage's channel, and the private log that is built from it elsewhere.
+"""The part of a stage's channel in a checkpoint, and the private log that a restore builds from it.
 
-The rows in flight are not written again: a line of the private log names their files. So a file that a line of a retained checkpoint names
-may not go, even if every consumer has long left it behind; see :func:`~spark_jobs.checkpoint.retention.in_flight_from`.
+The rows in flight are not written again: a line of the private log names their files. So a file in a line of a retained checkpoint must not
+be deleted, even after every consumer has read it; see :func:`~spark_jobs.checkpoint.retention.in_flight_from`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from spark_jobs.storage.files import Files
 
 
 def log_directory(stage: StageName) -> str:
-    """Where in a work directory the private log of a stage is."""
+    """Returns the directory of a stage's private log in a work directory."""
     return f"stages/{stage}/log"
 
 
@@ -29,22 +29,22 @@ def cut_channel(
     consumers: Sequence[ConsumerCut],
     parent: BatchId | None = None,
 ) -> ChannelCut:
-    """What a restore needs of a stage's private log; durable on return.
+    """Writes the part of a stage's private log that a restore needs. Durable on return.
 
-    The stage and its consumers may have run on for any number of batches. The log may have been folded meanwhile, but not trimmed: only
-    a completed checkpoint does that.
+    The stage and its consumers may have run on for any number of batches. The log may have been folded in the meantime, but not trimmed:
+    only a completed checkpoint does that.
 
     Args:
-        store: Where the checkpoint will be.
-        checkpoint: The number that the manifest will have.
+        store: Store of the checkpoint.
+        checkpoint: Number of the future manifest.
         stage: The stage.
         log: Its private log.
-        batch: Where the stage is cut.
-        consumers: Where everything that streams from the log is cut.
-        parent: Where the parent checkpoint has cut the stage; None if it has not. The file has all batches since.
+        batch: Cut of the stage.
+        consumers: Cuts of all streams that read the log.
+        parent: Cut of the stage in the parent checkpoint; None if it has none. The file has all batches since.
 
     Raises:
-        CorruptDocumentError: The log has forgotten a batch that a consumer may read again.
+        CorruptDocumentError: The log does not have a batch any more that a consumer may read again.
     """
     last = BatchId(min(batch, log.latest() - 1))
     reads_from = min((consumer.reads_from for consumer in consumers), default=last + 1)
@@ -72,16 +72,16 @@ def cut_channel(
 def rebuild_log(
     work: Files, stage: StageName, cut: ChannelCut, lines: Iterable[dict[str, Any]], first: BatchId | None = None
 ) -> PrivateLog:
-    """Builds the private log of a stage in a work directory that has none; durable on return.
+    """Builds the private log of a stage in a work directory without one. Durable on return.
 
-    Whoever consumed the old one reads on in this one: the table id and the numbers of the versions are the same.
+    Consumers of the old log go on in this one: the table id and the version numbers are the same.
 
     Args:
         work: The work directory.
         stage: The stage.
-        cut: What the checkpoint holds of it.
-        lines: As :meth:`~spark_jobs.checkpoint.store.CheckpointStore.read_channel` has returned them.
-        first: The first batch that the log is to have; that of ``cut`` unless given.
+        cut: Channel cut of the checkpoint.
+        lines: Lines from :meth:`~spark_jobs.checkpoint.store.CheckpointStore.read_channel`.
+        first: First batch of the log; by default that of ``cut``.
     """
     log = PrivateLog(work, log_directory(stage), cut.staged_in)
     begin = cut.first if first is None else first

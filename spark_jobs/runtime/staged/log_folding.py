@@ -1,11 +1,11 @@
-"""When private logs are folded and trimmed: never past what a consumer may read again, never what a next checkpoint may need.
+"""Folds and trims private logs: never beyond a batch that a consumer may read again or that a next checkpoint may need.
 
-Two bounds keep every reader whole:
+Two rules keep every reader correct:
 
-1. A log is *folded* (segments take the place of its versions, and Delta readers begin at a checkpoint) only up to what every consumer has
-   left behind. A consumer that has not begun holds all of it back.
-2. A folded batch is *forgotten* only if the parent of a completed checkpoint holds it. Not the checkpoint itself: should its manifest turn
-   out corrupt, the next one is cut from the parent again.
+1. A log is *folded* (segments replace its versions, and Delta readers begin at a checkpoint) only up to the batch that every consumer has
+   read. A consumer that has not begun prevents all folding.
+2. A folded batch is *forgotten* only if the parent of a completed checkpoint contains it. The checkpoint itself is not enough: if its
+   manifest turns out corrupt, the next one is cut from the parent again.
 """
 
 from collections.abc import Container, Iterable
@@ -21,20 +21,20 @@ from spark_jobs.storage.checksums import forget_checksum
 from spark_jobs.storage.files import Files
 
 FOLD_BATCHES = 1_000
-"""While a stage runs, this many batches are folded at once: a fold costs as much as some batches, and listing the log costs as well."""
+"""The number of batches that a running stage folds at once. A fold costs as much as some batches, and listing the log costs, too."""
 
 _PAST_ALL = 2**62
-"""Where a stream is that has read all of a log and was replaced: its stage has ended."""
+"""The position of a replaced stream whose stage has ended: it has read the whole log."""
 
 
 @dataclass(frozen=True)
 class ConsumerCut:
-    """Where a consumer of a channel is cut, in versions of the private log."""
+    """The cut of a channel's consumer, in versions of the private log."""
 
     reads_from: int
-    """The oldest version that it may read again. A query that starts plans its last committed batch once more."""
+    """The oldest version that it may read again. A query plans its last committed batch again when it starts."""
     has_read_to: int
-    """The first version that it has not taken whole."""
+    """The first version that it has not read completely."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +43,23 @@ class Consumer:
 
     spark_log: SparkLog
     stream: int
-    """Which of the query's streams: its place in Spark's offset log."""
+    """The number of the stream in Spark's offset log."""
     begins: BatchId = NO_BATCH
-    """The last batch before those that it reads."""
+    """The last batch before the batches that it reads."""
 
     def consumed(self) -> BatchId:
-        """The last batch of the log's stage of which the query has committed every row."""
+        """Returns the last batch of the log's stage whose rows the query has all committed."""
         return BatchId(max(self._version_after(self.spark_log.last_commit()) - 2, NO_BATCH))
 
     def reads_from(self) -> int:
-        """The oldest version that the query may read again."""
+        """Returns the oldest version that the query may read again."""
         return self._version_after(BatchId(self.spark_log.last_commit() - 1))
 
     def cut(self, last: BatchId) -> ConsumerCut:
-        """Where the query is that is cut at batch ``last``; to be asked at the cut.
+        """Returns the cut of the query at batch ``last``. Call it at the cut.
 
         Raises:
-            NotFoundError: Spark has purged the batch, a hundred batches later: cut again.
+            NotFoundError: Spark has purged the batch, a hundred batches later. Cut again.
         """
         return ConsumerCut(self._version_after(BatchId(last - 1)), self._version_after(last))
 
@@ -72,12 +72,12 @@ class Consumer:
 
 
 def fold_consumed(log: PrivateLog, consumers: Iterable[Consumer], batches_min: int = FOLD_BATCHES) -> None:
-    """Folds what no consumer reads any more, if it is at least ``batches_min``; idempotent.
+    """Folds the batches that no consumer reads any more, if there are at least ``batches_min``. Idempotent.
 
     Args:
-        log: The log of a stage.
-        consumers: Everything that streams from it.
-        batches_min: Fewer are left as they are.
+        log: Log of a stage.
+        consumers: All streams that read it.
+        batches_min: Minimum number of batches to fold.
     """
     newest = log.latest() - 1
     if newest - 1 - log.folded() < batches_min:  # the newest batch is never folded
@@ -88,15 +88,15 @@ def fold_consumed(log: PrivateLog, consumers: Iterable[Consumer], batches_min: i
 
 
 def trim(log: PrivateLog, consumers: Iterable[Consumer], parent_batch: BatchId, directory: Files, named: Container[str]) -> None:
-    """Bounds a log after a completed checkpoint; idempotent.
+    """Trims a log after a completed checkpoint. Idempotent.
 
     Args:
-        log: The log of a stage.
-        consumers: Everything that streams from it.
-        parent_batch: Where the checkpoint's parent has cut the stage; -1 where there is no parent.
-        directory: Where the stage's files are. Those that only the log names go with their batches: a channel's, and what was packed or
-            superseded before a checkpoint named it.
-        named: The files that checkpoints name, of all batches that the log has not forgotten: they may be public, and stay.
+        log: Log of a stage.
+        consumers: All streams that read it.
+        parent_batch: Cut of the stage in the checkpoint's parent; -1 without a parent.
+        directory: Directory of the stage's files. Files that only the log names are deleted with their batches: those of a channel, and
+            files that were packed or superseded before a checkpoint named them.
+        named: Files that checkpoints name, of all batches in the log. They may be public, and stay.
     """
 
     def discard(staged: StagedBatch) -> None:

@@ -1,10 +1,10 @@
-"""Files that each hold what many batches of a stage staged, in place of one version of the private log for each (see ``private_log``).
+"""Segments: files with many batches of a stage each, which replace one version of the private log per batch (see ``private_log``).
 
 Invariants:
 
-1. Segments lie one after the other without a gap; a batch is in at most one.
-2. A segment appears whole and never changes; its last line is the hash of those before. The newest one is never deleted: it says up
-   to where the log is folded.
+1. Segments follow each other without a gap. A batch is in at most one.
+2. A segment appears completely and never changes. Its last line is the hash of the lines before. The newest one is never deleted: it marks
+   the end of the folded part.
 """
 
 import json
@@ -29,12 +29,12 @@ class Segment:
 
 
 def not_whole(url: str, part: str) -> CorruptDocumentError:
-    """The error for a file of a private log that is not as it was written: a segment, or a version."""
+    """Returns the error for a damaged file of a private log: a segment or a version."""
     return CorruptDocumentError(
-        f"{url} is not a whole {part} of a private log.",
-        exists="Checkpoints that are complete hold what they need of the log.",
-        safe="It was not used, and nothing was changed.",
-        remedy="Start again: the work directory is built anew from the newest checkpoint.",
+        f"{url} is not a complete {part} of a private log.",
+        exists="Complete checkpoints contain the part of the log that they need.",
+        safe="The file was not used, and nothing was changed.",
+        remedy="Start again: the work directory is built from the newest checkpoint.",
         path=url,
     )
 
@@ -48,32 +48,32 @@ class LogSegments:
         self._known: list[Segment] | None = None
 
     def all(self) -> list[Segment]:
-        """The segments there are, the oldest first."""
+        """Returns the segments, oldest first."""
         if self._known is None:
             ends = (name.removesuffix(".jsonl").split("-") for name in self._files.names(self._directory))
             self._known = sorted(Segment(BatchId(int(first)), BatchId(int(last))) for first, last in ends)
         return list(self._known)
 
     def folded(self) -> BatchId:
-        """The last batch that is in a segment; -1 where there is none."""
+        """Returns the last batch in a segment, or -1 if there is none."""
         return segments[-1].last if (segments := self.all()) else NO_BATCH
 
     def oldest(self) -> BatchId:
-        """The first batch that has not been forgotten."""
+        """Returns the first batch in the log."""
         return segments[0].first if (segments := self.all()) else BatchId(0)
 
     def write(self, segment: Segment, lines: Iterable[dict[str, Any]]) -> None:
-        """Makes the next segment, durably; the same again changes nothing."""
+        """Writes the next segment durably. The same segment again changes nothing."""
         data = b"".join(canonical(line) + b"\n" for line in lines)
         data += _seal(data)
         known = self.all()
         with step(Step.LOG_FOLD):
-            self._known = None  # listed again, should the create fail
+            self._known = None  # listed again if the create fails
             self._files.create(self._path(segment), data)
         self._known = [*known, segment]
 
     def read(self, segment: Segment) -> Iterator[dict[str, Any]]:
-        """The lines as they were written, by batch.
+        """Yields the lines as they were written, by batch.
 
         Raises:
             CorruptDocumentError: The segment is not the one that was written.
@@ -90,11 +90,11 @@ class LogSegments:
             yield found
 
     def forgettable(self, until: BatchId) -> list[Segment]:
-        """The segments that end at ``until`` or before, the oldest first, without the newest one."""
+        """Returns the segments that end at ``until`` or before, oldest first, without the newest one."""
         return [segment for segment in self.all()[:-1] if segment.last <= until]
 
     def forget(self, segment: Segment) -> None:
-        """Deletes the oldest segment; idempotent."""
+        """Deletes the oldest segment. Idempotent."""
         known = self.all()
         with step(Step.LOG_TRIM):
             self._known = None

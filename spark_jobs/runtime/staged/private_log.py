@@ -1,14 +1,14 @@
-"""A stage's private Delta log: what the stage has staged, batch by batch, and the channel that its consumers stream from.
+"""A stage's private Delta log: its staged rows by batch, and the channel that its consumers stream from.
 
 Invariants:
 
-1. Version 0 holds protocol and metadata; version b + 1 is what batch b staged. A batch without rows has an empty version.
-2. A version appears whole and never changes; it carries the batch's entry in Spark's offset log, and a hash of itself. Only version 0
-   is replaced, where the table was changed.
-3. Paths are absolute: the Parquet files lie in the sink's table (or in ``channels/``), not beside this log.
-4. A folded batch is in a segment; the versions of folded batches go in the end, version 0 and those of batches that are not folded never.
-   A Delta reader finds a checkpoint and every version after it, also if it has listed the log just before it was folded.
-5. There is one writer: it lists the log once and remembers the newest version.
+1. Version 0 contains protocol and metadata. Version b + 1 contains the staged files of batch b. A batch without rows has an empty version.
+2. A version appears completely and never changes. It contains the batch's entry in Spark's offset log, and a hash of itself. Only version
+   0 is replaced if the table was changed.
+3. Paths are absolute: the Parquet files are in the sink's table (or in ``channels/``), not next to this log.
+4. A folded batch is in a segment. The versions of folded batches are deleted later, but never version 0 and those of batches that are not
+   folded. A Delta reader finds a checkpoint and all versions after it, even if it has listed the log just before it was folded.
+5. There is one writer. It lists the log once and remembers the newest version.
 """
 
 import json
@@ -32,43 +32,43 @@ from spark_jobs.storage.files import Files, local_path
 
 STAGE_OPERATION = "STAGE"
 SEGMENT_BATCHES_MAX = 1_000
-"""A segment is read and written as a whole: this bounds the memory that it takes."""
+"""Maximum number of batches in a segment. It limits memory, because a segment is read and written as a whole."""
 _CHECKPOINT = ".checkpoint.parquet"
 _VERSION = ".json"
 _SEAL = "sha256"
-"""The name of a version's hash among its facts."""
+"""The key of a version's hash in its facts."""
 
 
 @dataclass(frozen=True)
 class StagedBatch:
-    """What one batch of a stage staged."""
+    """The staged files and facts of one batch of a stage."""
 
     batch: BatchId
     offsets: str
-    """The batch's entry in Spark's offset log, which plans the same batch again; empty where Spark has run none."""
+    """The batch's entry in Spark's offset log, which plans the same batch again; empty if Spark has run none."""
     rows: int
     late_rows: int
     newest_event_ms: dict[str, int]
-    """By input with an event time: the newest one that this batch or any before it saw."""
+    """The newest event time up to this batch, by input with an event time."""
     adds: tuple[dict[str, Any], ...]
-    """Delta ``add`` actions with paths relative to the table."""
+    """Delta's ``add`` actions with paths relative to the table."""
     input_rows: dict[str, int] = field(default_factory=dict)
-    """By input how many rows it read, where Spark has told."""
+    """Number of rows read, by input, if Spark has reported it."""
     state_rows: dict[str, int] = field(default_factory=dict)
-    """By operator how many rows that an event time would let go it has left in the state; of a drain alone."""
+    """Only for a drain: number of rows in the state that an event time would release, by operator."""
     violations: dict[str, int] = field(default_factory=dict)
-    """By expectation how many of the rows violate it, where the stage drops or diverts such rows."""
+    """Number of rows that violate an expectation, by expectation, if the stage drops or diverts such rows."""
 
 
 @dataclass(frozen=True)
 class LogIdentity:
-    """What version 0 says."""
+    """The content of version 0."""
 
     metadata: dict[str, Any]
-    """With the log's own table id."""
+    """Metadata with the log's own table id."""
     protocol: dict[str, Any]
     staged_for: StagedFor | None
-    """The public table of the stage's sink; None where it has none, or the log does not know it yet."""
+    """The public table of the stage's sink. None without a sink, or if the log does not know it yet."""
 
 
 class Staged(NamedTuple):
@@ -79,7 +79,7 @@ class Staged(NamedTuple):
 
 
 class PrivateLog:
-    """The private log in ``directory`` of a work directory, for files that lie in the table at ``table_url``."""
+    """The private log in ``directory`` of a work directory, for files in the table at ``table_url``."""
 
     def __init__(self, files: Files, directory: str, table_url: str) -> None:
         self._files = files
@@ -99,18 +99,18 @@ class PrivateLog:
 
     @property
     def path(self) -> str:
-        """The directory, for Hadoop's file system of this host."""
+        """Returns the directory for Hadoop's file system of this host."""
         return str(local_path(self._files, self._directory))
 
     @property
     def table_id(self) -> str:
-        """What consumers' offsets call this log: a log that is rebuilt elsewhere keeps it."""
+        """Returns the id of this log in its consumers' offsets. A log that is rebuilt elsewhere keeps it."""
         if self._identity is None and not self.exists():
             return str(uuid5(NAMESPACE_URL, self.url))
         return str(self.identity().metadata["id"])
 
     def identity(self) -> LogIdentity:
-        """What the log is. It must have been begun."""
+        """Returns the identity of the log, which must have been begun."""
         if self._identity is None:
             facts, actions = self._read(0)
             found = {name: value for action in actions for name, value in action.items()}
@@ -129,18 +129,18 @@ class PrivateLog:
     ) -> bool:
         """Writes version 0 with the metadata and the protocol of the table that rows are staged in.
 
-        If the table was changed since, version 0 is replaced, as long as the rows fit that no checkpoint has. A channel only gains
-        columns. No query may be reading the log.
+        If the table was changed since, version 0 is replaced, if all rows outside of checkpoints still fit. A channel only gains columns.
+        No query may be reading the log.
 
         Args:
-            metadata: That of the table that rows are staged in.
-            protocol: The same table's.
-            table: The public table as it is now; None where there is none.
-            recorded: The last batch that a checkpoint has. What becomes of its rows is decided when they are published.
-            misfits: Why rows that were staged for a shape do not fit the public table as it is now; empty if they do.
+            metadata: Metadata of the table that rows are staged in.
+            protocol: Protocol of the same table.
+            table: The present public table; None if there is none.
+            recorded: Last batch in a checkpoint. The publication checks the rows up to it.
+            misfits: Returns the reasons why rows that were staged for a shape do not fit the present public table.
 
         Returns:
-            Whether version 0 was replaced.
+            True if version 0 was replaced.
 
         Raises:
             UnsupportedTableError: The log was begun for another table, or rows in it do not fit the table any more.
@@ -154,7 +154,7 @@ class PrivateLog:
             table = self._followed(before, table, recorded, misfits)
         if table == before and self.identity().metadata["schemaString"] == metadata["schemaString"]:
             return False
-        with step(Step.LOG_WIDEN):  # version 0 last: as long as it is old, this is repeated
+        with step(Step.LOG_WIDEN):  # version 0 is last: while it is old, this is repeated
             for version in (version for version, kind in self._names() if kind == _CHECKPOINT):
                 path = self._path(version, _CHECKPOINT)
                 self._files.replace(path, empty_checkpoint(protocol, metadata | {"id": self.table_id}))
@@ -170,12 +170,12 @@ class PrivateLog:
     def _followed(
         self, before: StagedFor, now: StagedFor, recorded: BatchId, misfits: Callable[[TableShape], Sequence[str]]
     ) -> StagedFor:
-        """What the log's rows were staged for, with what the table is now as the last entry."""
+        """Returns the tables that the log's rows were staged for, with the present table as the last entry."""
         newest, last = now.since[-1].shape, BatchId(self.latest() - 1)
         shapes = before.shapes(recorded, last)
         problems = [f"it {reason}" for shape in shapes for reason in misfits(shape)]
         if before.table_id != now.table_id:
-            problems = ["it has another id (it was made anew)"]
+            problems = ["it has another id (it was created again)"]
         if problems:
             raise UnsupportedTableError(
                 f"Table {self.table_url} was changed, and staged rows do not fit it any more: {'; '.join(problems)}.",
@@ -193,15 +193,15 @@ class PrivateLog:
         return StagedFor(table_id=now.table_id, since=(*kept, StagedSince(first=BatchId(last + 1), shape=newest)))
 
     def staged_for(self) -> StagedFor | None:
-        """The public table that the batches were staged for."""
+        """Returns the public table that the batches were staged for."""
         return self.identity().staged_for
 
     def rebuild(self, identity: LogIdentity, staged: Sequence[StagedBatch]) -> None:
-        """Makes what another log was: the same table id, and the same versions for those who read on. There must be no log here.
+        """Creates a copy of another log: with the same table id and versions for its readers. There must be no log here.
 
         Args:
-            identity: What that log was.
-            staged: Its last batches, without a gap. Where they do not begin with batch 0, the first of them counts as folded.
+            identity: Identity of that log.
+            staged: Its last batches without a gap. If they do not begin with batch 0, the first one counts as folded.
         """
         facts = identity.staged_for.model_dump(mode="json") if identity.staged_for else {}
         self._create(0, _version(facts, [{"protocol": identity.protocol}, {"metaData": identity.metadata}]))
@@ -217,13 +217,13 @@ class PrivateLog:
         return bool(self._files.names(f"{self._directory}/_delta_log"))
 
     def latest(self) -> int:
-        """The newest version; -1 where the log is not begun."""
+        """Returns the newest version, or -1 if the log is not begun."""
         if self._latest is None:
             self._latest = max((version for version, kind in self._names() if kind == _VERSION), default=-1)
         return self._latest
 
     def append(self, staged: StagedBatch) -> None:
-        """Makes a batch's version, whole and durable. Batch ids that never reached the sink get an empty version before it.
+        """Writes a batch's version, complete and durable. Skipped batch ids get empty versions before it.
 
         Raises:
             AlreadyExistsError: The batch has a version already.
@@ -239,35 +239,35 @@ class PrivateLog:
             self._write_batch(staged)
 
     def read(self, batch: BatchId) -> StagedBatch | None:
-        """What a batch staged; None where it has no version yet."""
+        """Returns the staged files of a batch, or None if it has no version yet."""
         return None if not 0 <= batch < self.latest() else next(self.between(BatchId(batch - 1), batch))
 
     def between(self, after: BatchId, last: BatchId) -> Iterator[StagedBatch]:
-        """What the batches after ``after`` up to ``last`` staged, one after the other.
+        """Yields the staged batches after ``after`` up to ``last``.
 
         Raises:
-            CorruptDocumentError: One of them is forgotten: a checkpoint that cannot be used any more holds it.
+            CorruptDocumentError: A batch is not in the log any more, but in a checkpoint that cannot be used any more.
         """
         if after + 1 < self.oldest() and after < last:
             raise CorruptDocumentError(
-                f"{self.url} has forgotten the batches before {self.oldest()}, and batch {after + 1} is asked for.",
-                exists="They are in checkpoints that were complete; their manifests cannot be read any more.",
+                f"{self.url} does not have the batches before {self.oldest()} any more, but batch {after + 1} is needed.",
+                exists="They are in complete checkpoints whose manifests cannot be read any more.",
                 safe="Nothing was changed.",
                 remedy=f"Restore the manifests from a copy, or {BEGIN_ANEW}.",
                 path=self.url,
                 expected=after + 1,
                 found=self.oldest(),
             )
-        known = self._segments.all()  # once: the log may be folded meanwhile, and a batch would be in neither
+        known = self._segments.all()  # listed once: otherwise a fold in between could hide a batch
         segments = (segment for segment in known if segment.last > after and segment.first <= last)
         folded = (staged for segment in segments for staged in self._of(segment) if after < staged.batch <= last)
         versions = range(max(after, known[-1].last if known else NO_BATCH) + 1, min(last + 1, self.latest()))
         return chain(folded, (self._read_version(BatchId(batch)) for batch in versions))
 
     def amount_after(self, batch: BatchId, last: BatchId | None = None) -> Staged:
-        """How much the batches after ``batch``, up to ``last``, have staged, and in how many rows.
+        """Returns the staged rows and bytes of the batches after ``batch`` up to ``last``.
 
-        Asked often, while a stage runs: what was read once is remembered.
+        It is called often while a stage runs, so the amounts are cached.
         """
         newest = BatchId(self.latest() - 1)
         last = newest if last is None else min(last, newest)
@@ -284,21 +284,21 @@ class PrivateLog:
         return Staged(sum(staged.rows for staged in counted), sum(staged.size_bytes for staged in counted))
 
     def folded(self) -> BatchId:
-        """The last batch that is folded; -1 where none is."""
+        """Returns the last folded batch, or -1 if there is none."""
         return self._segments.folded()
 
     def oldest(self) -> BatchId:
-        """The first batch that is not forgotten."""
+        """Returns the first batch in the log."""
         return self._segments.oldest()
 
     def fold(self, last: BatchId) -> None:
-        """Folds the batches up to ``last``, except the newest one: segments hold them, and Delta readers begin after them.
+        """Folds the batches up to ``last``, except the newest one, into segments. Delta readers then begin after them.
 
-        Their versions stay until the next fold: somebody may have listed the log just before. Idempotent; a crash on the way loses
-        nothing, and the next fold does what was left.
+        Their versions stay until the next fold, because a reader may have listed the log just before. Idempotent: a crash loses nothing,
+        and the next fold does the rest.
 
         Args:
-            last: No consumer reads its version, or one before it, ever again.
+            last: Last batch. No consumer reads its version, or an earlier one, again.
         """
         with self._folding:
             first, last = BatchId(self.folded() + 1), min(last, BatchId(self.latest() - 2))
@@ -313,11 +313,11 @@ class PrivateLog:
             self._delete_versions()
 
     def forget(self, until: BatchId, discard: Callable[[StagedBatch], None]) -> None:
-        """Deletes segments whose batches all end at ``until`` or before; idempotent.
+        """Deletes segments whose batches all end at ``until`` or before. Idempotent.
 
         Args:
-            until: No checkpoint will ever be cut before it.
-            discard: Told each batch before it goes; told again if a crash comes in between.
+            until: Batch before which no checkpoint will be cut.
+            discard: Called with each batch before it is deleted, and again after a crash in between.
         """
         with self._folding:
             for segment in self._segments.forgettable(until):
@@ -329,7 +329,7 @@ class PrivateLog:
         return empty_checkpoint(self.identity().protocol, self.identity().metadata)
 
     def _delete_versions(self) -> None:
-        """Deletes what no reader needs any more."""
+        """Deletes versions that no reader needs any more."""
         names = self._names()
         kept = LogListing(f"{version:020d}{kind}" for version, kind in names).needed_from
         if kept is None:
@@ -367,7 +367,7 @@ class PrivateLog:
         return map(batch_of, self._segments.read(segment))
 
     def _names(self) -> list[tuple[int, str]]:
-        """The versions in the log, each with what kind of file it is."""
+        """Returns the versions in the log with the kinds of their files."""
         names = self._files.names(f"{self._directory}/_delta_log")
         return [(int(name[:20]), name[20:]) for name in names if name[:20].isdigit() and name[20:] in (_VERSION, _CHECKPOINT)]
 
@@ -379,7 +379,7 @@ class PrivateLog:
         try:
             self._files.create(self._path(version), data)
         except BaseException:
-            self._latest = None  # it may be there all the same
+            self._latest = None  # it may exist nevertheless
             raise
         self._latest = version
 
@@ -388,12 +388,12 @@ class PrivateLog:
 
 
 def line_of(staged: StagedBatch) -> dict[str, Any]:
-    """A batch as one JSON object."""
+    """Returns a batch as one JSON object."""
     return _facts(staged) | {"batch": staged.batch, "adds": staged.adds}
 
 
 def batch_of(line: Mapping[str, Any]) -> StagedBatch:
-    """What :func:`line_of` was given."""
+    """Returns the batch of a line from :func:`line_of`."""
     return StagedBatch(**{**line, "adds": tuple(line["adds"])})
 
 

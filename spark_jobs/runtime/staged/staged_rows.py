@@ -1,4 +1,4 @@
-"""What a checkpoint has staged and not published, as a frame: for whoever audits rows before anyone else sees them."""
+"""The staged and unpublished rows of a checkpoint as a frame, for audits before they become public."""
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,25 +14,25 @@ from spark_jobs.storage.table_uris import spark_path
 
 
 def read_staged(spark: SparkSession, home: str | Files, sink: str, checkpoint: int | None = None) -> DataFrame:
-    """The rows that publishing a checkpoint would add to a sink's table, with the table's columns.
+    """Returns the rows that publishing a checkpoint would add to a sink's table, with the table's columns.
 
-    Of a sink with ``mode="complete"`` it is all that the table will have; of one with keys the rows as the stage returned
-    them, before they are merged.
+    For a sink with ``mode="complete"`` these are all future rows of the table. For a sink with keys these are the rows as the stage
+    returned them, before they are merged.
 
-    It is what the manifests name, nothing else: rows of a round that is still under way are not in it, and once the checkpoint is
-    published the frame is empty. Nothing in the home or in the table is changed. The frame can be read as long as this process
-    lives and the staged files are there.
+    The frame only has rows of checkpoints, not those of a round that is still running. After the checkpoint is published, the frame is
+    empty. Nothing in the home or in the table is changed. The frame can be read while this process lives and the staged files exist.
 
     Args:
         spark: A session with Delta.
         home: The home, or its URL.
-        sink: The sink's name.
-        checkpoint: The checkpoint; by default the newest valid one. Unpublished checkpoints before it count, as in a publication.
+        sink: Name of the sink.
+        checkpoint: Number of the checkpoint; by default the newest valid one. Earlier unpublished checkpoints are included, as in a
+            publication.
 
     Raises:
-        RejectedError: No such checkpoint or sink, or its incarnation was closed.
+        RejectedError: There is no such checkpoint or sink, or its incarnation was closed.
         CorruptDocumentError: A manifest or a file of actions was altered.
-        NotFoundError: The table or a document is gone.
+        NotFoundError: The table or a document is missing.
     """
     files = open_home(home) if isinstance(home, str) else home
     number = None if checkpoint is None else CheckpointId(checkpoint)

@@ -1,1 +1,1 @@
-"""Stages at work: built, run in batches that stage their rows, held, ended, started again."""
+"""Running stages: they are built, run in batches that stage their rows, held, ended and restarted."""

@@ -1,11 +1,11 @@
-"""Lets streams of a stage begin again, with the state of the stage as it is.
+"""Lets streams of a stage begin again, with the present state of the stage.
 
-A source that has become another one is read from its beginning. A stream that has lost something goes on after the loss.
+A replaced source is read from its beginning. A stream that has lost rows goes on after the loss.
 
-Spark goes on after the last batch's offsets, one line for each stream. A stream without a line begins as one that had no row so far. The
-stage gets batches that read nothing and leave the line out: two, because Spark also looks at the batch before the last one. What else
-Spark remembers of the stream, its files or where its topics began, is deleted. A stream that goes on after a loss then gets a batch that
-reads nothing and has the line of where it goes on.
+Spark goes on after the last batch's offsets, with one line per stream. A stream without a line begins as if it had had no rows. So the
+stage gets batches that read nothing and leave out the line: two, because Spark also reads the batch before the last one. Spark's other
+records of the stream, its files or the beginnings of its topics, are deleted. A stream that goes on after a loss then gets a batch that
+reads nothing and has the line at which it goes on.
 """
 
 import json
@@ -29,18 +29,18 @@ _BATCHES = 2
 _BEGINS = "begins.json"
 _KNOWN: TypeAdapter[KnownSource] = TypeAdapter(KnownSource)
 Beginnings = Mapping[str, Mapping[int, KnownSource]]
-"""By source, and by the number of its stream, where it begins again."""
+"""The new beginnings, by source and number of its stream."""
 Rebuild = Callable[[StageRun], StageRun]
 
 
 def begin_anew(stage: StageRun, sources: Collection[InputName], number: RoundNumber, rebuild: Rebuild) -> StageRun:
-    """Lets a stage read some of its sources from their beginning. Idempotent within a work directory and a round.
+    """Makes a stage read some of its sources from their beginning. Idempotent within a work directory and a round.
 
     Args:
         stage: The stage, at the checkpoint that the round begins with; its query does not run.
-        sources: Those that are other ones now.
-        number: The round.
-        rebuild: Builds the stage as it goes on.
+        sources: Sources that were replaced.
+        number: Number of the round.
+        rebuild: Builds the stage again.
 
     Raises:
         InterruptedRunError: The stage's query failed.
@@ -58,17 +58,17 @@ def begin_anew(stage: StageRun, sources: Collection[InputName], number: RoundNum
 
 
 def begins_anew(work: Files, stage: StageName) -> Beginnings:
-    """Returns where streams of a stage begin that have gone past a loss, as long as they have no line in Spark's offset log."""
+    """Returns the beginnings of streams that go on after a loss, while they have no line in Spark's offset log."""
     return _read(work, f"stages/{stage}")[0]
 
 
 def begin_after(stage: StageRun, begins: Beginnings, rebuild: Rebuild) -> StageRun:
-    """Lets streams of a stage go on after what is gone. A crash on the way is made good by :func:`end_beginning`.
+    """Makes streams of a stage go on after lost rows. :func:`end_beginning` completes it after a crash.
 
     Args:
         stage: The stage; its query does not run.
-        begins: Where they go on.
-        rebuild: Builds the stage as it goes on.
+        begins: New beginnings of the streams.
+        rebuild: Builds the stage again.
 
     Raises:
         InterruptedRunError: The stage's query failed.
@@ -81,7 +81,7 @@ def begin_after(stage: StageRun, begins: Beginnings, rebuild: Rebuild) -> StageR
 
 
 def end_beginning(stage: StageRun, rebuild: Rebuild) -> StageRun:
-    """Completes :func:`begin_after` after a crash. Idempotent; does nothing if it is complete.
+    """Completes :func:`begin_after` after a crash. Idempotent. Does nothing if it is complete.
 
     Raises:
         InterruptedRunError: The stage's query failed.
@@ -110,7 +110,7 @@ def _leave_lines_out(stage: StageRun, streams: Collection[int]) -> None:
         batch = log.last_offsets()
         if stage.log.read(batch) is None:
             log.unplan(batch)
-        else:  # it reads nothing: an attempt before has come to here
+        else:  # it reads nothing: an earlier attempt has run it
             stage.run_planned()
     while log.last_commit() != NO_BATCH and not all(_has_no_line(stage, streams, back) for back in range(_BATCHES)):
         _run_with(stage, dict.fromkeys(streams, NO_OFFSET))
@@ -127,7 +127,7 @@ def _has_no_line(stage: StageRun, streams: Collection[int], back: int) -> bool:
 
 
 def _run_with(stage: StageRun, lines: Mapping[int, str]) -> None:
-    """Runs a batch that reads nothing, after which some streams have other lines."""
+    """Runs a batch that reads nothing and changes the lines of some streams."""
     log = stage.spark_log
     last = log.last_commit()
     entry: OffsetEntry = log.offsets(last)
@@ -141,7 +141,7 @@ def _directory(stage: StageRun) -> str:
 
 
 def _read(files: Files, directory: str) -> tuple[dict[str, dict[int, KnownSource]], list[str]]:
-    """Returns the beginnings, and the sources in which the stage has not gone past them."""
+    """Returns the beginnings, and the sources in which the stage has not gone beyond them."""
     try:
         found = json.loads(files.read(f"{directory}/{_BEGINS}"))
     except NotFoundError:

@@ -1,4 +1,4 @@
-"""Builds a stage that can run from a declared one: reads its inputs, checks its plan, makes its table and its private log."""
+"""Builds a runnable stage from a declared one: reads its inputs, checks its plan, creates its table and its private log."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ from spark_jobs.runtime.tables.schemas import returned_alone
 _MISSING_FILES = "spark.sql.files.ignoreMissingFiles"
 _POLLING = "spark.sql.streaming.pollingDelay"
 _POLLING_DELAY = "100ms"
-"""How often a stage looks for rows while there are none. Spark's 10 ms keep a core busy with a few stages."""
+"""Interval at which an idle stage looks for rows. Spark's 10 ms keep a core busy with a few stages."""
 
 
 def build_stage(
@@ -55,15 +55,15 @@ def build_stage(
 ) -> StageRun:
     """Builds a stage that is ready to run.
 
-    Pins the stage's inputs, makes its table if it is missing and begins its private log: once, and before any batch.
+    Pins the stage's inputs, creates its table if it is missing, and begins its private log, once and before any batch.
 
     Args:
         stage: The stage.
-        site: Where it runs.
-        outputs: What the stages before it give.
-        earlier: The same stage as it ran until now, where it is built again.
-        ended: Those of its inputs that have ended: something that has no rows stands in for them. Others that have are found.
-        recorded: The stage's last batch that the checkpoint has which the attempt goes on from.
+        site: Site of the round.
+        outputs: Outputs of the stages upstream.
+        earlier: The same stage before, if it is built again.
+        ended: Inputs that have ended. They are replaced by empty streams. Other ended inputs are found.
+        recorded: Last batch of the stage in the checkpoint that the attempt goes on from.
 
     Raises:
         InvalidPipelineError: The functions return something that cannot run. Nothing was staged.
@@ -72,7 +72,7 @@ def build_stage(
     """
     session, lost_files = stage_session(stage, site.spark), _lost_files(site, stage.name)
     if lost_files is not None:
-        session.conf.set(_MISSING_FILES, "true")  # each batch is compared with what was accepted as lost
+        session.conf.set(_MISSING_FILES, "true")  # each batch is compared with the accepted losses
     spark_log = earlier.spark_log if earlier else SparkLog(site.work, checkpoint_directory(stage.name))
     inputs = {
         argument: read_input(node, position, stage, session, site, outputs, argument in ended)
@@ -88,7 +88,7 @@ def build_stage(
         return build_stage(stage, site, outputs, earlier, before | ended, recorded)
     if earlier is None:
         check_positions(streams, stage, session, spark_log)
-    if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so nothing can close there
+    if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so no window can close there
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     prefix = file_prefix(site.incarnation, stage.name)
     place = site.places.get(stage.sink.name) if stage.sink else None
@@ -142,7 +142,7 @@ def _lost_files(site: RoundSite, stage: StageName) -> frozenset[str] | None:
 
 
 def _begin_log(log: PrivateLog, outlet: Outlet, session: SparkSession, recorded: BatchId) -> PrivateLog:
-    """Begins the stage's private log, or goes on with it. If the table was changed, Delta reads the log again."""
+    """Begins or continues the stage's private log. If the table was changed, Delta reads the log again."""
     table, public = outlet.staged_in, outlet.public
     metadata = returned_alone(table.metadata, outlet.frame.columns)
     if public is None:
@@ -167,14 +167,14 @@ def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping
 
 
 def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
-    """Calls a stage's function, and returns the rows that are staged.
+    """Calls a stage's function, and returns its rows.
 
     Raises:
-        InvalidPipelineError: It is not a streaming frame, or the stage's expectations do not fit it.
+        InvalidPipelineError: The result is not a streaming frame, or does not fit the stage's expectations.
     """
     with refusing(
         f"Stage '{stage.name}' cannot be analysed",
-        "Correct the stage's function; its inputs have the columns that the stages before it return.",
+        "Correct the stage's function; its inputs have the columns that the stages upstream return.",
         "Nothing was staged.",
         stage=stage.name,
     ):
@@ -194,15 +194,15 @@ def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
 def check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:
     if set(plan.watermark_nodes(frame)) - own_nodes:
         raise InvalidPipelineError(
-            f"Stage '{stage.name}' calls withWatermark itself, and the runtime could not move that watermark at the end of the input.",
+            f"Stage '{stage.name}' calls withWatermark itself, but the runtime cannot move that watermark at the end of the input.",
             safe="Nothing was staged.",
-            remedy="Remove it; declare event_time= and watermark_delay= on the source, or on the stage before.",
+            remedy="Remove it; declare event_time= and watermark_delay= on the source, or on the stage upstream.",
             stage=stage.name,
         )
     waiting = [] if stage.unbounded else plan.processing_time_operators(frame)
     if waiting:
         raise InvalidPipelineError(
-            f"Stage '{stage.name}' has {waiting[0]}, which waits for the clock: a bounded stage would never end.",
+            f"Stage '{stage.name}' has {waiting[0]}, which waits for processing time: a bounded stage would never end.",
             safe="Nothing was staged.",
             remedy="Use event-time timers or timeouts.",
             stage=stage.name,
@@ -211,7 +211,7 @@ def check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:
 
 @dataclass(frozen=True)
 class EventTime:
-    """The event time of a stage's result. Without a column there is none."""
+    """The event time of a stage's result. Without a column the result has none."""
 
     column: str | None = None
     delay_ms: int | None = None
@@ -219,13 +219,13 @@ class EventTime:
 
 
 def event_time_of(stage: Stage, frame: DataFrame, watermarks: Mapping[InputName, InputWatermark]) -> EventTime:
-    """Returns the event time that is declared on a stage, or that of the one column that still carries the watermark."""
+    """Returns the declared event time of a stage, or that of the only column that still carries the watermark."""
     columns = plan.event_time_columns(frame)
     candidates = [column for column in columns if column.timestamp] or columns
     if stage.event_time is not None:
         if stage.event_time not in frame.columns:
             raise InvalidPipelineError(
-                f"Stage '{stage.name}' declares event_time={stage.event_time!r} and returns {', '.join(frame.columns)}.",
+                f"Stage '{stage.name}' declares event_time={stage.event_time!r}, but returns {', '.join(frame.columns)}.",
                 safe="Nothing was staged.",
                 remedy="Correct event_time=.",
                 stage=stage.name,
@@ -240,7 +240,7 @@ def event_time_of(stage: Stage, frame: DataFrame, watermarks: Mapping[InputName,
     position = held_position(column.delay_ms)
     if position is None:
         return EventTime(column.name, column.delay_ms)
-    if stage.unbounded:  # what it lets go has no end for which a consumer could wait
+    if stage.unbounded:  # a consumer could not wait for the end of its rows
         moving = max((mark.delay_ms for mark in watermarks.values() if not mark.held), default=0)
         return EventTime(column.name, moving)
     argument = list(stage.inputs)[position]

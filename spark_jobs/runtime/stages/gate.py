@@ -1,4 +1,4 @@
-"""Holds a stage between two batches, or turns it away from the next one."""
+"""A gate that holds a stage between two batches, or rejects its next batch."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,18 +8,17 @@ _LOOK_S = 0.05
 
 
 class TurnedAwayError(Exception):
-    """A batch was not begun, because its stage is to stop. Handled by the stage, never shown."""
+    """A batch was rejected because its stage must stop. The stage handles it, and it is never shown."""
 
 
 class Gate:
-    """Every batch of a stage goes through it, before the batch does anything.
+    """The gate that every batch of a stage passes before it does anything.
 
-    A batch that has gone in is never disturbed: Spark cancels the jobs of a query that is stopped, and can take the whole query down
-    with them. A batch that waits outside is planned and has begun nothing; Spark plans a batch only after it has committed the one
-    before.
+    A batch inside is never disturbed, because Spark cancels the jobs of a stopped query, and can bring the whole query down with them. A
+    batch that waits outside is planned and has not begun. Spark plans a batch only after it has committed the one before.
 
     Args:
-        room: Whether there is room for another batch; asked again and again while one waits.
+        room: Returns True if there is room for another batch. Called repeatedly while one waits.
     """
 
     def __init__(self, room: Callable[[], bool] = lambda: True) -> None:
@@ -32,13 +31,13 @@ class Gate:
 
     @contextmanager
     def batch(self, *, staged: bool = False) -> Iterator[None]:
-        """Goes in, as soon as the gate is open and there is room.
+        """Enters as soon as the gate is open and there is room.
 
         Args:
-            staged: The batch has its version already, and consumers may have read it: it has to be committed, so nothing holds it.
+            staged: True if the batch has its version already, and consumers may have read it. It must be committed, so it is not held.
 
         Raises:
-            TurnedAwayError: The stage is to stop.
+            TurnedAwayError: The stage must stop.
         """
         with self._changed:
             self._waiting = not staged
@@ -57,7 +56,7 @@ class Gate:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Lets no other batch in; one that is in goes on."""
+        """Lets no other batch in. A batch inside goes on."""
         with self._changed:
             self._closed = True
 
@@ -68,35 +67,35 @@ class Gate:
             self._changed.notify_all()
 
     def turn_away(self) -> None:
-        """Makes the batch that waits, and every other one that comes, end its query."""
+        """Rejects the waiting batch and all later ones, which ends their query."""
         with self._changed:
             self._turning_away = True
             self._changed.notify_all()
 
     def admit(self) -> None:
-        """Stops turning batches away, for the next query."""
+        """Stops rejecting batches, for the next query."""
         with self._changed:
             self._turning_away = False
 
     def make_room(self) -> None:
-        """Stops holding batches for want of room: what would make some has ended, or runs only afterwards."""
+        """Stops holding batches for lack of room, because the consumers have ended or run only afterwards."""
         with self._changed:
             self._room = lambda: True
             self._changed.notify_all()
 
     def is_closed(self) -> bool:
-        """Returns whether batches are held."""
+        """Returns True if batches are held."""
         return self._closed
 
     def is_waiting(self) -> bool:
-        """Returns whether a batch waits outside: the one before it is committed."""
+        """Returns True if a batch waits outside. The one before it is committed."""
         return self._waiting
 
     def is_empty(self) -> bool:
-        """Returns whether no batch is in."""
+        """Returns True if no batch is inside."""
         return not self._inside
 
     def wait_until_empty(self, timeout_s: float) -> bool:
-        """Waits for the batch that is in. Returns whether it has come out."""
+        """Waits for the batch inside. Returns True if it has come out."""
         with self._changed:
             return self._changed.wait_for(self.is_empty, timeout_s)

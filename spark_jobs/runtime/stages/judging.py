@@ -1,4 +1,4 @@
-"""Compares a stage's rows with its expectations: adds to each row the names of those that it violates, or lets its batch fail."""
+"""Compares a stage's rows with its expectations: adds the names of violated ones to each row, or fails its batch."""
 
 import json
 import re
@@ -19,14 +19,14 @@ from spark_jobs.runtime.spark.spark_errors import messages
 _SAFE = "Nothing was written."
 _MARK = "rows violate expectations of their stage: "
 _VIOLATED = re.compile(f"{_MARK}([\\w, ]+)\\.")
-"""In an error's message; a plan, which has the mark, too, has no names after it."""
+"""Matches the mark in an error's message. A plan contains the mark, too, but without names after it."""
 
 
 def with_violations(stage: Stage, frame: DataFrame) -> DataFrame:
-    """Returns a stage's result as it is staged: with the violated expectations of each row, if the stage sorts its rows.
+    """Returns a stage's result for staging: with the violated expectations of each row, if the stage sorts its rows.
 
     Raises:
-        InvalidPipelineError: What is wrong with the conditions, all at once.
+        InvalidPipelineError: A condition is invalid. The error lists all of them.
     """
     expectations = stage.expectations
     if expectations is None:
@@ -39,9 +39,9 @@ def with_violations(stage: Stage, frame: DataFrame) -> DataFrame:
 
 
 def of_batch(expectations: Expectations | None, frame: DataFrame, batch: BatchId) -> DataFrame:
-    """Returns the rows of a batch as they are staged: with its number, or so that the first violation fails the batch.
+    """Returns the rows of a batch for staging: with its number, or with a check that fails the batch at the first violation.
 
-    The frame is that of ``foreachBatch``: no filter on it reaches into the plan of the stage.
+    The frame is that of ``foreachBatch``, so a filter on it does not change the plan of the stage.
     """
     if expectations is None:
         return frame
@@ -52,16 +52,16 @@ def of_batch(expectations: Expectations | None, frame: DataFrame, batch: BatchId
 
 
 def failed_by(error: BaseException, stage: Stage, batch: BatchId) -> StreamPipelineError | None:
-    """Returns the error for a batch that has failed because a row violates an expectation; None if another thing has failed it."""
+    """Returns the error for a batch that failed because a row violates an expectation, or None for other failures."""
     found = next((match for text in messages(error) if (match := _VIOLATED.search(text))), None)
     if found is None or stage.expectations is None:
         return None
     names = found[1].split(", ")
     said = "; ".join(f"{name}: {stage.expectations.conditions.get(name, '')}" for name in names)
     return RejectedError(
-        f"Batch {batch} of stage '{stage.name}' has a row that violates what the stage expects: {said}.",
+        f"Batch {batch} of stage '{stage.name}' has a row that violates expectations of the stage: {said}.",
         exists=f"The batches before {batch} are staged.",
-        safe="Nothing of this batch is staged, and nothing of it is public.",
+        safe="No row of this batch is staged or public.",
         remedy=f'Correct the condition or the stage\'s function, and run it again: it goes on. Or declare on_violation="drop" or "divert", '
         f"and {BEGIN_ANEW}.",
         stage=stage.name,
@@ -71,13 +71,13 @@ def failed_by(error: BaseException, stage: Stage, batch: BatchId) -> StreamPipel
 
 
 def has_violations(adds: Sequence[Mapping[str, Any]]) -> bool:
-    """Returns whether staged files may hold rows that violate an expectation, by what Delta has counted while it wrote them."""
+    """Returns True if staged files may contain rows that violate an expectation, by the statistics that Delta wrote."""
     counted = [json.loads(add["stats"]) for add in adds]
     return any(each.get("nullCount", {}).get(VIOLATED) != each["numRecords"] for each in counted)
 
 
 def violations_of(staged: DataFrame) -> dict[str, int]:
-    """Returns by expectation how many of a batch's staged rows violate it. A row that violates two counts for both."""
+    """Returns the number of a batch's staged rows that violate each expectation. A row that violates two counts for both."""
     rows = staged.select(F.explode(VIOLATED).alias("name")).groupBy("name").count().collect()
     return {row["name"]: row["count"] for row in sorted(rows)}
 
@@ -99,7 +99,7 @@ def _check(stage: Stage, expectations: Expectations, frame: DataFrame) -> None:
     if expectations.sorts and taken:
         with mistakes.noted():
             raise InvalidPipelineError(
-                f"Stage '{stage.name}' returns {', '.join(taken)}, and its rows get such a column.",
+                f"Stage '{stage.name}' returns {', '.join(taken)}, but its rows get such a column.",
                 exists=f'Rows of a stage with on_violation="{expectations.on_violation.value}" get {", ".join(VIOLATION_COLUMNS)}.',
                 safe=_SAFE,
                 remedy="Rename the column in the stage (AS).",

@@ -1,4 +1,4 @@
-"""Reads what the state of a stage still holds, with Spark's own reader of state: for errors, and for what no metric counts."""
+"""Reads the rest of a stage's state with Spark's own state reader, for errors and for rows that no metric counts."""
 
 import logging
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ _TIMERS, _GROUPS = "transformWithState", "WithState"
 def left_in_state(
     session: SparkSession, checkpoint: str, batch: BatchId, counted: Mapping[str, int], *, timers: bool
 ) -> tuple[dict[str, int], list[str]]:
-    """Returns by operator how many rows the state still holds after a drain, and some of their keys.
+    """Returns the number of rows left in the state after a drain by operator, and some of their keys.
 
     Args:
-        session: The stage's.
-        checkpoint: Spark's checkpoint directory of the stage.
+        session: Session of the stage.
+        checkpoint: Spark checkpoint directory of the stage.
         batch: The last batch.
-        counted: By operator what Spark has counted. It may include two things that were not held back: groups that are kept without a
-            timeout, and rows of the side of a join that the watermark does not flush.
-        timers: Whether an operator can have timers, which Spark does not count.
+        counted: Spark's counts by operator. They may include groups that are kept without a timeout, and rows of the side of a join that
+            the watermark does not flush.
+        timers: True if an operator can have timers, which Spark does not count.
     """
     sides = {operator: side for operator in counted if (side := JOIN_SIDE.fullmatch(operator))}
     left = {operator: rows for operator, rows in counted.items() if operator != TIMEOUT and operator not in sides}
@@ -58,7 +58,7 @@ def left_in_state(
 
 
 def _some(state: DataFrame) -> list[str]:
-    """Returns a few keys; none if Spark's reader does not know the operator's state."""
+    """Returns a few keys, or none if Spark's reader does not know the operator's state."""
     try:
         return [str(row[0]) for row in state.select(F.to_json("key")).limit(_KEYS).collect()]
     except spark_failures() as error:

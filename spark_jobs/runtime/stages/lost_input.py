@@ -1,7 +1,7 @@
-"""Refuses what is gone of the sources of a round, or leaves it out if the start accepts that, or the source is declared so.
+"""Refuses lost rows of a round's sources, or leaves them out if the start or the source's declaration accepts that.
 
-Each start compares what the stages have not read with what is still there. What is left out is recorded in the loss ledger before, and
-stands in every later checkpoint of the round. Only what is really gone is left out.
+Each start compares the unread rows of the stages with the existing ones. Losses are recorded in the loss ledger before they are left out,
+and are in every later checkpoint of the round. Only rows that are really gone are left out.
 """
 
 import logging
@@ -28,9 +28,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def is_half_done(work: Files, stage: StageName) -> bool:
-    """Returns whether a stage has staged a batch in a work directory that Spark has not committed.
+    """Returns True if a stage has staged a batch in a work directory that Spark has not committed.
 
-    Spark runs it again for the state's sake, and needs all that it has read.
+    Spark runs it again for the state, and needs all its input.
     """
     log = SparkLog(work, checkpoint_directory(stage))
     return log.pending() and PrivateLog(work, log_directory(stage), "").read(log.last_offsets()) is not None
@@ -44,18 +44,18 @@ def leave_out_lost(
     skipped: Collection[InputName],
     rebuild: Callable[[StageRun], StageRun],
 ) -> list[StageRun]:
-    """Compares what the stages have not read with what is there; returns the stages as they go on.
+    """Compares the unread rows of the stages with the existing ones. Returns the stages to go on with.
 
     Args:
-        stages: All of the pipeline; their queries do not run.
-        site: Where they run.
+        stages: All stages of the pipeline, without running queries.
+        site: Site of the round.
         attempt: The attempt.
-        accepted: Sources that are read without what is gone of them, because somebody has started the attempt so.
-        skipped: Sources that are always read without it.
-        rebuild: Builds a stage as it goes on.
+        accepted: Sources that are read without their lost rows, by an option of the start.
+        skipped: Sources that are always read without their lost rows.
+        rebuild: Builds a stage again.
 
     Raises:
-        RejectedError: Something is gone of another source.
+        RejectedError: Another source has lost rows.
         InterruptedRunError: A stage's query failed.
     """
     stages = [end_beginning(stage, rebuild) for stage in stages]
@@ -76,12 +76,12 @@ def leave_out_lost(
 
 
 def check_lost(stage: StageRun, recorded: Sequence[Loss], *, thorough: bool) -> None:
-    """Refuses a stage if a source has lost what the stage has not read.
+    """Refuses a stage if a source has lost rows that the stage has not read.
 
     Args:
-        stage: The stage; its query does not run.
-        recorded: What is recorded as lost.
-        thorough: Whether to look at each file, of which there may be a million.
+        stage: The stage, without a running query.
+        recorded: Recorded losses.
+        thorough: True checks each file, of which there may be a million.
 
     Raises:
         RejectedError: A source has lost more than is recorded.
@@ -93,15 +93,15 @@ def check_lost(stage: StageRun, recorded: Sequence[Loss], *, thorough: bool) -> 
 
 
 def check_skipped(stage: StageRun, recorded: Sequence[Loss], skipped: Collection[InputName]) -> None:
-    """Lets the stages be built again if a source that is read without what is gone of it has lost what a stage has not read.
+    """Requests new stages if a source in ``skipped`` has lost rows that a stage has not read.
 
     Args:
-        stage: The stage; its query does not run.
-        recorded: What is recorded as lost.
-        skipped: Sources that are read without what is gone of them.
+        stage: The stage, without a running query.
+        recorded: Recorded losses.
+        skipped: Sources that are read without their lost rows.
 
     Raises:
-        SourceGoesOnError: One of them has lost more than is recorded.
+        SourceGoesOnError: A source has lost more than is recorded.
     """
     names = _sources(stage) & set(skipped)
     if not names:
@@ -110,9 +110,9 @@ def check_skipped(stage: StageRun, recorded: Sequence[Loss], skipped: Collection
     new = [left for loss in found for left in beyond(loss, recorded)]
     if new:
         raise SourceGoesOnError(
-            f"Source '{new[0].input}' has lost what stage '{stage.stage.name}' has not read: {said(new[0])}.",
-            exists="What the stages have read before is staged or public.",
-            safe="Nothing was read further.",
+            f"Source '{new[0].input}' has lost rows that stage '{stage.stage.name}' has not read: {said(new[0])}.",
+            exists="All rows that the stages have read are staged or public.",
+            safe="No further rows were read.",
             remedy='The source has on_gone="skip": run it again, and it goes on without these rows.',
             sources=sorted({loss.input for loss in new}),
         )

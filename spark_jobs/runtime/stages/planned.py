@@ -1,6 +1,6 @@
 """Plans all stages of a pipeline as Spark would run them, before anything is written.
 
-A stage is planned over frames that have the columns and the watermarks of its inputs and no row, so that a mistake in the last stage is
+A stage is planned with frames that have the columns and watermarks of its inputs and no rows, so that a mistake in the last stage is
 found before the first one runs.
 """
 
@@ -29,10 +29,10 @@ from spark_jobs.runtime.stages.stage_inputs import ReadInput, with_watermark
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage as it would run."""
+    """A planned stage before its run."""
 
     inputs: Mapping[str, DataFrame]
-    """By argument what the function is given, without a watermark. A stage that is read is a stream of its columns."""
+    """The arguments of the function, without watermarks. An input stage is a stream with its columns."""
     frame: DataFrame
     event_time: EventTime
 
@@ -43,16 +43,16 @@ def plan_stages(graph: Graph, spark: SparkSession, params: Any, mistakes: Mistak
     Args:
         graph: The pipeline.
         spark: The session.
-        params: For the functions.
-        mistakes: Is given what is wrong, of all inputs and of all stages that can be planned.
+        params: Parameters of the functions.
+        mistakes: Collects the mistakes of all inputs and all stages that can be planned.
 
     Returns:
-        Every stage without a mistake. A stage behind one with a mistake is left out: its own mistakes could not be told from those of
-        what it reads. One whose declaration, or that of what it reads, has a mistake is not checked as a stream: its event time may be
-        unknown.
+        All stages without a mistake. A stage downstream of one with a mistake is left out, because its own mistakes cannot be
+        distinguished. A
+        stage is not checked as a stream if its declaration, or that of an input, has a mistake: its event time may be unknown.
 
     Raises:
-        StreamPipelineError: An input cannot be looked at now, and nothing is wrong; another try may succeed.
+        StreamPipelineError: An input cannot be read now, but there is no mistake. Another try may succeed.
     """
     planned, away = dict[StageName, PlannedStage](), list[StreamPipelineError]()
     known: dict[str, DataFrame] = {}
@@ -88,17 +88,17 @@ def _collected(mistakes: Mistakes, away: list[StreamPipelineError]) -> Iterator[
 def _inputs(
     stage: Stage, spark: SparkSession, params: Any, planned: Mapping[StageName, PlannedStage], known: dict[str, DataFrame]
 ) -> dict[str, DataFrame] | None:
-    """Returns by argument what a stage is given; None if a stage that it reads is not planned.
+    """Returns the arguments of a stage, or None if an input stage is not planned.
 
     Args:
         stage: The stage.
         spark: The session.
-        params: For the functions.
-        planned: The stages before it.
-        known: The frames of sources and static inputs that were called for other stages; is added to.
+        params: Parameters of the functions.
+        planned: Planned stages upstream.
+        known: Frames of sources and static inputs for other stages. New ones are added.
 
     Raises:
-        RejectedError: What is wrong, of all its sources and static inputs.
+        RejectedError: A source or static input has a mistake. The error lists all of them.
     """
     session = stage_session(stage, spark) if stage.conf else spark
     mistakes, found = Mistakes(), dict[str, DataFrame]()
@@ -164,5 +164,5 @@ def _with_watermark(
         return with_watermark(node.name, frame, {}, output.column, output.delay_ms, output.held, position)
     if node.bounded and stage.unbounded:
         check_replaceable(node.name, frame)
-    event_time = None if node.shared and node.bounded else node.event_time  # as the stage that shares it reads it
+    event_time = None if node.shared and node.bounded else node.event_time  # as its sharing stage reads it
     return with_watermark(node.name, frame, {}, event_time, node.delay_ms, node.held, position)

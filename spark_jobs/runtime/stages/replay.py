@@ -1,8 +1,8 @@
-"""Computes batches again that a stage has staged and its state does not hold, for the state alone.
+"""Computes staged batches again that are missing in a stage's state, only for the state.
 
-That is so after a restore that has found a file of the newest checkpoint's state damaged: the stage's state is then that of an older
-checkpoint, its private log that of the newest one. Each version of the log has the entry of Spark's offset log that its batch was planned
-with. Planned again with it, the batch reads the same rows, and finds its version: what is staged stands.
+This is necessary after a restore with a damaged file in the newest checkpoint's state. The stage then has the state of an older checkpoint
+and the private log of the newest one. Each version of the log has the offset log entry that its batch was planned with. Planned again with
+this entry, the batch reads the same rows and finds its version, so its staged rows stay.
 """
 
 import logging
@@ -22,23 +22,23 @@ _LOG = logging.getLogger(__name__)
 
 
 def is_behind(work: Files, stage: StageName) -> bool:
-    """Returns whether a stage has staged batches in a work directory that Spark has not planned there."""
+    """Returns True if a stage has staged batches in a work directory that Spark has not planned there."""
     return _is_behind(SparkLog(work, checkpoint_directory(stage)), PrivateLog(work, log_directory(stage), ""))
 
 
 def replay(stage: StageRun, rebuild: Callable[[StageRun], StageRun]) -> StageRun:
-    """Computes the batches again that a stage has staged and Spark has not planned. Idempotent; after a crash it goes on.
+    """Computes batches again that a stage has staged and Spark has not planned. Idempotent: it goes on after a crash.
 
     Args:
-        stage: The stage. The channels that it reads hold what they held when the batches were first computed.
-        rebuild: Builds the stage anew, without those of its inputs that had ended when the planned batch was first computed.
+        stage: The stage. Its channels have the same rows as at the first computation.
+        rebuild: Builds the stage again, without inputs that had ended at the first computation of the planned batch.
 
     Returns:
-        The stage as it goes on.
+        The stage to go on with.
 
     Raises:
-        InterruptedRunError: A batch has come to another number of rows: the stage is not deterministic. Or its query failed.
-        CorruptDocumentError: The private log does not say how a batch was planned.
+        InterruptedRunError: A batch has another number of rows, because the stage is not deterministic; or its query failed.
+        CorruptDocumentError: The private log does not have the plan of a batch.
     """
     log = stage.spark_log
     if not _is_behind(log, stage.log):
@@ -65,8 +65,8 @@ def _offsets(stage: StageRun, batch: BatchId) -> str:
     staged = stage.log.read(batch)
     if staged is None or not staged.offsets:
         raise CorruptDocumentError(
-            f"{stage.log.url} does not say how batch {batch} of stage '{stage.stage.name}' was planned.",
-            exists="What is staged and what is public stays.",
+            f"{stage.log.url} does not have the plan of batch {batch} of stage '{stage.stage.name}'.",
+            exists="Staged and public rows stay.",
             safe="Nothing was staged.",
             remedy=f"Restore the damaged files from a copy of the home, or begin with a savepoint (--restore), or {BEGIN_ANEW}.",
             path=stage.log.url,

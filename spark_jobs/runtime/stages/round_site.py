@@ -1,4 +1,4 @@
-"""Everything that the stages of one round share."""
+"""The shared objects of the stages of one round."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from spark_jobs.storage.files import Files
 
 @dataclass(frozen=True)
 class RoundSite:
-    """Everything that the stages of one round share."""
+    """The shared objects of the stages of one round."""
 
     spark: SparkSession
     pipeline: PipelineName
@@ -28,25 +28,25 @@ class RoundSite:
     round: RoundDocument
     rounds: Rounds
     statics: Pins
-    """Which versions of static inputs are read: in this round or, beside an unbounded input, in this attempt."""
+    """The pins of static inputs: of this round or, with an unbounded input, of this attempt."""
     work: Files
     """The work directory."""
     places: Mapping[SinkName, TablePlace]
-    """Where the sinks' tables are."""
+    """The places of the sinks' tables."""
     channels: str
-    """The URI of the directory where rows are staged that do not go into a public table's directory."""
+    """The URI of the directory for rows that are not staged in a public table's directory."""
     tombstones: str
-    """The URI of the directory where the deleted keys of sinks with keys are remembered."""
+    """The URI of the directory for deleted keys of sinks with keys."""
     params: Any
     heartbeat: Heartbeat
     cancellation: Cancellation
     open_directory: Callable[[str], Files]
     """Opens a table's directory by its URI."""
     sources: Mapping[InputName, tuple[KnownSource, ...]] = field(default_factory=dict)
-    """What each stream of each source is, and where reading it begins."""
+    """The identity of each stream of each source, and the position where reading begins."""
     losses: list[Loss] = field(default_factory=list)
-    """What the round leaves out, because it is gone for good."""
+    """The losses of the round."""
 
     def losses_of(self, stage: StageName, source: InputName) -> tuple[Loss, ...]:
-        """Returns what a stage leaves out of a source."""
+        """Returns the losses of a stage in a source."""
         return tuple(loss for loss in self.losses if (loss.stage, loss.input) == (stage, source))

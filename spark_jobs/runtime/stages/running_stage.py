@@ -1,4 +1,4 @@
-"""A stage that runs until it is told to stop: a query of its own, in a thread of its own."""
+"""A stage that runs until it is stopped, with its own query and its own thread."""
 
 import logging
 import threading
@@ -33,18 +33,18 @@ _COMMIT_LOOK_S = 0.02
 
 @dataclass(eq=False)
 class StageAtWork:
-    """A stage that works in a thread of its own. One that fails starts again as its restarts say, alone: the others go on.
+    """A stage that runs in its own thread. If it fails, only this stage is restarted, by its restart settings.
 
-    The cut rule sees it as a :class:`~spark_jobs.runtime.checkpoints.cut.Cuttable`.
+    The cut rule uses it as a :class:`~spark_jobs.runtime.checkpoints.cut.Cuttable`.
 
     Args:
-        run: The stage as it is built now.
-        restarts: The pipeline's strategy, and the failures of this stage. None: the first failure ends the run.
-        stopping: Set once no stage is to go on.
-        check_lost: Refuses to start the stage again if a source has lost what the stage has not read.
-        check_skipped: Lets all stages be built again if one has that goes on without it.
-        isolated: Whether the others run on when the stage has failed for good.
-        passing_over: Lets it go on without what it cannot process. None: it tolerates no failure.
+        run: The present build of the stage.
+        restarts: Restart strategy of the pipeline, and failures of this stage. None: the first failure ends the run.
+        stopping: Set when all stages must stop.
+        check_lost: Refuses a restart if a source has lost rows that the stage has not read.
+        check_skipped: Requests new stages if such a source is read without its lost rows.
+        isolated: True if the others run on when the stage has failed permanently.
+        passing_over: Lets the stage continue without rows that it cannot process. None: it tolerates no failure.
     """
 
     run: StageRun
@@ -55,11 +55,11 @@ class StageAtWork:
     isolated: bool
     passing_over: PassingOver | None = field(default=None, kw_only=True)
     failure: BaseException | None = field(default=None, init=False)
-    """What the run ends with: the stage has failed for good."""
+    """The error that ends the run, because the stage has failed permanently."""
     given_up: Exception | None = field(default=None, init=False)
-    """What the stage has failed with for good, where the others run on without it."""
+    """The permanent error of the stage, if the others run on without it."""
     _failed: tuple[Exception, BatchId] | None = field(default=None, init=False)
-    """The last failure, and the last batch that was committed before it."""
+    """The last failure, and the last committed batch before it."""
     _waits_for_restart: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -117,9 +117,9 @@ class StageAtWork:
         return self.has_consumed({output.producer for output in self.run.upstream})
 
     def _is_committing(self) -> bool:
-        """Returns whether a batch is staged, where consumers see it, and not committed.
+        """Returns True if a batch is staged, visible to consumers, and not committed.
 
-        Every start of the query does it again until it is.
+        Every start of the query runs it again until it is committed.
         """
         planned = self.run.spark_log.last_offsets()
         return self.run.spark_log.last_commit() < planned < self.run.log.latest()
@@ -128,11 +128,11 @@ class StageAtWork:
         return Consumption(self.run.spark_log, self.run.bounds)
 
     def start(self) -> None:
-        """Starts the stage; its failures are in :attr:`failure`."""
+        """Starts the stage. Its failures are in :attr:`failure`."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Waits until it has stopped, at the end of its batch; to be called once ``stopping`` is set. Idempotent."""
+        """Waits until the stage has stopped at the end of its batch. Call it after setting ``stopping``. Idempotent."""
         self._thread.join()
 
     def _work(self) -> None:
@@ -144,7 +144,7 @@ class StageAtWork:
                     self._go_on()
                 except TurnedAwayError:
                     pass
-                except SourceChangedError:  # no failure: all stages are built again
+                except SourceChangedError:  # not a failure: all stages are built again
                     raise
                 except Exception as error:  # noqa: BLE001 - whatever a user's code raises: a thread's edge
                     self._wait_for_restart(error)
@@ -157,17 +157,18 @@ class StageAtWork:
             self.failure = error
 
     def _fails_alone(self, error: Exception) -> bool:
-        """Returns whether an error is of the stage's rows, code or inputs, and the other stages are to run on.
+        """Returns True if an error comes from the stage's rows, code or inputs, and the other stages run on.
 
-        Any other one ends the attempt: a later attempt is live, somebody has cancelled, or a file is gone or damaged, which the next
+        Every other error ends the attempt: a later attempt is live, the attempt was cancelled, or a file is missing or damaged, which the
+        next
         attempt may heal.
         """
         return self.isolated and isinstance(error, PermanentFailureError | RejectedError | RestartsExhaustedError)
 
     def _give_up(self, error: Exception) -> None:
         _LOG.error(
-            "stage %s has failed for good. The other stages run on, and what it feeds gets nothing more. "
-            "To start it again: mend the cause, stop the pipeline and start it. It failed with: %s",
+            "stage %s has failed permanently. The other stages run on, and its consumers get no more rows. "
+            "To start it again: remove the cause, stop the pipeline and start it. Its error: %s",
             self.name,
             error,
             extra={"stage": self.name},
@@ -176,26 +177,26 @@ class StageAtWork:
         self.given_up = error
 
     def gets_rows(self, stuck: Set[StageName]) -> bool:
-        """Returns whether rows may still come to the stage.
+        """Returns True if the stage may still get rows.
 
         Args:
-            stuck: The stages before it that work no more, and have not come to their end.
+            stuck: Upstream stages that do not work any more and have not ended.
         """
         producers = {output.producer for output in self.run.upstream}
         reads_sources = any(stream is not None for stream in self.run.sources)
         return self.given_up is None and (reads_sources or not producers or not producers <= stuck)
 
     def _wait_for_restart(self, error: Exception) -> None:
-        """Waits as long as the strategy says after a failure. Returns at once if no stage is to go on.
+        """Waits for the strategy's delay after a failure. Returns at once if all stages must stop.
 
         Raises:
-            RestartsExhaustedError: The strategy allows no more.
-            RejectedError: A source has lost what the stage has not read: no restart brings it back.
-            SourceGoesOnError: A source has that goes on without it.
+            RestartsExhaustedError: The strategy allows no more restarts.
+            RejectedError: A source has lost rows that the stage has not read. A restart does not bring them back.
+            SourceGoesOnError: A source that skips lost rows has lost some.
             Exception: ``error``, if no restart can heal it, or there is no strategy.
         """
         progressed = False
-        with suppress(StreamPipelineError):  # while the log cannot be read, no cut can be found either
+        with suppress(StreamPipelineError):  # while the log cannot be read, no cut can be found anyway
             committed = self.committed()
             progressed = self._failed is None or committed > self._failed[1]
             self._failed = error, committed
@@ -226,7 +227,7 @@ class StageAtWork:
             look()
         except SourceGoesOnError:
             raise
-        except Exception as error:  # of Spark, of Delta or of Kafka: what is away now may be back for the query
+        except Exception as error:  # an exception of Spark, Delta or Kafka: the service may be available again for the query
             if not may_heal(error):
                 raise
             _LOG.warning("stage %s could not be checked for lost input: %s", self.name, error)
@@ -237,10 +238,10 @@ class StageAtWork:
 
 @dataclass(eq=False)
 class EndingStage(StageAtWork):
-    """A stage whose inputs all end. It begins when the stages that it reads have ended, whatever becomes of others."""
+    """A stage whose inputs all end. It begins when the stages that it reads have ended, independently of others."""
 
     to_its_end: Callable[[StageRun], object]
-    """Runs it to its end."""
+    """Runs a stage to its end."""
 
     def has_consumed(self, producers: Collection[StageName]) -> bool:
         return True
@@ -256,10 +257,10 @@ class EndingStage(StageAtWork):
 
 @dataclass(eq=False)
 class RunningStage(StageAtWork):
-    """A stage with an unbounded input. Where an input has ended, it is stopped at a batch boundary and goes on without it."""
+    """A stage with an unbounded input. If an input ends, it is stopped at a batch boundary and goes on without that input."""
 
     rebuild: Callable[[StageRun, Set[str]], StageRun]
-    """Makes it anew, with these of its inputs ended."""
+    """Builds the stage again without these ended inputs."""
     _watch: SourceWatch = field(default_factory=SourceWatch, init=False)
 
     def _go_on(self) -> None:
@@ -272,7 +273,7 @@ class RunningStage(StageAtWork):
             self.run.replan(failure)
 
     def _look(self, query: StageQuery) -> bool:
-        """Looks at the running query; returns whether it was stopped, because no stage is to go on or an input has ended."""
+        """Checks the running query. Returns True if it was stopped, because all stages must stop or an input has ended."""
         self._tell_lag()
         query.watch(self._watch)
         is_to_stop = self.stopping.is_set() or self.run.ended_inputs() > self.run.ended
@@ -281,9 +282,9 @@ class RunningStage(StageAtWork):
         return is_to_stop
 
     def _go_on_without_ended(self) -> None:
-        """Builds the stage anew if inputs have ended.
+        """Builds the stage again if inputs have ended.
 
-        Before each start: a query that reads past an end fails before anybody looks at it.
+        It is called before each start, because a query that reads beyond an end fails before anything can check it.
         """
         ended = self.run.ended_inputs()
         if ended > self.run.ended:
@@ -294,8 +295,8 @@ class RunningStage(StageAtWork):
     def _tell_lag(self) -> None:
         try:
             left = self._consumption().lag()
-        except StreamPipelineError as error:  # for people only: the stage runs on
-            _LOG.debug("what stage %s has not read cannot be told: %s", self.name, error)
+        except StreamPipelineError as error:  # only for display: the stage runs on
+            _LOG.debug("the lag of stage %s cannot be read: %s", self.name, error)
             return
         arguments = self.run.arguments
         lag = {arguments[stream]: InputLag(rows=staged.rows, size_bytes=staged.size_bytes) for stream, staged in left.items()}
@@ -307,7 +308,7 @@ class RunningStage(StageAtWork):
             gate.turn_away()
             while not gate.wait_until_empty(_LOOK_S):
                 self.run.cancellation.check()
-            # The batch that came out is being committed, or the one that was planned is turned away.
+            # The batch that came out is being committed, or the planned one is rejected.
             while log.pending() and query.is_active():
                 time.sleep(_COMMIT_LOOK_S)
             query.stop()

@@ -1,4 +1,4 @@
-"""Looks now and then at what a running query has read of its sources without an end."""
+"""Checks from time to time what a running query has read from its unbounded sources."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -11,24 +11,24 @@ from spark_jobs.runtime.stages.stage import StageRun
 
 INTERVAL_S = 60.0
 _SHARE = 0.01
-"""The part of the time that looking may take: a folder with a million files is listed less often than one with ten."""
+"""The share of time for these checks: a folder with a million files is listed less often than one with ten."""
 
 
 @dataclass
 class SourceWatch:
-    """Looks at most once in :data:`INTERVAL_S`, first when a query begins after the stage was built."""
+    """Runs a check at most once in :data:`INTERVAL_S`, first when a query begins after the stage was built."""
 
     _due_s: float = field(default=0.0, init=False)
 
     def look(self, run: StageRun, query: StreamingQuery) -> None:
-        """Looks, if it is time for that.
+        """Runs a check if it is due.
 
         Args:
             run: The stage.
             query: Its running query.
 
         Raises:
-            RejectedError: Something has changed that was read.
+            RejectedError: A source has changed that was read.
         """
         streams = [
             (number, stream) for number, stream in enumerate(run.sources) if stream is not None and stream.read.pin is None

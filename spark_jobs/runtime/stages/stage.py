@@ -1,6 +1,6 @@
 """One stage of a round: built from its inputs, run to their end, then drained or released.
 
-Every method can be repeated after a crash: what has happened is read from Spark's logs and the private log, never remembered.
+Every method can be repeated after a crash: the past is read from Spark's logs and the private log.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ from spark_jobs.runtime.tables.tables import StagingTable
 from spark_jobs.storage.files import Files
 
 DRAIN_BATCHES_MAX = 1_000
-"""A timer that always sets another one never ends; a chain of timers this long is taken for one."""
+"""Maximum number of drain batches. A longer chain of timers counts as endless."""
 _POLL_S = 1
 _SEVERAL_OPERATORS = "spark.sql.streaming.statefulOperator.allowMultiple"
 
@@ -45,7 +45,7 @@ class InputWatermark:
 
     node: str
     delay_ms: int
-    """The declared delay; 0 where none is."""
+    """The declared delay; 0 without one."""
     held: bool
 
 
@@ -64,12 +64,12 @@ class StageRun:
     spark_log: SparkLog
     output: StageOutput
     upstream: Sequence[StageOutput]
-    """The outputs of other stages that the stage consumes."""
+    """The outputs of other stages that the stage reads."""
     bounds: Sequence[Bound]
     arguments: Sequence[str]
-    """The input that each of the bounds is of."""
+    """The input of each bound."""
     ended: frozenset[str]
-    """The inputs that something without rows stands in for."""
+    """The ended inputs, which are replaced by empty streams."""
     watermarks: Mapping[InputName, InputWatermark]
     has_timers: bool
     undrained: tuple[str, ...]
@@ -77,23 +77,23 @@ class StageRun:
     heartbeat: Heartbeat
     cancellation: Cancellation
     gate: Gate = field(default_factory=Gate)
-    """Where its batches are held between two of them."""
+    """The gate that holds its batches."""
     stateful: bool = False
-    """Whether an operator keeps a state."""
+    """True if an operator keeps a state."""
     holds_back: bool = False
-    """Whether an operator keeps rows until the watermark lets them go."""
+    """True if an operator keeps rows until the watermark releases them."""
     sources: Sequence[SourceStream | None] = ()
-    """The streams of sources, in the order of ``bounds``; None of other stages, and of inputs that have ended."""
+    """The streams of sources, in the order of ``bounds``; None for other stages and ended inputs."""
     lost_files: frozenset[str] | None = None
-    """The data files of Delta tables that it leaves out, by URL; None where one that is gone fails it."""
+    """URLs of the Delta data files that it leaves out; None if a missing file fails the stage."""
     adopted: Sequence[AdoptedOffsets] = ()
-    """Where old queries stopped, in the order of ``bounds``; empty where the inputs are read from their beginning."""
+    """The last offsets of old queries, in the order of ``bounds``; empty if the inputs are read from their beginning."""
     is_probe: bool = False
-    """Whether batches are run only to see whether they fail: nothing is staged."""
+    """True if batches run only to see whether they fail. Nothing is staged."""
 
     @property
     def table(self) -> StagingTable:
-        """The Delta table in whose directory files are staged."""
+        """Returns the Delta table in whose directory files are staged."""
         return self.outlet.staged_in
 
     @property
@@ -102,11 +102,11 @@ class StageRun:
 
     @property
     def held(self) -> bool:
-        """True if the watermark of an input is held."""
+        """Returns True if the watermark of an input is held."""
         return any(mark.held for mark in self.watermarks.values())
 
     def ends_of(self, batch: BatchId) -> list[tuple[Bound, str | None, str]]:
-        """Returns each stream's end, and the lines of Spark's offset log before a planned batch and after it."""
+        """Returns each stream's end, and the lines of Spark's offset log before and after a planned batch."""
         lines = self.spark_log.offsets(batch).sources
         before = self.spark_log.offsets(BatchId(batch - 1)).sources if batch > 0 else (None,) * len(lines)
         return list(zip(self.bounds, before, lines, strict=True))
@@ -115,7 +115,7 @@ class StageRun:
         """Stages every row of the inputs up to their ends. Idempotent.
 
         Raises:
-            InterruptedRunError: The stage's query failed; a later start goes on after its last batch.
+            InterruptedRunError: The stage's query failed. A later start goes on after its last batch.
         """
         self.heartbeat.expect(self.stage.name, self._rows_expected())
         while True:
@@ -131,7 +131,7 @@ class StageRun:
                 self.replan(failure)
 
     def ended_inputs(self) -> frozenset[str]:
-        """Returns the inputs of which every row is in a committed batch: bounded ones at their ends."""
+        """Returns the inputs whose rows are all in committed batches. Bounded inputs end at their pins."""
         last = self.spark_log.last_commit()
         if last == NO_BATCH:
             return self.ended
@@ -139,12 +139,12 @@ class StageRun:
         left = {
             argument
             for argument, bound, line in zip(self.arguments, self.bounds, lines, strict=True)
-            if not (self._may_end(bound) and bound.reached(line))  # in this order: a producer stages its last row, then ends
+            if not (self._may_end(bound) and bound.reached(line))  # the order matters: a producer stages its last row, then ends
         }
         return self.ended | (set(self.arguments) - left)
 
     def not_begun(self, last: BatchId) -> frozenset[InputName]:
-        """Returns the inputs with a stream of which no batch up to ``last`` has read anything."""
+        """Returns the inputs with a stream that no batch up to ``last`` has read."""
         streams = zip(self.arguments, self._lines(last), strict=True)
         return frozenset(InputName(self.stage.inputs[argument].name) for argument, line in streams if line == NO_OFFSET)
 
@@ -153,30 +153,29 @@ class StageRun:
         return (NO_OFFSET,) * len(self.arguments) if last == NO_BATCH else self.spark_log.offsets(last).sources
 
     def read_up_to(self, last: BatchId) -> list[SourceStream]:
-        """Returns the streams of sources as far as the batches up to ``last`` have read them."""
+        """Returns the streams of sources at the positions after batch ``last``."""
         if not any(self.sources):
             return []
         streams = zip(self.sources, self._lines(last), strict=True)
         return [replace(stream, read=replace(stream.read, line=line)) for stream, line in streams if stream is not None]
 
     def left_behind(self, last: BatchId) -> frozenset[InputName]:
-        """Returns the inputs that had ended before batch ``last``, which read something without rows in their place."""
+        """Returns the inputs that had ended before batch ``last``, which read empty streams in their place."""
         if not self.ended or last == NO_BATCH:
             return frozenset()
         streams = zip(self.arguments, self.spark_log.offsets(last).sources, strict=True)
         return frozenset(InputName(self.stage.inputs[argument].name) for argument, line in streams if is_ended(line))
 
     def _may_end(self, bound: Bound) -> bool:
-        """Returns whether nothing can be added before this end: a channel ends with its producer."""
+        """Returns True if no row can be added before this end. A channel ends with its producer."""
         return all(
             output.ended.is_set() for output in self.upstream if isinstance(bound, ChannelBound) and output.log is bound.log
         )
 
     def drain(self) -> None:
-        """Moves the watermark to the end of time, so that every window, join and timer is flushed. Idempotent.
+        """Advances the watermark to the end of time, so that every window, join and timer is flushed. Idempotent.
 
-        A stage that keeps no state is drained as it is: a batch without rows would let nothing go, and its consumers have watermarks
-        of their own.
+        A stage without state needs no drain: a batch without rows would release nothing, and its consumers have their own watermarks.
 
         Raises:
             RejectedError: Timers keep setting timers.
@@ -185,7 +184,7 @@ class StageRun:
         for _ in range(DRAIN_BATCHES_MAX):
             last = self.spark_log.last_commit()
             if last == NO_BATCH or not self.spark_log.has_state():
-                return  # nothing to flush; without any input there is no entry to plan the batch from either
+                return  # nothing to flush; without any input there is also no entry to plan the batch from
             entry = self.spark_log.offsets(last)
             if entry.watermark_ms >= END_OF_TIME_MS and not self.has_timers:
                 return self._check_drained()
@@ -201,17 +200,17 @@ class StageRun:
         )
 
     def _check_drained(self) -> None:
-        """Refuses a state that still holds a row which the watermark should have let go.
+        """Refuses a state with a row that the watermark should have released.
 
         Raises:
-            RejectedError: It does.
+            RejectedError: The state has such a row.
         """
         if not self.holds_back:
             return
         last = self.spark_log.last_commit()
         staged = self.log.read(last)
         counted = dict(staged.state_rows) if staged else {}
-        if self.held:  # its keys are to be known longer than the end of time, and hold no row back
+        if self.held:  # its keys are kept beyond the end of time, and hold no rows back
             counted.pop(DEDUPLICATION, None)
         left, keys = left_in_state(self.frame.sparkSession, self.checkpoint_path, last, counted, timers=self.has_timers)
         if left:
@@ -219,8 +218,8 @@ class StageRun:
                 f"{rows} {'row' if rows == 1 else 'rows'} of a {operator}" for operator, rows in sorted(left.items())
             )
             raise RejectedError(
-                f"Stage '{self.stage.name}' is drained, and its state still holds {words}, whose event times Spark cannot flush. "
-                "It flushes none without an event time, and none near the end of the year 9999."
+                f"Stage '{self.stage.name}' is drained, but its state still has {words}, whose event times Spark cannot flush. "
+                "Spark flushes no rows without an event time or near the end of the year 9999."
                 + (f" Their keys: {'; '.join(keys)}." if keys else ""),
                 exists="Everything else is staged.",
                 safe="Nothing of this round is public.",
@@ -230,9 +229,9 @@ class StageRun:
             )
 
     def flush(self) -> None:
-        """Ends the stage where it is: stages what its producers have staged, and drains it. Idempotent.
+        """Ends the stage at its present position: stages all rows of its producers, and drains it. Idempotent.
 
-        Its sources are read no further; those of a stage that has producers, too, may be read up to what they have now.
+        Its sources are not read any further, except that a stage with producers may read its sources up to their present end.
 
         Raises:
             RejectedError: Timers keep setting timers.
@@ -242,15 +241,15 @@ class StageRun:
             failure = self._run(once=True)
             if failure is not None:
                 self.replan(failure)
-        if self.upstream and not self._is_drained():  # behind a drain its sources' next rows would be late
+        if self.upstream and not self._is_drained():  # after a drain its sources' next rows would be late
             self.run_to_end()
         self.drain()
 
     def release(self) -> None:
-        """Moves the watermark to where the round leaves it, and flushes what closes by that. Idempotent.
+        """Moves the watermark to its value at the end of the round, and flushes everything that closes by that. Idempotent.
 
-        Spark itself moves a watermark that is not held, in one more batch without rows. An attempt that ends before that batch leaves it to
-        the next one, whose query has nothing to read and is not started.
+        Spark itself moves a watermark that is not held in one more batch without rows. If an attempt ends before that batch, the next one
+        does not run it, because its query has nothing to read and is not started.
         """
         last = self.spark_log.last_commit()
         target = self._later_watermark(self.watermarks) if self.held else None
@@ -262,9 +261,9 @@ class StageRun:
         self.run_planned()
 
     def plan_without_ended(self) -> None:
-        """Lets the watermark go on to where the inputs that have not ended are. The query's next start runs the batch that does it.
+        """Advances the watermark to that of the inputs that have not ended. The next start of the query runs the batch that does it.
 
-        Spark itself would wait for the next row of each of them. A batch that is planned and has staged nothing gets that watermark.
+        Spark itself would wait for the next row of each input. A planned batch that has staged nothing gets that watermark.
         """
         target = self._later_watermark({name: mark for name, mark in self.watermarks.items() if name not in self.ended})
         if target is None:
@@ -277,7 +276,7 @@ class StageRun:
             self.spark_log.replan(planned, entry)
 
     def _later_watermark(self, marks: Mapping[InputName, InputWatermark]) -> int | None:
-        """Returns where the watermark of these inputs is after the last batch; None if it is no later than that of the stage."""
+        """Returns the watermark of these inputs after the last batch, or None if it is not later than that of the stage."""
         last = self.spark_log.last_commit()
         staged = self.log.read(last) if last != NO_BATCH else None
         newest = {InputName(name): event_ms for name, event_ms in (staged.newest_event_ms if staged else {}).items()}
@@ -285,12 +284,12 @@ class StageRun:
         return None if target is None or target <= self.spark_log.next_watermark_ms(last) else target
 
     def logged(self, last: BatchId) -> dict[str, Any]:
-        """Returns what Spark's logs say of the stage at the committed batch ``last``, as fields of its cut.
+        """Returns the facts in Spark's logs about the stage at the committed batch ``last``, as fields of its cut.
 
         Call it at the cut: Spark purges these logs.
 
         Raises:
-            NotFoundError: Spark has purged the batch, a hundred batches later: cut again.
+            NotFoundError: Spark has purged the batch, a hundred batches later. Cut again.
         """
         drain_batches = self._drain_batches(last)
         return self.spark_log.facts(last) | {
@@ -310,7 +309,7 @@ class StageRun:
         return count
 
     def _watermark_before(self, batch: BatchId) -> int | None:
-        """Returns the watermark after the batch before; None if Spark has forgotten that."""
+        """Returns the watermark after the batch before, or None if Spark does not have it any more."""
         return self.spark_log.next_watermark_ms(BatchId(batch - 1)) if batch > self.spark_log.first_offsets() else None
 
     def _rows_expected(self) -> int | None:
@@ -326,7 +325,7 @@ class StageRun:
     def _pending_trigger(self) -> dict[str, bool]:
         """Returns the trigger for a pending batch.
 
-        A query whose streams can be told our ends goes on after the pending batch; any other would read past an end again.
+        If the query's streams can be given our ends, it goes on after the pending batch. Otherwise it would read beyond an end again.
         """
         told = any(bound.available(line) is not None for bound, _, line in self.ends_of(self.spark_log.last_offsets()))
         return {"availableNow": True} if told else {"once": True}
@@ -338,11 +337,11 @@ class StageRun:
         self.spark_log.replan(batch, self.spark_log.offsets(batch).with_sources(lines))
 
     def _check_read(self, lines: Sequence[str | None]) -> None:
-        """Compares what the stage's batches have read with the ends of its inputs, once Spark has found nothing more.
+        """Compares the rows read with the ends of the inputs, after Spark has found no more rows.
 
         Raises:
-            InterruptedRunError: Something before an end was not read.
-            RejectedError: A source has become another one.
+            InterruptedRunError: Rows before an end were not read.
+            RejectedError: A source was replaced by another one.
         """
         for number, (stream, line) in enumerate(zip(self.sources, lines, strict=True)):
             if stream is not None:
@@ -351,17 +350,17 @@ class StageRun:
         for argument, bound, line in zip(self.arguments, self.bounds, lines, strict=True):
             if argument not in self.ended and (left := bound.unread(line)):
                 raise InterruptedRunError(
-                    f"Stage '{self.stage.name}' has ended without reading all that was pinned of '{argument}'; it has left {left}.",
+                    f"Stage '{self.stage.name}' has ended without reading all pinned rows of '{argument}'. It has left {left}.",
                     exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
-                    safe="Nothing of this round is public.",
-                    remedy="Bring back what was there when the round began, then run again: it goes on. "
+                    safe="No row of this round is public.",
+                    remedy="Restore the input of the round's beginning, then run again: it goes on. "
                     + without_it([self.stage.inputs[argument].name]),
                     stage=self.stage.name,
                     input=argument,
                 )
 
     def _plan_passed_over(self) -> bool:
-        """Plans a batch of what is left before the ends although Spark finds nothing new. Returns whether anything is left."""
+        """Plans a batch of the rest before the ends although Spark finds nothing new. Returns True if there is a rest."""
         last = self.spark_log.last_commit()
         if last == NO_BATCH:
             self._check_read((None,) * len(self.bounds))
@@ -379,14 +378,14 @@ class StageRun:
         """Plans a batch again with a watermark before all history.
 
         Raises:
-            InvalidPipelineError: What one operator lets go when the watermark moves would be late for the next one.
+            InvalidPipelineError: Rows that one operator releases when the watermark moves would be late for the next one.
         """
         if feeds_another_operator(self.frame):
             raise InvalidPipelineError(
                 f"Stage '{self.stage.name}' has rows before 1970 and stateful operators one after the other: Spark would drop rows.",
                 exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
-                safe="Nothing of this round is public.",
-                remedy=f"Put each window, join or timer into a stage of its own, or leave those rows out; then {BEGIN_ANEW}.",
+                safe="No row of this round is public.",
+                remedy=f"Put each window, join or timer into its own stage, or leave those rows out; then {BEGIN_ANEW}.",
                 stage=self.stage.name,
             )
         self.spark_log.replan(batch, self.spark_log.offsets(batch).with_watermark(BEGINNING_OF_TIME_MS))
@@ -396,7 +395,7 @@ class StageRun:
         return last != NO_BATCH and self.spark_log.offsets(last).watermark_ms < 0
 
     def run_planned(self) -> None:
-        """Runs the batch that is planned.
+        """Runs the planned batch.
 
         Raises:
             InterruptedRunError: The stage's query failed.
@@ -416,16 +415,16 @@ class StageRun:
         """Runs the stage's query, which goes on after its last batch.
 
         Args:
-            trigger: As Spark's ``DataStreamWriter.trigger`` takes it.
-            look: Called again and again while the query runs. It returns whether it has stopped the query.
+            trigger: Argument for Spark's ``DataStreamWriter.trigger``.
+            look: Called repeatedly while the query runs. Returns True if it has stopped the query.
 
         Returns:
-            Why the planned batch has to be planned in another way: see :meth:`replan`. Every other failure is raised.
+            The reason to plan the batch again in another way: see :meth:`replan`. Every other failure is raised.
 
         Raises:
             InvalidPipelineError: Spark cannot run the stage as a stream.
         """
-        if self._is_before_epoch():  # where Spark works out a watermark per operator, it takes one before 1970 for 1970
+        if self._is_before_epoch():  # if Spark computes a watermark per operator, it uses 1970 instead of earlier ones
             self.frame.sparkSession.conf.set(_SEVERAL_OPERATORS, "false")
         query = StageQuery(self, trigger)
         try:
@@ -440,12 +439,12 @@ class StageRun:
         return None
 
     def limited_times(self) -> frozenset[str]:
-        """Returns the inputs whose event times decide what the stage holds back, or whose newest event time makes other rows late."""
+        """Returns the inputs whose event times decide which rows the stage holds back or drops as late."""
         live = {name: mark for name, mark in self.watermarks.items() if name not in self.ended}
         return frozenset(name for name, mark in live.items() if self.holds_back or (self.stateful and not mark.held))
 
     def replan(self, failure: PastPinError | BeforeEpochError) -> None:
-        """Plans the batch that was turned down in another way; the next start of the query runs it."""
+        """Plans the rejected batch in another way. The next start of the query runs it."""
         batch = self.spark_log.last_offsets()
         if isinstance(failure, PastPinError):
             self._cut_back(batch)

@@ -1,4 +1,4 @@
-"""Reads the inputs of a stage as frames, and finds where each of their streams ends."""
+"""Reads the inputs of a stage as frames, and finds the ends of their streams."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ NONE_ENDED: frozenset[str] = frozenset()
 
 @dataclass(frozen=True)
 class ReadInput:
-    """An input as a stage reads it."""
+    """An input of a stage as a frame."""
 
     frame: DataFrame
     bounds: Mapping[int, "FoundPin"]
@@ -48,24 +48,24 @@ class ReadInput:
 
 @dataclass(frozen=True)
 class FoundPin:
-    """Where a stream of an input ends."""
+    """The end of an input's stream."""
 
     pin: Pin | StageOutput | None
-    """None: nowhere."""
+    """None: the stream has no end."""
     earlier: Pin | None = None
-    """Where it ended in the round before."""
+    """The end in the round before."""
     source: tuple[SourceKind, plan.Leaf] | None = None
-    """The stream of a source, where its kind is known."""
+    """The stream of a source, if its kind is known."""
     known: KnownSource | None = None
-    """What the stream of a source is."""
+    """The identity of the source's stream."""
     adopted: AdoptedOffsets | None = None
-    """Where the stream begins, if not at its beginning."""
+    """The offsets at which the stream begins, if not at its beginning."""
     losses: Sequence[Loss] = ()
-    """What the stage leaves out of the source."""
+    """The losses of the stage in the source."""
     position: int = 0
-    """Which stream of its source it is."""
+    """The number of the stream in its source."""
     begins: BatchId = NO_BATCH
-    """Of a channel: the last batch before those that are read."""
+    """For a channel: the last batch before the batches that are read."""
 
 
 def read_input(
@@ -118,14 +118,14 @@ def _read_source(node: Source, position: int, stage: Stage, session: SparkSessio
         leaf.identity: FoundPin(pin, pin if adopted else old, (kind_of(leaf), leaf), each, adopted, losses, position=position)
         for position, (leaf, pin, old, each) in enumerate(zip(leaves, pinned.pins, before, known, strict=True))
     }
-    event_time = None if node.shared else node.event_time  # the stage that shares it only hands its rows on
+    event_time = None if node.shared else node.event_time  # its sharing stage only passes its rows on
     return with_watermark(node.name, frame, found, event_time, node.delay_ms, node.held, position)
 
 
 def _begin_at(
     node: Source, stage: Stage, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite
 ) -> Sequence[KnownSource | None]:
-    """Lets the streams of a source begin where the round says, or where the stage has to begin anew because of a loss."""
+    """Sets the beginnings of a source's streams: those of the round, or new ones after a loss."""
     own = site.round.begins_now.get(stage.name, {})
     known: Sequence[KnownSource | None] = own.get(node.name, site.sources.get(node.name, ()))
     if len(known) != len(leaves):
@@ -139,7 +139,7 @@ def _begin_at(
 
 
 def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataFrame:
-    """Returns the frame of a source. One that follows another begins behind that one's end, which is pinned first."""
+    """Returns the frame of a source. One that follows another begins after that one's end, which is pinned first."""
     before = node.follows
     if before is None:
         return source_frame(node, session, site.params)
@@ -151,17 +151,19 @@ def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataF
 
 
 def _pinned(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: RoundSite) -> PinnedInput:
-    """Returns where a bounded source ends in this round; records it the first time."""
+    """Returns the end of a bounded source in this round, and records it the first time."""
     pinned = site.rounds.pinned(site.round.round, node.name)
     if pinned is not None:
         return pinned
     now, before = pin_leaves(node.name, frame, leaves), RoundNumber(site.round.round - 1)
     earlier = None if node.name in site.round.new_sources else site.rounds.pinned(before, node.name)
-    if node.name not in site.round.adopted:  # else what the old query has read is not known here, and each batch is checked
+    if (
+        node.name not in site.round.adopted
+    ):  # otherwise the rows that the old query has read are unknown, and each batch is checked
         read = earlier.pins if earlier and len(earlier.pins) == len(leaves) else (None,) * len(leaves)
         for leaf, old, new in zip(leaves, read, now, strict=True):
             kind_of(leaf).check_new(node.name, frame.sparkSession, leaf, old, new)
-    if earlier is not None and node.after_publication is None:  # else what was read is taken away
+    if earlier is not None and node.after_publication is None:  # otherwise files that were read are archived or deleted
         losses = [loss for loss in site.rounds.losses(before) if loss.input == node.name]
         for leaf, old, new in zip(leaves, earlier.pins, now, strict=False):
             kind_of(leaf).check_unchanged(node.name, old, new, losses)
@@ -169,7 +171,7 @@ def _pinned(node: Source, frame: DataFrame, leaves: list[plan.Leaf], site: Round
 
 
 def _ended(name: str, frame: DataFrame, event_time: str | None, position: int) -> ReadInput:
-    """Returns an input whose rows have all been read: it holds nothing back any more."""
+    """Returns an input whose rows have all been read. It does not hold the watermark back any more."""
     stand_in = ended_frame(frame.sparkSession, frame, event_time)
     streams = {leaf.identity: FoundPin(None) for leaf in plan.streaming_leaves(stand_in)}
     read = with_watermark(name, stand_in, streams, event_time, 0, False, position)
@@ -179,16 +181,16 @@ def _ended(name: str, frame: DataFrame, event_time: str | None, position: int) -
 def _channel(
     stage: Stage, session: SparkSession, output: StageOutput, begins: BatchId, passed_over: Sequence[str] = ()
 ) -> DataFrame:
-    """Returns the stream of what another stage staged, without files that are passed over.
+    """Returns the stream of the rows that another stage staged, without files that are passed over.
 
-    Where the watermark runs, a batch takes whole versions: the rows of one version are in no order, and a watermark that moved in between
-    would make some of them late.
+    If the watermark moves, a batch reads whole versions: the rows of a version have no order, and a watermark that moved in between would
+    make some of them late.
     """
     limits = stage.limits
     moving = output.event_time is not None and not output.held
     if moving and (limits.max_files_per_trigger or limits.max_bytes_per_trigger):
         raise InvalidPipelineError(
-            f"Stage '{stage.name}' limits its batches, and its input's watermark moves between them: rows could become late.",
+            f"Stage '{stage.name}' limits its batches, but its input's watermark moves between them: rows could become late.",
             safe="Nothing was staged.",
             remedy="Remove the limit, or declare hold_watermark=True on the source.",
             stage=stage.name,
@@ -217,7 +219,7 @@ def with_watermark(
     """Returns an input with the watermark that the runtime puts on it.
 
     Raises:
-        InvalidPipelineError: The event time is no timestamp.
+        InvalidPipelineError: The event time is not a timestamp.
     """
     if event_time is None:
         return ReadInput(frame, found)
@@ -230,10 +232,10 @@ def with_watermark(
 
 
 def check_positions(streams: Sequence[tuple[str, FoundPin]], stage: Stage, session: SparkSession, spark_log: SparkLog) -> None:
-    """Refuses to go on with a source that has less than the stage has read of it.
+    """Refuses a source that has fewer rows than the stage has read.
 
     Raises:
-        RejectedError: There is.
+        RejectedError: There is such a source.
     """
     last = spark_log.last_offsets()
     for (argument, found), line in zip(streams, spark_log.offsets(last).sources, strict=True) if last != NO_BATCH else ():
@@ -243,13 +245,13 @@ def check_positions(streams: Sequence[tuple[str, FoundPin]], stage: Stage, sessi
 
 
 def streams_of(stage: Stage, frame: DataFrame, inputs: Mapping[str, ReadInput]) -> list[tuple[str, FoundPin]]:
-    """Returns which input each stream of ``frame`` is of, and where it ends, in the order of Spark's offset log."""
+    """Returns the input and the end of each stream of ``frame``, in the order of Spark's offset log."""
     found = {identity: (argument, pin) for argument, read in inputs.items() for identity, pin in read.bounds.items()}
     streams = []
     for leaf in plan.streaming_leaves(frame):
         if leaf.identity not in found:
             raise InvalidPipelineError(
-                f"Stage '{stage.name}' reads a stream ({leaf.format} {leaf.options.get('path', '')}) that is none of its inputs.",
+                f"Stage '{stage.name}' reads a stream ({leaf.format} {leaf.options.get('path', '')}) that is not one of its inputs.",
                 safe="Nothing was staged.",
                 remedy="Declare it as a source, and name it as an argument.",
                 stage=stage.name,
@@ -259,10 +261,10 @@ def streams_of(stage: Stage, frame: DataFrame, inputs: Mapping[str, ReadInput]) 
 
 
 def prepare_streams(stage: Stage, streams: Sequence[tuple[str, FoundPin]], frame: DataFrame, spark_log: SparkLog) -> None:
-    """Lets every row of a stage's sources be read, with the columns that the stage was built with.
+    """Prepares the sources' streams to read every row, with the columns that the stage was built with.
 
     Raises:
-        SourceChangedError: A source has other columns by now.
+        SourceChangedError: A source has other columns now.
     """
     options = {}
     for number, (argument, found) in enumerate(streams):
@@ -276,7 +278,7 @@ def prepare_streams(stage: Stage, streams: Sequence[tuple[str, FoundPin]], frame
 def source_stream(
     number: int, argument: str, found: FoundPin, stage: Stage, session: SparkSession, spark_log: SparkLog
 ) -> SourceStream | None:
-    """Returns the stream with this number where it is one of a source; None of a channel, or of an input that has ended."""
+    """Returns the stream with this number if it belongs to a source; None for a channel or an ended input."""
     if found.source is None or found.known is None or isinstance(found.pin, StageOutput):
         return None
     kind, leaf = found.source
@@ -287,7 +289,7 @@ def source_stream(
 
 
 def bound_of(number: int, found: FoundPin, session: SparkSession, spark_log: SparkLog) -> Bound:
-    """Returns the end of the stream with this number. If it is a channel, the stage that is read gets this consumer."""
+    """Returns the end of the stream with this number. For a channel, adds the consumer to its stage."""
     pin, own_log = found.pin, OwnLog(spark_log.files, f"{spark_log.directory}/sources/{number}")
     if found.source is not None and found.known is not None and found.adopted is None:
         found.source[0].begin_log(found.known, own_log)
@@ -303,7 +305,7 @@ def bound_of(number: int, found: FoundPin, session: SparkSession, spark_log: Spa
 
 
 def replaced_inputs(spark_log: SparkLog, arguments: Sequence[str]) -> frozenset[str]:
-    """Returns the inputs that had ended before, and that the stage's last batch read through what stands in for them."""
+    """Returns the inputs that had ended before and were replaced by empty streams in the stage's last batch."""
     last = spark_log.last_offsets()
     if last == NO_BATCH:
         return NONE_ENDED

@@ -1,4 +1,4 @@
-"""The output of a stage for the stages behind it: the rows of its private log, and how far they have read."""
+"""The output of a stage for its consumers: the rows of its private log, and the positions of the consumers."""
 
 import threading
 from dataclasses import dataclass, field
@@ -18,19 +18,19 @@ class StageOutput:
     delay_ms: int | None
     held: bool
     ended: threading.Event = field(default_factory=threading.Event)
-    """Set once the stage has staged its last row."""
+    """Set when the stage has staged its last row."""
     consumers: list[Consumer] = field(default_factory=list)
-    """Every stage that is built on this one adds itself, before anything runs."""
+    """The consumers. Every stage that reads this one adds itself before anything runs."""
 
     def ahead_bytes(self) -> int:
-        """Returns how many bytes are staged that the slowest consumer has not consumed."""
+        """Returns the number of staged bytes that the slowest consumer has not read."""
         return max((self.log.amount_after(consumer.consumed()).size_bytes for consumer in self.consumers), default=0)
 
     def has_room(self, max_channel_bytes: int | None) -> bool:
-        """Returns whether the slowest consumer is near enough for the stage to stage another batch; always where there is no limit."""
+        """Returns True if the slowest consumer is close enough for another batch, or if there is no limit."""
         return max_channel_bytes is None or self.ahead_bytes() < max_channel_bytes
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Adds a stream that reads the log; one that is added again is known."""
+        """Adds a stream that reads the log. Adding it again has no effect."""
         if consumer not in self.consumers:
             self.consumers.append(consumer)

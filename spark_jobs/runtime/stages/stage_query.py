@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.stages.stage import StageRun
 
 _OTHER_COLUMNS = "DELTA_STREAMING_METADATA_EVOLUTION"
-"""What Delta ends a stream with that has read all before a change of the table's columns, properties or protocol."""
+"""The condition with which Delta ends a stream after it has read everything before a change of the table's metadata or protocol."""
 
 
 class StageQuery:
     """The running query of a stage.
 
     Args:
-        stage: Whose query it is.
-        trigger: As Spark's ``DataStreamWriter.trigger`` takes it.
+        stage: Stage of the query.
+        trigger: Argument for Spark's ``DataStreamWriter.trigger``.
 
     Raises:
         InvalidPipelineError: Spark cannot run the stage as a stream.
@@ -40,13 +40,13 @@ class StageQuery:
         self._query = self._start(trigger)
 
     def has_ended(self, timeout_s: int) -> bool:
-        """Waits for the end. Returns whether the query has ended by itself.
+        """Waits for the end. Returns True if the query has ended by itself.
 
         Raises:
-            TurnedAwayError: The stage is to stop.
+            TurnedAwayError: The stage must stop.
             PastPinError: A batch has to be planned again.
-            BeforeEpochError: The same.
-            ProbePassedError: The query only looks whether its batch fails, and it does not.
+            BeforeEpochError: A batch has to be planned again.
+            ProbePassedError: The query was a probe, and its batch does not fail.
             SourceChangedError: A source has other columns than those that the stage was built with.
             InterruptedRunError: The query failed.
             StorageFullError: It failed because no space, or no quota, is left.
@@ -66,23 +66,23 @@ class StageQuery:
         return bool(ended)
 
     def watch(self, watch: "SourceWatch") -> None:
-        """Looks at what the query has read, if it is time for that.
+        """Checks what the query has read, if a check is due.
 
         Raises:
-            RejectedError: Something has changed that was read.
+            RejectedError: A source has changed that was read.
         """
         watch.look(self._stage, self._query)
 
     def is_active(self) -> bool:
-        """Returns whether the query has not ended, for whatever reason."""
+        """Returns True if the query has not ended for any reason."""
         return bool(self._query.isActive)
 
     def ending(self) -> AbstractContextManager[None]:
-        """Returns a context in which the query is ended: Spark does not report the batch that is turned away as a failure."""
+        """Returns a context for ending the query, in which Spark does not report the rejected batch as a failure."""
         return QuietQueries.during(self._stage.frame.sparkSession)
 
     def stop(self) -> None:
-        """Stops the query wherever it is. What it has begun is done again by the next one."""
+        """Stops the query at any point. The next query repeats unfinished work."""
         self._query.stop()
 
     def _start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
@@ -102,9 +102,9 @@ class StageQuery:
     def _changed(self) -> SourceChangedError:
         name, log = self._stage.stage.name, self._stage.spark_log
         return SourceChangedError(
-            f"Stage '{name}' reads a table that has got other columns.",
+            f"Stage '{name}' reads a table whose columns have changed.",
             exists=f"Its batches up to {log.last_commit()} are staged.",
-            safe="Nothing that the table has got since then was read.",
+            safe="No row from after the change was read.",
             remedy="Run it again: it goes on with the new columns.",
             stage=name,
         )
@@ -120,8 +120,8 @@ class StageQuery:
             f"Stage '{name}' failed in batch {log.last_offsets()}",
             cause,
             exists=f"Its batches up to {log.last_commit()} are staged.",
-            safe="Nothing of this round is public.",
-            remedy="Mend the cause and run it again: it goes on after the last staged batch.",
+            safe="No row of this round is public.",
+            remedy="Remove the cause and run it again: it goes on after the last staged batch.",
             sources=[node.name for node in self._stage.stage.inputs.values() if isinstance(node, Source)],
             places=[self._stage.table.path, self._stage.checkpoint_path],
             stage=name,

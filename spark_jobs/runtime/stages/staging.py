@@ -1,4 +1,4 @@
-"""Phase 1 of the two-phase commit: each batch's rows become Parquet files that only the stage's private log names."""
+"""Phase 1 of the two-phase commit: each batch's rows become Parquet files, named only by the stage's private log."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -41,24 +41,20 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.stages.stage import StageRun
 
 _FILES_NAMED = 5
-_FOR_FILE_SYSTEMS = (
-    "Put the files back as they were, with their modification times (cp -p, touch -d), then run again: it goes on with them."
-)
-_FOR_STORES = (
-    "An object store gives a file that is put back another time: give it another name there, and the next round reads it."
-)
+_FOR_FILE_SYSTEMS = "Restore the files with their modification times (cp -p, touch -d), then run again: it goes on with them."
+_FOR_STORES = "An object store gives a restored file another time: use another name there, and the next round reads it."
 _Ends = Sequence[tuple[Bound, str | None, str]]
-"""Of a batch: as :meth:`StageRun.ends_of` returns them."""
+"""The ends of a batch from :meth:`StageRun.ends_of`."""
 
 
 class PastPinError(Exception):
-    """A batch reads past a recorded end; nothing of it was staged. Handled by the stage, never shown."""
+    """A batch reads beyond a recorded end. None of its rows was staged. The stage handles it, and it is never shown."""
 
 
 class BeforeEpochError(Exception):
-    """A batch had a watermark at 1970 and rows before it, which Spark dropped as late; nothing of it was staged.
+    """A batch had a watermark at 1970 and earlier rows, which Spark dropped as late. None of its rows was staged.
 
-    Handled by the stage, never shown.
+    The stage handles it, and it is never shown.
     """
 
 
@@ -68,17 +64,17 @@ class ProbePassedError(Exception):
 
 @dataclass
 class StageWriter:
-    """Stages the batches of one query of a stage; given to ``foreachBatch``.
+    """Stages the batches of one query of a stage. It is passed to ``foreachBatch``.
 
-    What it raises is kept in :attr:`failure`, because Spark passes on only a text.
+    Its exception is kept in :attr:`failure`, because Spark only passes on a text.
     """
 
     run: "StageRun"
     failure: BaseException | None = None
     query: Future[StreamingQuery] = field(default_factory=Future)
-    """The query whose batches these are; the first one can come before Spark's start call has returned."""
+    """The query of these batches. The first batch can run before Spark's start call has returned."""
     _told: bool = False
-    """Whether the query's streams know our ends."""
+    """True if the query's streams have our ends."""
 
     @property
     def _name(self) -> StageName:
@@ -134,7 +130,7 @@ class StageWriter:
             fold_consumed(output.log, output.consumers)
 
     def _check_unique(self, session: SparkSession, batch: BatchId, adds: Sequence[Mapping[str, Any]]) -> None:
-        """Refuses a key that comes twice in an upsert: without ``sequence_by`` nothing says which of two rows is the newer one."""
+        """Refuses a key that occurs twice in an upsert. Without ``sequence_by`` the newer row is unknown."""
         sink, rule = self.run.stage.sink, self.run.outlet.merge
         if sink is None or sink.mode is not SinkMode.UPSERT or rule is None or rule.sequence_by is not None or not adds:
             return
@@ -142,8 +138,8 @@ class StageWriter:
             raise InvalidPipelineError(
                 f"Batch {batch} of stage '{self._name}' has {repeated} keys ({', '.join(rule.keys)}) more than once.",
                 exists="The batches before it are staged.",
-                safe="Nothing of this round is public.",
-                remedy=f"Give the sink sequence_by=, which says which row wins, or return one row per key; then {BEGIN_ANEW}.",
+                safe="No row of this round is public.",
+                remedy=f"Give the sink sequence_by=, which decides which row wins, or return one row per key; then {BEGIN_ANEW}.",
                 stage=self._name,
                 batch=batch,
                 keys=list(rule.keys),
@@ -156,15 +152,15 @@ class StageWriter:
         return violations_of(self._staged_rows(session, adds))
 
     def _staged_rows(self, session: SparkSession, adds: Sequence[Mapping[str, Any]]) -> DataFrame:
-        """Returns the rows in files of a table without partitions: a batch's frame can be computed only once."""
+        """Returns the rows in files of a table without partitions, because a batch's frame can be computed only once."""
         table = self.run.table
         paths = [f"{table.path}/{unquote(add['path'])}" for add in adds]
         return session.read.schema(as_stored(table.schema)).parquet(*paths).toDF(*table.schema.names)
 
     def _check_files(self, session: SparkSession, batch: BatchId, ends: _Ends) -> None:
-        """Compares the files of a batch with the pins. Spark leaves out a file that has gone, and reads one that was replaced as it is.
+        """Compares the files of a batch with the pins. Spark leaves out missing files, and reads replaced ones.
 
-        What Spark has found when it planned the batch is compared in sum; then each file is looked at once more.
+        The files that Spark found when it planned the batch are compared in total. Then each file is checked once more.
         """
         run = self.run
         if not any(bound.names_files for bound in run.bounds):
@@ -182,7 +178,7 @@ class StageWriter:
                 raise InterruptedRunError(
                     f"Source '{argument}' of stage '{self._name}' has files that were changed or removed since they were found: {named}.",
                     exists=f"The batches before {batch} are staged.",
-                    safe="Nothing of this batch is staged, and nothing of it is public.",
+                    safe="No row of this batch is staged or public.",
                     remedy=f"{_FOR_STORES if in_store else _FOR_FILE_SYSTEMS} {without_it([run.stage.inputs[argument].name])}",
                     stage=self._name,
                     batch=batch,
@@ -190,14 +186,14 @@ class StageWriter:
                 )
 
     def _check_sources(self, ends: _Ends) -> None:
-        """Refuses a batch if a source has become another one since the query was started, or if the batch has passed over rows."""
+        """Refuses a batch if a source was replaced since the query was started, or if the batch has skipped rows."""
         for number, (stream, (_, before, line)) in enumerate(zip(self.run.sources, ends, strict=True)):
             if stream is not None:
                 read = replace(stream.read, line=before or NO_OFFSET)
                 stream.kind.check_batch(read, line, stream.losses, self.query.result(), number)
 
     def _check_data_files(self, session: SparkSession, batch: BatchId) -> None:
-        """Compares the data files of Delta tables that are gone with those that were accepted as lost: Spark leaves out all of them."""
+        """Compares missing data files of Delta tables with the accepted losses, because Spark leaves out all of them."""
         lost = self.run.lost_files
         if lost is None:
             return
@@ -205,10 +201,10 @@ class StageWriter:
         gone = sorted(path for path, status in found.items() if status is None and path not in lost)
         if gone:
             raise InterruptedRunError(
-                f"Batch {batch} of stage '{self._name}' has read Delta tables of which {len(gone)} data files are gone, such as {gone[0]}.",
+                f"Batch {batch} of stage '{self._name}' has read Delta tables with {len(gone)} missing data files, such as {gone[0]}.",
                 exists=f"The batches before {batch} are staged.",
-                safe="Nothing of this batch is staged, and nothing of it is public.",
-                remedy=f"Bring them back, then run again: it goes on. {without_it(self._source_names())}",
+                safe="No row of this batch is staged or public.",
+                remedy=f"Restore them, then run again: it goes on. {without_it(self._source_names())}",
                 stage=self._name,
                 batch=batch,
                 files=len(gone),
@@ -218,7 +214,7 @@ class StageWriter:
         return sorted({stream.read.name for stream in self.run.sources if stream is not None})
 
     def _check_event_times(self, batch: BatchId, facts: BatchFacts) -> None:
-        """Refuses event times that no watermark would ever pass: what is made of them would stay in the state for ever."""
+        """Refuses event times that no watermark can pass. Their results would stay in the state for ever."""
         limited, inputs = self.run.limited_times(), {mark.node: name for name, mark in self.run.watermarks.items()}
         for node, event_ms in facts.newest_event_ms.items():
             name = inputs[node]
@@ -227,7 +223,7 @@ class StageWriter:
                     f"Batch {batch} of stage '{self._name}' has rows of input '{name}' with an event time in the year 9999 or later: what "
                     "is made of them may end after Spark's last watermark, and would stay in the state for ever.",
                     exists=f"The batches before {batch} are staged.",
-                    safe="Nothing of this batch is staged, and nothing of it is public.",
+                    safe="No row of this batch is staged or public.",
                     remedy="Leave such rows out in the function of the source, or give them another time, and run again: it goes on. Or "
                     f"set them aside in a stage before this one, with expect= and violations=, and {BEGIN_ANEW}.",
                     stage=self._name,
@@ -241,7 +237,7 @@ class StageWriter:
         return facts.state_rows if is_drain else {}
 
     def _input_rows(self, session: SparkSession) -> dict[str, int]:
-        """Returns how many rows the batch has read, by input."""
+        """Returns the number of rows that the batch has read, by input."""
         names = set(self.run.arguments)
         only_streams = not any(isinstance(node, Static) for node in self.run.stage.inputs.values())
         if len(names) == 1 and only_streams:
@@ -254,25 +250,25 @@ class StageWriter:
         return found
 
     def _check_columns(self, batch: BatchId, ends: _Ends) -> None:
-        """Refuses a batch whose files have more columns than the stage was built with, or have them elsewhere: Spark would not notice."""
+        """Refuses a batch whose files have more or moved columns than the stage was built with. Spark would not notice."""
         for stream, (bound, previous, line) in zip(self.run.sources, ends, strict=False):
             if stream is not None and bound.names_files:
                 stream.kind.check_files(stream.read, bound.files_between(previous, line))
         for number, (bound, previous, line) in enumerate(ends):
             if bound.has_outgrown(previous, line):
                 raise SourceChangedError(
-                    f"Source '{self.run.arguments[number]}' of stage '{self._name}' has got files with other columns, or wider types.",
+                    f"Source '{self.run.arguments[number]}' of stage '{self._name}' has files with other columns or wider types.",
                     exists=f"The batches before {batch} are staged.",
-                    safe="Nothing of this batch is staged.",
+                    safe="No row of this batch is staged.",
                     remedy="Run it again: it goes on with the new columns.",
                     stage=self._name,
                     batch=batch,
                 )
 
     def _tell_ends(self, ends: _Ends) -> None:
-        """Gives the query's streams our ends, once: at each start Spark finds an end of its own.
+        """Gives the query's streams our ends, once: at each start Spark finds its own ends.
 
-        The next batches then need not be cut back and run by a start of their own.
+        Then the next batches need not be cut back and run by separate starts.
         """
         if not self._told:
             self._told, available = True, [bound.available(line) for bound, _, line in ends]
@@ -282,7 +278,7 @@ class StageWriter:
     def _facts(self, batch: BatchId) -> BatchFacts:
         facts = batch_facts(self.query.result())
         if self.run.held and self.run.spark_log.offsets(batch).watermark_ms == 0:
-            # a query that starts with a batch without event times forgets a watermark before 1970, and would close windows too early
+            # a query whose first batch has no event times loses a watermark before 1970, and would close windows too early
             forgotten = batch > 0 and self.run.spark_log.offsets(BatchId(batch - 1)).watermark_ms < 0
             if forgotten or facts.late_rows > 0:
                 raise BeforeEpochError
@@ -298,18 +294,18 @@ class StageWriter:
         return newest
 
     def _check_same(self, earlier: StagedBatch, offsets: str, rows: int) -> None:
-        """Refuses a second result of a batch that differs from the first.
+        """Refuses a second result of a batch if it differs from the first.
 
-        The first one stands; the second is only consumed, for the state's sake.
+        The first result is valid. The second one is only computed for the state.
         """
         if earlier.offsets == offsets and earlier.rows == rows:
             return
         what = "other input" if earlier.offsets != offsets else f"{rows} rows after {earlier.rows}"
         raise InterruptedRunError(
-            f"Batch {earlier.batch} of stage '{self._name}' was computed twice and came to {what}: the stage is not deterministic.",
+            f"Batch {earlier.batch} of stage '{self._name}' was computed twice and had {what}: the stage is not deterministic.",
             exists="The first result is staged and not public.",
             safe="No table was changed.",
-            remedy="Remove what differs between two runs of the same rows (random values, the clock, an unpinned static input), "
+            remedy="Remove everything that differs between two runs of the same rows (random values, the clock, an unpinned static input), "
             f"then {BEGIN_ANEW}.",
             stage=self._name,
             batch=earlier.batch,
@@ -319,15 +315,15 @@ class StageWriter:
 
 
 def _changed_files(session: SparkSession, expected: Mapping[str, ExpectedFile], listed: ListedFiles | None) -> list[str]:
-    """Returns in words which files are not as they were.
+    """Returns descriptions of changed files.
 
-    A file that goes after Spark has opened it was read: where Spark has found all, only those that are there are compared.
+    A file that is deleted after Spark has opened it was read. If Spark has found all files, only existing ones are compared.
     """
     sizes = [file.size_bytes for file in expected.values()]
     whole = listed is not None and listed.count == len(expected)
     whole = whole and listed is not None and (None in sizes or listed.size_bytes == sum(size or 0 for size in sizes))
     unlisted = set() if whole or listed is None else set(expected) - listed.paths()
-    changed = [f"{path} was not there" for path in sorted(unlisted)]
+    changed = [f"{path} was missing" for path in sorted(unlisted)]
     for path, status in file_statuses(session, expected).items():
         if path in unlisted or (status is None and whole):
             continue
@@ -335,6 +331,6 @@ def _changed_files(session: SparkSession, expected: Mapping[str, ExpectedFile], 
             changed.append(f"{path} {difference}")
     if not whole and listed is not None and not changed:
         changed.append(
-            f"{listed.size_bytes} bytes were found in {listed.count} files, and {sum(s or 0 for s in sizes)} were expected"
+            f"{listed.size_bytes} bytes were found in {listed.count} files, but {sum(s or 0 for s in sizes)} were expected"
         )
     return changed

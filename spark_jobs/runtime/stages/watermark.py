@@ -1,7 +1,7 @@
-"""Decides where a stage's watermark goes at the end of a round.
+"""Computes a stage's watermark at the end of a round.
 
 A *held* input has a watermark that never moves by itself, because its delay is longer than all history: no row in any order is late. It is
-moved once, at the round's end, by a batch that is planned by hand.
+moved once, at the round's end, by a batch that this package plans.
 """
 
 from collections.abc import Mapping
@@ -11,26 +11,26 @@ from spark_jobs.protocol.ids import InputName
 END_OF_TIME_MS = 253_402_300_799_000
 """9999-12-31T23:59:59Z. Later values overflow inside Spark and flush nothing, without an error."""
 FOR_EVER_MS = 253_370_764_800_000
-"""9999-01-01. An event at that time or later means "for ever": what is made of it, such as a window, may end after the end of time."""
+"""9999-01-01. An event at that time or later means "for ever". Its results, such as a window, may end after the end of time."""
 BEGINNING_OF_TIME_MS = -62_135_596_800_000
-"""0001-01-01. Spark begins at 1970 and drops earlier rows as late."""
+"""0001-01-01. Spark's watermark begins at 1970, and drops earlier rows as late."""
 _HELD_MS = 10_000 * 366 * 86_400_000
 
 
 def held_delay_ms(position: int) -> int:
-    """Returns the delay that holds the watermark of an input; ``position`` makes it the input's own, to be recognised in a plan."""
+    """Returns the delay that holds the watermark of an input. ``position`` makes it unique, so that it can be found in a plan."""
     return _HELD_MS + position
 
 
 def held_position(delay_ms: int) -> int | None:
-    """Returns which input a held delay belongs to; None if the delay holds nothing."""
+    """Returns the position of the input with a held delay, or None for other delays."""
     return delay_ms - _HELD_MS if delay_ms >= _HELD_MS else None
 
 
 def release_watermark_ms(newest_event_ms: Mapping[InputName, int], delays_ms: Mapping[InputName, int]) -> int | None:
-    """Returns where a suspended round leaves the watermark: the newest event less the delay, the least of all inputs.
+    """Returns the watermark at the end of a suspended round: the minimum over all inputs of newest event time minus delay.
 
-    None where an input has not had a row yet: nothing can be said about it.
+    None if an input has not had a row yet.
     """
     if any(name not in newest_event_ms for name in delays_ms) or not delays_ms:
         return None

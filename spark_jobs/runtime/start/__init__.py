@@ -1,1 +1,1 @@
-"""Begins an attempt: decides where from the home's documents, then restores from a work directory, a checkpoint or a savepoint."""
+"""Begins an attempt: decides from the home's documents where it goes on, and restores from a work directory, checkpoint or savepoint."""

@@ -1,7 +1,7 @@
-"""Lets a source go on where an old, plain Spark query stopped: refuses what cannot, and makes that query's last batch a stage's first.
+"""Lets a source continue an old, plain Spark query: refuses unsuitable ones, and makes that query's last batch a stage's first.
 
-The stage gets two batches that were never run, both with the old offsets. Two, because Spark asks a source for the last batch again when
-a query starts: after one batch that would be everything from the source's beginning, after two it is nothing.
+The stage gets two batches that were never run, both with the old offsets. Two are necessary because Spark reads the last batch from a
+source again when a query starts: after one batch that would be everything from the source's beginning, after two it is nothing.
 """
 
 from collections.abc import Mapping
@@ -31,19 +31,19 @@ _ADOPTED_BATCHES = (BatchId(0), BatchId(1))
 
 
 def old_offsets(graph: Graph, directories: Mapping[InputName, str]) -> dict[InputName, AdoptedOffsets]:
-    """Returns where the old queries stopped, by source, after every check that needs no Spark.
+    """Returns the last offsets of the old queries by source, after all checks that do not need Spark.
 
     Args:
         graph: The pipeline.
-        directories: By source the checkpoint directory of its old query.
+        directories: Checkpoint directory of the old query, by source.
 
     Raises:
-        InvalidParameterError: A source is not one of the pipeline's, is read beside streams that adopt nothing, or what its query has left
-            cannot be adopted. Nothing was written.
+        InvalidParameterError: A source is not one of the pipeline's, is read together with streams that adopt nothing, or its query's
+            checkpoint cannot be adopted. Nothing was written.
     """
     for name in directories:
         if name in graph.statics:
-            raise refused(name, "it is a static input, which is read anew in every round", "Leave it out.")
+            raise refused(name, "it is a static input, which is read again in every round", "Leave it out.")
         if name not in graph.sources:
             raise refused(name, f"pipeline '{graph.pipeline}' has no source of that name", suggestion(name, graph.sources))
     for stage in graph.stages.values():
@@ -63,10 +63,10 @@ def old_offsets(graph: Graph, directories: Mapping[InputName, str]) -> dict[Inpu
 def check_stages(
     graph: Graph, spark: SparkSession, planned: Mapping[StageName, PlannedStage], adopted: Mapping[InputName, AdoptedOffsets]
 ) -> None:
-    """Checks the plans of what reads ``adopted``, directly or through other stages. Writes nothing.
+    """Checks the plans of the stages that read ``adopted``, directly or through other stages. Writes nothing.
 
     Raises:
-        InvalidParameterError: A source reads something else than its old query, or a stage keeps state, which would lack the rows before.
+        InvalidParameterError: A source reads something else than its old query, or a stage keeps state, which would lack earlier rows.
     """
     reached: set[str] = set(adopted)
     for stage in graph.stages.values():
@@ -86,7 +86,7 @@ def check_stages(
             raise refused(
                 InputName(direct[0]),
                 f"stage '{stage.name}' does not read each of its streams exactly once",
-                "Use each argument once; a second use is a stage of its own.",
+                "Use each argument once. Put a second use into another stage.",
                 stage=stage.name,
             )
 
@@ -94,12 +94,12 @@ def check_stages(
 def _only_stream(name: InputName, frame: DataFrame) -> plan.Leaf:
     found = plan.streaming_leaves(frame)
     if len(found) != 1:
-        raise refused(name, f"it reads {len(found)} streams, and its old query read one", "Declare a source for each.")
+        raise refused(name, f"it reads {len(found)} streams, but its old query read one", "Declare a source for each.")
     return found[0]
 
 
 def adopt_offsets(stage: StageRun, round_document: RoundDocument) -> None:
-    """Lets a stage begin where the old queries of its sources stopped, if it adopts any; before its query first starts. Idempotent."""
+    """Lets a stage begin at the end of its sources' old queries, if it adopts any, before its query first starts. Idempotent."""
     log = stage.spark_log
     if not stage.adopted or log.last_commit() >= _ADOPTED_BATCHES[-1]:
         return
@@ -119,7 +119,7 @@ def adopt_offsets(stage: StageRun, round_document: RoundDocument) -> None:
 
 
 def refuse_moved(adopted: Mapping[InputName, AdoptedOffsets]) -> None:
-    """Refuses a checkpoint of rows that an old query, which was not stopped, has written as well.
+    """Refuses a checkpoint with rows that a running old query has written, too.
 
     Raises:
         RejectedError: An old query has gone on since its offsets were adopted.
@@ -128,7 +128,7 @@ def refuse_moved(adopted: Mapping[InputName, AdoptedOffsets]) -> None:
         if batches := batches_since(offsets):
             raise RejectedError(
                 f"The query in {offsets.checkpoint} has gone on by {batches} {'batch' if batches == 1 else 'batches'} since source "
-                f"'{name}' adopted its offsets, so that rows would be written twice.",
+                f"'{name}' adopted its offsets. Rows would be written twice.",
                 safe="Nothing was published.",
                 remedy="Stop the old query, let it end, and begin anew: --fresh with --adopt-offsets.",
                 source=name,
@@ -142,7 +142,7 @@ def _check_same_input(name: InputName, adopted: AdoptedOffsets, leaf: plan.Leaf,
         read = {"delta": "a Delta table", "files": "files"}[kind_of(name, adopted)]
         raise refused(
             name,
-            f"it reads {leaf.format}, and the query in {adopted.checkpoint} read {read}",
+            f"it reads {leaf.format}, but the query in {adopted.checkpoint} read {read}",
             "Give the checkpoint directory of the query that read this source.",
             path=adopted.checkpoint,
         )
@@ -154,8 +154,8 @@ def _check_stateless(stage: Stage, frame: DataFrame, source: InputName) -> None:
     if operators:
         raise refused(
             source,
-            f"stage '{stage.name}' depends on earlier rows ({', '.join(operators)}), and those before the offsets are not read again",
-            "Begin this source from its beginning, or put the stage into a pipeline of its own that reads the sink's table.",
+            f"stage '{stage.name}' depends on earlier rows ({', '.join(operators)}), but those before the offsets are not read again",
+            "Begin this source from its beginning, or put the stage into another pipeline that reads the sink's table.",
             stage=stage.name,
             operators=operators,
         )

@@ -1,4 +1,4 @@
-"""Begins an attempt: in an incarnation, in a work directory, with its state in a number of partitions."""
+"""Begins an attempt: chooses its incarnation, its work directory and its number of state partitions."""
 
 import logging
 import os
@@ -33,8 +33,8 @@ def check_first(home: Files, request: StartRequest) -> None:
     """Refuses to begin an attempt that has begun before.
 
     Raises:
-        FencedError: It is at work elsewhere.
-        InterruptedRunError: It, or a later one, has come to an end.
+        FencedError: The attempt is running elsewhere.
+        InterruptedRunError: The attempt, or a later one, has ended.
     """
     live = Attempts(home).latest()
     if live is None or request.attempt > live.attempt:
@@ -43,15 +43,15 @@ def check_first(home: Files, request: StartRequest) -> None:
         raise FencedError(
             f"Attempt {live.attempt} is at work on {live.host}.",
             safe="This process has done nothing.",
-            remedy="None is needed: the other process does the work.",
+            remedy="Nothing: the other process does the work.",
             attempt=live.attempt,
             host=live.host,
             process=live.process,
         )
     raise InterruptedRunError(
         f"Attempt {request.attempt}, or a later one, was started before and did not finish.",
-        safe="What it made durable is kept.",
-        remedy="Ask for a new start; it goes on from there.",
+        safe="Its durable work is kept.",
+        remedy="Request a new start, which goes on from there.",
         attempt=request.attempt,
     )
 
@@ -67,24 +67,24 @@ def begin_attempt(
     restore: RestoreFrom | None = None,
     in_place: bool = True,
 ) -> AttemptDocument:
-    """Claims the attempt that a request is for; durable on return.
+    """Claims the attempt of a request. Durable on return.
 
     Args:
         home: The home.
-        pipeline: Whose home it is.
-        graph: The pipeline.
-        request: What is asked for.
-        decision: What it comes to.
-        facts: The home's past.
-        restore: The savepoint that a new incarnation begins with, if the request does not name it.
-        in_place: Whether the work directory of the attempt before may be continued; else one is built from the checkpoint.
+        pipeline: Pipeline of the home.
+        graph: The pipeline's graph.
+        request: Start request.
+        decision: Decision for the request.
+        facts: Past of the home.
+        restore: Savepoint that a new incarnation begins with, if the request does not name it.
+        in_place: True if the earlier attempt's work directory may be continued. Otherwise a new one is built from the checkpoint.
 
     Raises:
         FencedError: Another process has claimed it, or a later one.
-        ConflictError: One that the decision knows nothing of has begun.
+        ConflictError: An attempt has begun that the decision did not know.
     """
     host, boot, before = socket.gethostname(), boot_id(), facts.newest_attempt
-    # a checkpoint of the incarnation says that those before it are closed
+    # a checkpoint of the incarnation shows that earlier incarnations are closed
     abandons = before.abandons if before and facts.head is None else ()
     partitions = request.state_partitions
     if isinstance(decision, BeginIncarnation):
@@ -127,25 +127,25 @@ def begin_attempt(
 
 
 def why_not_continued(home: Files, request: StartRequest, facts: HomeFacts) -> str | None:
-    """Returns why a start that goes on leaves the work directory of the attempt before, in a few words; None if it continues it.
+    """Returns the reason why a start does not continue the earlier attempt's work directory, or None if it does.
 
-    Damaged files in it are another reason: they are found when the attempt begins.
+    Damaged files are another reason, which is found when the attempt begins.
     """
     return why_rebuilt(home, request, facts, boot_id(), SPARK_MINOR)
 
 
 def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts, spark: SparkSession) -> None:
-    """Builds the attempt's work directory from its checkpoint, if it is not one that is continued.
+    """Builds the attempt's work directory from its checkpoint, unless it continues an existing one.
 
     Raises:
-        RejectedError: Its state cannot be brought into that many partitions.
-        CorruptDocumentError: A file of it is gone or was altered.
-        StorageError: The home or the work directory does not answer, or is full. May be repeated.
+        RejectedError: The number of its state partitions cannot be changed.
+        CorruptDocumentError: A file of the checkpoint is missing or was altered.
+        StorageError: The home or the work directory does not answer, or is full. Can be repeated.
     """
     work = home.below(attempt.work_directory.path)
     if attempt.restored_from is None or (work.names("") and not is_half_built(work)):
         return
-    before = facts.newest_attempt  # None where a home begins with a savepoint
+    before = facts.newest_attempt  # None if a home begins with a savepoint
     others = [*([before.work_directory.path] if before else []), *map(work_path, work_directories(home.names(WORK)))]
     local = [home.below(path) for path in dict.fromkeys(others) if path != attempt.work_directory.path]
     rescale = None if attempt.state_partitions is None else partial(rescale_stage, spark, work, attempt.state_partitions)
@@ -154,7 +154,7 @@ def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts
 
 
 def _work_directory(home: Files, graph: Graph, request: StartRequest, facts: HomeFacts, host: str) -> WorkDirectory:
-    """Returns the work directory of the attempt before, verified, or a new one if that cannot be continued."""
+    """Returns the verified work directory of the earlier attempt, or a new one if that cannot be continued."""
     previous, why = facts.newest.work_directory, why_not_continued(home, request, facts)
     if why is None:
         why = heal_in_place(

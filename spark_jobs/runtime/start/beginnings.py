@@ -1,4 +1,4 @@
-"""Decides where stages begin that were not in a pipeline from the first round: behind other stages, and in sources."""
+"""Decides where stages begin that were added later: in other stages, and in sources."""
 
 from collections.abc import Collection, Mapping
 
@@ -15,9 +15,9 @@ from spark_jobs.runtime.start.source_identity import FoundSource, SettledSources
 
 
 def behind_stages(before: Manifest, graph: Graph) -> dict[StageName, dict[StageName, BatchId]]:
-    """Returns the last batch before those that a stage reads of a producer: by stage that was not there from the beginning, by producer.
+    """Returns, for each stage that was added later, the last batch of each producer before the batches that it reads.
 
-    A stage that is new reads what its producers stage after the checkpoint; one that was new before goes on from where it began.
+    A new stage reads the rows that its producers stage after the checkpoint. A stage that was added earlier keeps its beginning.
     """
     found = {name: dict(cut.begins) for name, cut in before.stages.items() if name in graph.stages}
     for stage in graph.stages.values():
@@ -30,18 +30,18 @@ def behind_stages(before: Manifest, graph: Graph) -> dict[StageName, dict[StageN
 def in_sources(
     before: Manifest, graph: Graph, settled: SettledSources, found: Mapping[InputName, FoundSource]
 ) -> dict[StageName, dict[InputName, tuple[KnownSource, ...]]]:
-    """Returns by stage that begins now, by source, where it begins.
+    """Returns the beginning in each source for each stage that begins now.
 
-    A stage that was new before keeps its beginning in a source of which it has read nothing.
+    A stage that was added earlier keeps its beginning in a source that it has not read yet.
 
     Args:
-        before: The checkpoint that the start goes on from.
+        before: Checkpoint that the start goes on from.
         graph: The pipeline.
-        settled: What the stages read.
-        found: The sources as they are now.
+        settled: Sources that the stages read.
+        found: The present sources.
 
     Raises:
-        InvalidPipelineError: Where a source ends now cannot be told.
+        InvalidPipelineError: The present end of a source cannot be found.
     """
     begins = {name: dict(cut.begins_now) for name, cut in before.stages.items() if name in graph.stages}
     for stage in graph.stages.values():
@@ -61,12 +61,12 @@ def in_sources(
 def without(
     renewed: Collection[InputName], begins: Mapping[StageName, Mapping[InputName, tuple[KnownSource, ...]]]
 ) -> dict[StageName, dict[InputName, tuple[KnownSource, ...]]]:
-    """Returns where stages begin, but for sources that are other ones now: those are read from their beginning."""
+    """Returns the beginnings of stages without replaced sources, which are read from their beginning."""
     left = {stage: {name: known for name, known in sources.items() if name not in renewed} for stage, sources in begins.items()}
     return {stage: sources for stage, sources in left.items() if sources}
 
 
 def _pins(name: InputName, before: Manifest, source: FoundSource) -> tuple[Pin, ...]:
-    """Returns where a source ended in the checkpoint's round; a source without an end, or a new one, ends now."""
+    """Returns the end of a source in the checkpoint's round. For an unbounded or a new source, returns its present end."""
     pinned = before.inputs.get(name) if name in before.sources else None
     return pinned or pin_leaves(name, source.frame, source.leaves)

@@ -1,6 +1,6 @@
-"""Decides what a start request comes to, from the home's documents alone, before Spark starts.
+"""Decides what a start request leads to, from the home's documents alone, before Spark starts.
 
-Pure: everything it looks at is an argument.
+All facts are arguments.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,18 +24,18 @@ from spark_jobs.protocol.spark_versions import cannot_repartition, is_older
 
 @dataclass(frozen=True)
 class Answer:
-    """The run has its checkpoint already: only what is open of its publication is done."""
+    """The run has its checkpoint already. Only its publication is finished."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True)
 class Continue:
-    """The newest round was interrupted and goes on where it is."""
+    """The newest round was interrupted and goes on."""
 
     round: RoundDocument
     parent: CheckpointId | None = None
-    """The newest checkpoint of its incarnation, which may be one of the round itself; None where there is none."""
+    """The newest checkpoint of its incarnation, perhaps of the round itself; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -52,38 +52,38 @@ class Begin:
 
 @dataclass(frozen=True)
 class BeginIncarnation:
-    """A new round begins, and with it an incarnation that continues no checkpoint of the home."""
+    """A new round begins in a new incarnation, which continues no checkpoint of the home."""
 
     round: RoundNumber
     follows: IncarnationId | None
     on_rewind: OnRewind
     adopt_offsets: Mapping[InputName, str] = field(default_factory=dict)
-    """By source the checkpoint directory of the Spark query that it goes on after."""
+    """The checkpoint directory of the Spark query that a source continues, by source."""
     interrupted: RoundDocument | None = None
-    """The round that it replaces, with the same ends, where that has no checkpoint yet."""
+    """The round that it replaces, with the same ends, if that has no checkpoint yet."""
 
 
 @dataclass(frozen=True)
 class BeginFromSavepoint(BeginIncarnation):
-    """A new round and a new incarnation begin, with a savepoint.
+    """A new round begins in a new incarnation with a savepoint.
 
-    It is the savepoint that the request names, unless one of the fields says otherwise.
+    It is the savepoint in the request, unless one of the fields is set.
     """
 
     checkpoint: CheckpointId | None = None
-    """The checkpoint of the home that the start takes a savepoint of first, because the code has changed."""
+    """The checkpoint of the home of which the start first takes a savepoint, because the code has changed."""
     restore: RestoreFrom | None = None
     """The savepoint that an earlier attempt has begun with, without staging anything after it."""
 
 
 _WORDS = ("fresh", "on_rewind", "adopt_offsets", "restore")
-"""The fields by which a request says how an incarnation begins."""
+"""The fields of a request that say how an incarnation begins."""
 Decision = Answer | Continue | Begin | BeginIncarnation
 
 
 @dataclass(frozen=True)
 class HomeFacts:
-    """The past of a pipeline, as its home has it."""
+    """The past of a pipeline in its home's documents."""
 
     newest_attempt: AttemptDocument | None
     """The newest attempt that has begun."""
@@ -91,7 +91,7 @@ class HomeFacts:
     final_of: Callable[[RunId], Manifest | None]
     """Returns the final checkpoint of the round that a run has had an attempt at, while it is kept."""
     published: Callable[[], Mapping[SinkName, CheckpointId]]
-    """Per sink the newest checkpoint of any incarnation that is public. Asked only before rows are computed again: it opens the tables."""
+    """Returns the newest public checkpoint of any incarnation by sink. It opens the tables, so it is only called before a recomputation."""
     staging: bool = False
     """True if the latest round has planned a batch."""
     head: Manifest | None = None
@@ -103,34 +103,34 @@ class HomeFacts:
     begun: frozenset[AttemptNumber] = frozenset()
     """The attempts that have begun, as far back as they are kept."""
     savepoint: Manifest | None = None
-    """The manifest of the savepoint that the request names, if it was not taken up before."""
+    """The manifest of the request's savepoint, if no attempt has begun with it yet."""
     taken_up: Manifest | None = None
-    """The manifest of the savepoint that the newest incarnation was begun with, while it has no checkpoint."""
+    """The manifest of the savepoint that the newest incarnation began with, while it has no checkpoint."""
 
     @property
     def newest(self) -> AttemptDocument:
-        """The attempt that is continued. There must be one."""
+        """Returns the attempt that is continued. There must be one."""
         assert self.newest_attempt is not None
         return self.newest_attempt
 
     @property
     def incarnation(self) -> IncarnationId | None:
-        """The incarnation of the newest attempt: it is continued even if the head is another's."""
+        """Returns the incarnation of the newest attempt. It is continued even if the head belongs to another."""
         return self.newest_attempt.incarnation if self.newest_attempt else None
 
     @property
     def final(self) -> Manifest | None:
-        """The final checkpoint of the latest round; None while it has none."""
+        """Returns the final checkpoint of the latest round, or None."""
         is_final = self.head is not None and self.head.checkpoint_kind is CheckpointKind.FINAL
         return self.head if self.head and is_final and self.latest_round and self.head.round == self.latest_round.round else None
 
 
 def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> Decision:
-    """Decides what a start request comes to.
+    """Returns the decision for a start request.
 
     Raises:
-        RejectedError: It does not fit what is there: other parameters than the interrupted round's or than those of a pipeline that
-            is finished, another graph, a fresh start behind something published, or offsets to adopt where there are some already.
+        RejectedError: The request does not fit the home: other parameters than those of the interrupted round or of a finished pipeline,
+            another graph, a fresh start after published rows, or offsets to adopt although the home has its own.
     """
     own = facts.final_of(request.run)
     if own is not None:
@@ -184,22 +184,22 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
 
 
 def _replaces(request: StartRequest) -> bool:
-    """Returns whether an interrupted round may be replaced by one with other parameters: it cannot end as it was begun."""
+    """Returns True if an interrupted round may be replaced by one with other parameters, because it cannot finish unchanged."""
     return bool(request.new_sources or request.accept_data_loss)
 
 
 def interrupted_round(decision: Continue | Begin | BeginIncarnation) -> RoundDocument | None:
-    """Returns the interrupted round that a start goes on with or replaces; None if there is none."""
+    """Returns the interrupted round that a start continues or replaces, or None."""
     return decision.round if isinstance(decision, Continue) else decision.interrupted
 
 
 def replaced(decision: Continue | Begin | BeginIncarnation) -> RoundDocument | None:
-    """Returns the interrupted round that a start replaces; None if it replaces none."""
+    """Returns the interrupted round that a start replaces, or None."""
     return None if isinstance(decision, Continue) else decision.interrupted
 
 
 def taken_anew(request: StartRequest, decision: Continue | Begin | BeginIncarnation) -> frozenset[InputName]:
-    """Returns the sources that a start reads from their beginning. A run does so once for each, however often it is started."""
+    """Returns the sources that a start reads from their beginning. A run does so only once for each source."""
     interrupted = interrupted_round(decision)
     done = interrupted.taken_anew if interrupted is not None and interrupted.run == request.run else ()
     return frozenset(request.new_sources).difference(done)
@@ -208,8 +208,8 @@ def taken_anew(request: StartRequest, decision: Continue | Begin | BeginIncarnat
 def replace_round(decision: Decision, facts: HomeFacts) -> Begin | BeginIncarnation:
     """Returns the decision for a start whose interrupted round cannot go on: it begins a round with the same ends.
 
-    A source of the interrupted round is another one now; or something of it is gone for good, and the parameters are others. The round
-    is left where the newest checkpoint has it: what came after that has read the old source, or has been computed with the old parameters.
+    A source of the interrupted round is a different one now, or has lost rows and the parameters differ. The new round begins at the newest
+    checkpoint, because later batches have read the old source, or were computed with the old parameters.
     """
     if isinstance(decision, BeginIncarnation):
         return decision
@@ -229,7 +229,7 @@ def replace_round(decision: Decision, facts: HomeFacts) -> Begin | BeginIncarnat
 
 def _drained(stop: Manifest) -> RejectedError:
     return RejectedError(
-        f"The pipeline was drained by {stop.request}: what its windows, joins and timers held is flushed, for ever.",
+        f"The pipeline was drained by {stop.request}: its windows, joins and timers are flushed, which cannot be undone.",
         exists=f"Checkpoint {stop.checkpoint} and the savepoint of that request.",
         safe="Nothing was changed.",
         remedy=f"To go on after it, name its savepoint with --restore and add --allow-drained. Or {BEGIN_ANEW}.",
@@ -239,9 +239,9 @@ def _drained(stop: Manifest) -> RejectedError:
 
 
 def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]) -> Begin | BeginIncarnation:
-    """Returns the new round that replaces one which was begun otherwise and has planned no batch: a mistyped path costs nothing."""
+    """Returns the new round that replaces a different one without planned batches. So a mistyped path can be corrected."""
     newest, number, parent = facts.newest, _next_round(facts), facts.restored
-    if parent is None:  # not even the work directory is kept: it may be for tables that were named by mistake
+    if parent is None:  # the work directory is not kept, because it may belong to tables that were named by mistake
         return BeginIncarnation(number, newest.incarnation, newest.on_rewind, request.adopt_offsets)
     if facts.latest_round is not None:
         _check_adoption(facts.latest_round, request, {})
@@ -251,9 +251,9 @@ def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, An
 def _begin_after(
     parent: Manifest, number: RoundNumber, facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]
 ) -> Begin | BeginFromSavepoint:
-    """Returns the round that goes on from a checkpoint of the home.
+    """Returns the round that continues a checkpoint of the home.
 
-    Changed code begins an incarnation with a savepoint of it: what was staged under a stage's name before is never taken for its own.
+    Changed code begins an incarnation with a savepoint of it, so that older staged rows of a stage are not confused with new ones.
     """
     if parent.graph == dict(graph):
         return Begin(number, parent.checkpoint)
@@ -269,10 +269,10 @@ def _change(
     parameters: Mapping[str, Any],
     graph: Mapping[str, Any],
 ) -> BeginFromSavepoint:
-    """Returns how changed code goes on where a round has begun and not ended.
+    """Returns the decision for changed code if a round has begun and not ended.
 
     Raises:
-        RejectedError: The round was interrupted: only the code that has begun it can finish it.
+        RejectedError: The round was interrupted. Only the code that has begun it can finish it.
     """
     begun_by = facts.begun_by
     if stop is None and facts.taken_up is not None and not facts.staging and begun_by and begun_by.restore:
@@ -291,7 +291,7 @@ def _change(
 
 
 def goes_on_from(decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Manifest | None:
-    """Returns the checkpoint whose state a start goes on with; None if it begins without any."""
+    """Returns the checkpoint whose state a start continues, or None."""
     if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is None:
         return facts.taken_up if decision.restore else facts.savepoint
     if isinstance(decision, BeginIncarnation) and not isinstance(decision, BeginFromSavepoint):
@@ -304,26 +304,26 @@ def goes_on_from(decision: Continue | Begin | BeginIncarnation, facts: HomeFacts
 def check_spark(
     decision: Continue | Begin | BeginIncarnation, request: StartRequest, facts: HomeFacts, minor: str, *, can_repartition: bool
 ) -> None:
-    """Refuses to go on with state that this Spark cannot take up.
+    """Refuses state that this Spark cannot continue.
 
     Args:
-        decision: What the start comes to.
-        request: What is asked for.
-        facts: The home's past.
-        minor: The minor version of this Spark.
-        can_repartition: Whether this Spark can change the number of partitions of state.
+        decision: Decision of the start.
+        request: Start request.
+        facts: Past of the home.
+        minor: Minor version of this Spark.
+        can_repartition: True if this Spark can change the number of state partitions.
 
     Raises:
-        RejectedError: A newer Spark has written the state, or it is to be in another number of partitions and this Spark cannot do that.
+        RejectedError: A newer Spark has written the state, or this Spark cannot change the number of its partitions.
     """
     before = goes_on_from(decision, facts)
     if before is None:
         return
     if is_older(minor, before.spark):
         raise RejectedError(
-            f"Checkpoint {before.checkpoint} was taken with Spark {before.spark}, and this is Spark {minor}: "
-            "an older Spark does not go on with the state of a newer one.",
-            exists="The checkpoint is whole, and its rows stay published.",
+            f"Checkpoint {before.checkpoint} was taken with Spark {before.spark}, but this is Spark {minor}: "
+            "an older Spark cannot continue the state of a newer one.",
+            exists="The checkpoint is intact, and its rows stay published.",
             safe="Nothing was changed.",
             remedy=f"Start with Spark {before.spark} or newer. Or go back to a savepoint that was taken with Spark {minor} or older "
             f"(--restore). Or {BEGIN_ANEW}.",
@@ -339,7 +339,7 @@ def check_spark(
 
 
 def stage_fates(decision: Decision, facts: HomeFacts, graph: Mapping[str, Any]) -> tuple[StageFate, ...]:
-    """Returns what becomes of each stage; empty if nothing runs."""
+    """Returns the fate of each stage; empty if nothing runs."""
     if isinstance(decision, Answer):
         return ()
     before = goes_on_from(decision, facts)
@@ -350,12 +350,12 @@ def stage_fates(decision: Decision, facts: HomeFacts, graph: Mapping[str, Any]) 
 
 
 def named_savepoint(request: StartRequest, facts: HomeFacts) -> RestoreFrom | None:
-    """Returns the savepoint that a request wants to begin with; None if it names none, or has begun with it before."""
+    """Returns the savepoint that a request wants to begin with, or None if it names none or has begun with it before."""
     return None if _is_repeated(request, facts.begun_by) else request.restore
 
 
 def _is_repeated(request: StartRequest, begun_by: StartRequest | None) -> bool:
-    """Returns whether the same run has asked for the new incarnation before, in the same way: then it goes on with what it has begun."""
+    """Returns True if the same run has requested the new incarnation before with the same options. Then it continues that one."""
     if begun_by is None or begun_by.run != request.run:
         return False
     return all(getattr(begun_by, word) == getattr(request, word) for word in _WORDS) and (
@@ -367,34 +367,34 @@ def _check_savepoint(request: StartRequest, savepoint: Manifest) -> None:
     if request.fresh or request.adopt_offsets or request.on_rewind is OnRewind.REPLACE:
         also = "fresh" if request.fresh else "adopt_offsets" if request.adopt_offsets else "on_rewind=replace"
         raise RejectedError(
-            f"A start from a savepoint cannot have {also}: the savepoint says where its inputs and its tables were.",
+            f"A start from a savepoint cannot have {also}: the savepoint contains the positions of its inputs and tables.",
             safe="Nothing was changed.",
-            remedy="Leave it out. Rows that were published after the savepoint are taken away by RESTORE TABLE … TO VERSION AS OF ….",
+            remedy="Leave it out. To remove rows that were published after the savepoint, use RESTORE TABLE … TO VERSION AS OF ….",
             savepoint=request.restore.savepoint if request.restore else None,
         )
     if savepoint.drained and not (request.restore and request.restore.allow_drained):
         raise RejectedError(
-            f"The savepoint was taken after a drain ({savepoint.request}): its windows, joins and timers were flushed, and rows that "
-            "would have been in them make rows of their own.",
+            f"The savepoint was taken after a drain ({savepoint.request}): its windows, joins and timers were flushed, and later rows "
+            "of the same windows would give additional rows.",
             safe="Nothing was changed.",
-            remedy="Go on from one without a drain. Or add --allow-drained (allow_drained=True): the watermark goes back to where it was.",
+            remedy="Use one without a drain. Or add --allow-drained (allow_drained=True): the watermark goes back to its earlier value.",
             savepoint=request.restore.savepoint if request.restore else None,
             request=savepoint.request,
         )
 
 
 def _check_change(request: StartRequest, before: Manifest, what: str, graph: Mapping[str, Any]) -> None:
-    """Refuses code that the state of a checkpoint does not fit.
+    """Refuses code that does not fit the state of a checkpoint.
 
     Raises:
-        RejectedError: Names the stages. Nothing was changed.
+        RejectedError: Stages do not fit. The error names them. Nothing was changed.
     """
     found = fates(before.graph, graph)
     impossible, dropped = with_fate(found, Fate.IMPOSSIBLE), with_fate(found, Fate.DROPPED)
     rename = "Rename a stage whose state does not fit: it starts empty, and the old one is dropped (--allow-dropped). Or run"
     if impossible or not with_fate(found, Fate.CONTINUES):
         raise RejectedError(
-            f"Changed code does not go on from {what}: {'; '.join(map(str, impossible)) or 'the pipeline has none of its stages'}.",
+            f"Changed code cannot continue {what}: {'; '.join(map(str, impossible)) or 'the pipeline has none of its stages'}.",
             exists="Functions may change, and stages may be added or left out.",
             safe="Nothing was changed.",
             remedy=f"{rename if _leaves_some(found, graph) else 'Run'} the earlier code. Or {BEGIN_ANEW}.",
@@ -405,13 +405,13 @@ def _check_change(request: StartRequest, before: Manifest, what: str, graph: Map
             f"{what[0].upper()}{what[1:]} has state of stages that the pipeline no longer has: "
             f"{', '.join(each.stage for each in dropped)}.",
             safe="Nothing was changed.",
-            remedy="Add --allow-dropped (allow_dropped=True) to leave it behind; their tables stay as they are.",
+            remedy="Add --allow-dropped (allow_dropped=True) to leave it behind. Their tables stay unchanged.",
             stages=[each.stage for each in dropped],
         )
 
 
 def _leaves_some(found: Sequence[StageFate], graph: Mapping[str, Any]) -> bool:
-    """Returns whether a stage continues that reads none of those whose state does not fit: a renamed stage is another input."""
+    """Returns True if a continued stage reads none of the unfit stages. A renamed stage is another input."""
     others = {each.stage for each in with_fate(found, Fate.IMPOSSIBLE)}
     for name, stage in graph["stages"].items():  # in topological order
         if others & set(stage.get("inputs", {}).values()):
@@ -429,7 +429,7 @@ def _check_rewind(request: StartRequest, facts: HomeFacts) -> None:
     public = facts.published() if request.on_rewind is OnRewind.REFUSE else {}
     if public:
         raise RejectedError(
-            f"A fresh start would compute again what is public: {', '.join(f'{s} up to checkpoint {k}' for s, k in public.items())}.",
+            f"A fresh start would compute public rows again: {', '.join(f'{s} up to checkpoint {k}' for s, k in public.items())}.",
             safe="Nothing was changed.",
             remedy="Add --on-rewind keep (the published rows stay, the new ones are added) or --on-rewind replace (the first publication "
             "replaces them).",
@@ -463,7 +463,7 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
 
 
 def _check_ending(latest: RoundDocument, request: StartRequest) -> None:
-    """Refuses another ending than that of the round: some of its stages may have been drained already."""
+    """Refuses another ending than that of the round, because some of its stages may be drained already."""
     for name, begun, asked in (("on_end", latest.on_end, request.on_end), ("publish", latest.publish, request.publish)):
         if asked is not None and asked != begun:
             raise RejectedError(
@@ -471,7 +471,7 @@ def _check_ending(latest: RoundDocument, request: StartRequest) -> None:
                 f"it cannot go on with {name}={asked.value}.",
                 exists="Its rows so far are staged.",
                 safe="Nothing was changed.",
-                remedy=f"Finish it as it was begun (leave out {name}); the next round may differ.",
+                remedy=f"Finish the round without {name}. The next round may differ.",
                 round=latest.round,
                 expected=begun,
                 found=asked,
@@ -479,14 +479,14 @@ def _check_ending(latest: RoundDocument, request: StartRequest) -> None:
 
 
 def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mapping[InputName, str]) -> None:
-    """Refuses other offsets than those that the first round began with. The request that says so again may be repeated."""
+    """Refuses other offsets than those that the first round began with. The same request may be repeated."""
     if request.adopt_offsets and request.adopt_offsets != dict(allowed):
         raise RejectedError(
-            f"Offsets of an old query can be adopted only where nothing has been read yet; the home is at round {latest.round}, "
+            f"Offsets of an old query can be adopted only if nothing has been read yet. The home is at round {latest.round}, "
             f"begun by run {latest.run}.",
             exists="The home has offsets of its own.",
             safe="Nothing was changed.",
-            remedy=f"Leave --adopt-offsets out: the home goes on where it is. Or give the pipeline an empty home, or {BEGIN_ANEW}.",
+            remedy=f"Leave --adopt-offsets out: the home has its own. Or give the pipeline an empty home, or {BEGIN_ANEW}.",
             round=latest.round,
             expected=dict(allowed),
             found=request.adopt_offsets,
@@ -494,16 +494,16 @@ def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mappi
 
 
 def _check_tables(final: Manifest, graph: Mapping[str, Any]) -> None:
-    """Refuses code with other tables than those that a drained pipeline has filled: nothing would be written into them."""
+    """Refuses code with other tables than those of a drained pipeline: nothing would be written into them."""
     before, now = _sinks(final.graph), _sinks(graph)
     changed = sorted(stage for stage in before.keys() | now.keys() if before.get(stage) != now.get(stage))
     if changed:
         told = "; ".join(_told_apart(stage, before.get(stage), now.get(stage)) for stage in changed)
         raise RejectedError(
-            f"The pipeline is finished, and its code has other tables than run {final.run} has filled: {told}.",
-            exists=f"Checkpoint {final.checkpoint} has what that run computed.",
+            f"The pipeline is finished, but its code has other tables than those that run {final.run} has filled: {told}.",
+            exists=f"Checkpoint {final.checkpoint} has the results of that run.",
             safe="Nothing was changed.",
-            remedy=f"Give the new code a home of its own, take the change back, or {BEGIN_ANEW}.",
+            remedy=f"Give the new code another home, undo the change, or {BEGIN_ANEW}.",
             round=final.round,
             expected={stage: before.get(stage) for stage in changed},
             found={stage: now.get(stage) for stage in changed},
@@ -522,15 +522,15 @@ def _told_apart(stage: str, before: Mapping[str, Any] | None, now: Mapping[str, 
 
 
 def _check_finished(latest: RoundDocument, final: Manifest, parameters: Mapping[str, Any]) -> None:
-    """Refuses other parameters than those of the round that was drained. A parameter that only the newer code has does not count."""
+    """Refuses other parameters than those of the drained round. A parameter that only the newer code has does not count."""
     before, changed = latest.parameters, _changed_parameters(latest, parameters)
     if changed:
         raise RejectedError(
             f"The pipeline is finished: run {final.run} has drained it with other parameters ({', '.join(changed)}).",
-            exists=f"Checkpoint {final.checkpoint} has what that run computed.",
+            exists=f"Checkpoint {final.checkpoint} has the results of that run.",
             safe="Nothing was changed.",
-            remedy=f"Give it a home of its own, or {BEGIN_ANEW}. A pipeline that is to go on suspends at the end of "
-            "its inputs instead (on_end).",
+            remedy=f"Give it another home, or {BEGIN_ANEW}. To continue a pipeline later, let it suspend at the end of "
+            "its inputs (on_end).",
             round=latest.round,
             expected={name: before[name] for name in changed},
             found={name: parameters[name] for name in changed},
@@ -538,10 +538,10 @@ def _check_finished(latest: RoundDocument, final: Manifest, parameters: Mapping[
 
 
 def check_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> None:
-    """Refuses to go on with an interrupted round with other parameters.
+    """Refuses other parameters than those of an interrupted round.
 
     Raises:
-        RejectedError: They are others.
+        RejectedError: The parameters differ.
     """
     if latest.parameters != dict(parameters):
         names = latest.parameters.keys() | parameters.keys()
@@ -550,7 +550,7 @@ def check_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> No
 
 
 def _changed_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> list[str]:
-    """Returns the parameters that had another value. One that only the newer or only the earlier code has does not count."""
+    """Returns the parameters with another value. A parameter that only the newer or only the earlier code has does not count."""
     before = latest.parameters
     return sorted(name for name in before.keys() & parameters.keys() if before[name] != parameters[name])
 

@@ -1,6 +1,6 @@
-"""Reads what a home says about its past: all that :func:`~spark_jobs.runtime.start.decision.decide` needs. Needs no Spark.
+"""Reads a home's past: all facts that :func:`~spark_jobs.runtime.start.decision.decide` needs. Does not need Spark.
 
-What is read does not depend on the age of the home: the newest documents name what is needed of the ones before.
+The number of reads does not depend on the age of the home: the newest documents name the earlier ones that are needed.
 """
 
 from dataclasses import replace
@@ -20,11 +20,11 @@ from spark_jobs.storage.open import open_place
 
 
 def read_facts(home: Files) -> HomeFacts:
-    """Reads a home, which may be empty; writes nothing.
+    """Reads a home, which may be empty. Writes nothing.
 
     Raises:
         CorruptDocumentError: A document of an attempt, a request or a round is torn or altered.
-        NotFoundError: The request of an attempt is gone.
+        NotFoundError: The request of an attempt is missing.
         StorageError: The storage fails.
     """
     channel, store = Channel(home), CheckpointStore(home)
@@ -51,10 +51,10 @@ def read_facts(home: Files) -> HomeFacts:
 
 
 def look_at_savepoint(request: StartRequest, facts: HomeFacts) -> HomeFacts:
-    """Returns what a home says, with the manifest of the savepoint that a start begins with; reads no other file of it.
+    """Returns the facts with the manifest of the savepoint that a start begins with. Reads no other file of it.
 
     Raises:
-        RejectedError: There is no savepoint where one is named.
+        RejectedError: The named savepoint does not exist.
         CorruptDocumentError: Its manifest is torn or altered.
     """
     named = named_savepoint(request, facts)
@@ -78,7 +78,7 @@ def newest_public(store: CheckpointStore) -> dict[SinkName, CheckpointId]:
     """Returns the newest checkpoint of any incarnation that each sink has made public; sinks without one are left out.
 
     Raises:
-        NotFoundError: The table of a sink is gone.
+        NotFoundError: The table of a sink is missing.
     """
     found: dict[SinkName, CheckpointId] = {}
     for manifest in store.manifests():  # ascending
@@ -89,7 +89,7 @@ def newest_public(store: CheckpointStore) -> dict[SinkName, CheckpointId]:
 
 
 def _restored(store: CheckpointStore, newest: AttemptDocument | None, head: Manifest | None) -> Manifest | None:
-    """Returns the checkpoint that the newest attempt went on from; None also if it cannot be used any more."""
+    """Returns the checkpoint that the newest attempt went on from, or None, also if it cannot be used any more."""
     if newest is None or newest.restored_from is None:
         return None
     if head is not None and head.checkpoint == newest.restored_from:
@@ -98,9 +98,9 @@ def _restored(store: CheckpointStore, newest: AttemptDocument | None, head: Mani
 
 
 def _final_of(channel: Channel, store: CheckpointStore, run: RunId) -> Manifest | None:
-    """Returns the final checkpoint of the round that a run has had an attempt at.
+    """Returns the final checkpoint of the round that a run has had an attempt at, or None.
 
-    Its answer names it. Where a run was never answered although others have ended its round, the checkpoints since that round are read.
+    The run's answer names it. If the run was never answered although others have ended its round, all later checkpoints are read.
     """
     given = channel.answer(run)
     if given is not None and given.checkpoint is not None:
@@ -117,7 +117,7 @@ def _final_of(channel: Channel, store: CheckpointStore, run: RunId) -> Manifest 
 
 
 def _usable(store: CheckpointStore, number: CheckpointId) -> Manifest | None:
-    """Returns a checkpoint; None if it was discarded, or is corrupt."""
+    """Returns a checkpoint, or None if it was discarded or is corrupt."""
     try:
         return store.kept(number)
     except CorruptDocumentError:
@@ -125,7 +125,7 @@ def _usable(store: CheckpointStore, number: CheckpointId) -> Manifest | None:
 
 
 def _has_staged(home: Files, attempt: AttemptDocument, latest: RoundDocument, restored: Manifest | None) -> bool:
-    """Returns whether a batch of the latest round was planned: then its pins and parameters can no longer change."""
+    """Returns True if a batch of the latest round was planned. Then its pins and parameters cannot change any more."""
     work = home.below(attempt.work_directory.path)
     before = {} if restored is None else {stage: cut.batch for stage, cut in restored.stages.items()}
     return any(

@@ -1,14 +1,13 @@
-"""Verifies a work directory before an attempt goes on in it, and takes what is damaged from the home.
+"""Verifies a work directory before an attempt continues it, and replaces damaged files by the home's.
 
-A file that the newest checkpoint names is compared with the hash in the manifest: the work directory's copy and, where the home is a
-directory that has a copy of its own, the home's. The right one replaces the wrong one. So a checkpoint that this attempt takes may refer to
-what it has not changed. Files of later batches are compared with the checksums that Hadoop keeps beside them, the private log with its
-own hashes.
+A file of the newest checkpoint is compared with the hash in the manifest: the work directory's copy and, if the home is a directory with
+its own copy, the home's. The correct one replaces the damaged one. So a checkpoint of this attempt may refer to files that it has not
+changed. Files of later batches are compared with Hadoop's checksums, and the private log with its own hashes.
 
 Invariants:
 
-1. A file is replaced only by one whose hash was compared. No byte of a damaged file is changed in place: it may be the home's, too.
-2. A work directory is not gone on in if one of its files is damaged and no other copy is right. Right files of the home stay as they are.
+1. A file is replaced only by one whose hash was compared. No byte of a damaged file is changed in place, because it may also be the home's.
+2. A work directory is not continued if one of its files is damaged and no other copy is correct. Correct files of the home are not changed.
 """
 
 import logging
@@ -33,31 +32,31 @@ from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
 _LASTING = re.compile(r"^metadata$|/_metadata/|/_stateSchema/")
-"""Files that every later batch needs. If one is gone, the others do not say so."""
+"""Matches files that every later batch needs. The other files do not show if one is missing."""
 _ROUNDS = 3
-"""How often the needed files are looked for again, because one that was replaced says which others are needed."""
+"""Number of times that the needed files are listed, because a replaced file may name others."""
 
 
 class _HopelessError(Exception):
-    """The reason why a work directory cannot be gone on in. Handled here, never shown."""
+    """The reason why a work directory cannot be continued. It is handled in this module, never shown."""
 
 
 def heal_in_place(
     home: Files, work: Files, head: Manifest | None, stages: Iterable[StageName], *, second_copy: bool = False
 ) -> str | None:
-    """Verifies every file that the stages need to go on in a work directory, and replaces those that are damaged.
+    """Verifies every file that the stages need in a work directory, and replaces damaged ones.
 
-    Reads all of the state once. Idempotent; what was replaced is durable on return. No query may be running.
+    Reads the whole state once. Idempotent. Replaced files are durable on return. No query may be running.
 
     Args:
         home: The home.
         work: The work directory.
-        head: The newest checkpoint of its incarnation; None if there is none.
-        stages: All of the pipeline.
-        second_copy: Whether what is replaced is a copy, also where it could be a second name.
+        head: Newest checkpoint of its incarnation; None if there is none.
+        stages: All stages of the pipeline.
+        second_copy: True replaces files by copies, even if a hard link is possible.
 
     Returns:
-        Why the work directory cannot be gone on in, in a few words; None if it can.
+        The reason why the work directory cannot be continued, in a few words, or None.
 
     Raises:
         StorageError: The home or the work directory does not answer.
@@ -83,10 +82,10 @@ class _StageFiles:
         self._batch = cut.batch if cut else NO_BATCH
 
     def heal(self) -> None:
-        """Makes every needed file right.
+        """Repairs every needed file.
 
         Raises:
-            _HopelessError: One is damaged, and no right copy is left.
+            _HopelessError: A file is damaged, and there is no correct copy.
         """
         for _ in range(_ROUNDS):
             needed = self._needed()
@@ -101,7 +100,7 @@ class _StageFiles:
         try:
             return sorted(lasting | set(needed_files(self._log, last)))
         except (CorruptDocumentError, NotFoundError) as error:
-            _LOG.warning("%s: %s What the newest checkpoint names is looked at first.", self._log.directory, error.failed)
+            _LOG.warning("%s: %s The files of the newest checkpoint are checked first.", self._log.directory, error.failed)
         at_once([partial(self._heal, path) for path in self._named])
         try:
             return needed_files(self._log, self._log.last_commit())
@@ -109,16 +108,16 @@ class _StageFiles:
             raise _HopelessError(error.failed.rstrip(".")) from error
 
     def _heal(self, path: str) -> bool:
-        """Makes one file right. Returns whether it was replaced."""
+        """Repairs one file. Returns True if it was replaced."""
         file = self._named.get(path)
         if file is None:
             if not all(_fits(self._work, self._at(each)) for each in (path, f"{path}.crc")):
-                raise _HopelessError(f"{self._at(path)} is newer than the newest checkpoint, and does not fit its checksum")
+                raise _HopelessError(f"{self._at(path)} is newer than the newest checkpoint, and does not match its checksum")
             return False
         if not self._is_right(file):
             self._put_back(file)
             return True
-        for each in (path, f"{path}.crc"):  # of Hadoop's for the file, and of Spark's own checksum of it
+        for each in (path, f"{path}.crc"):  # Hadoop's checksum of the file, and that of Spark's own checksum file
             if not _fits(self._work, self._at(each)):
                 self._forget_checksums(path)
         self._heal_home(file)
@@ -137,21 +136,21 @@ class _StageFiles:
     def _put_back(self, file: StateFile) -> None:
         target = self._at(file.path)
         if state_file(self._home, file).look():
-            raise _HopelessError(f"{target} is damaged or gone, and so is {self._home.url}/{file.stored}")
-        _LOG.warning("%s/%s is damaged or gone: it is taken from %s/%s", self._work.url, target, self._home.url, file.stored)
+            raise _HopelessError(f"{target} is damaged or missing, and so is {self._home.url}/{file.stored}")
+        _LOG.warning("%s/%s is damaged or missing: it is copied from %s/%s", self._work.url, target, self._home.url, file.stored)
         self._forget_checksums(file.path)
         self._work.delete(target)
         self._copies.place(file)
         self._work.sync(target)
 
     def _heal_home(self, file: StateFile) -> None:
-        """Replaces the home's copy if it is damaged and not the same file. A store looks after its copies itself."""
+        """Replaces the home's copy if it is damaged and not the same file. A store protects its copies itself."""
         here, home = self._work.local(self._at(file.path)), self._home.local(file.stored)
         if here is None or home is None or names_its_place(file.path):
             return
         if (home.exists() and home.samefile(here)) or not state_file(self._home, file).look():
             return
-        _LOG.warning("%s/%s is damaged or gone: it is taken from %s", self._home.url, file.stored, here)
+        _LOG.warning("%s/%s is damaged or missing: it is copied from %s", self._home.url, file.stored, here)
         self._home.delete(file.stored)
         self._copies.give_back(file)
         self._home.sync(file.stored)
@@ -163,7 +162,7 @@ class _StageFiles:
 
 
 def _fits(files: Files, path: str) -> bool:
-    """Returns whether nothing speaks against a file: it fits its checksum, has none, or is not there."""
+    """Returns True unless a file is known to be damaged: it matches its checksum, has none, or is missing."""
     try:
         return fits_checksum(files, path) is not False
     except NotFoundError:
@@ -171,16 +170,16 @@ def _fits(files: Files, path: str) -> bool:
 
 
 def _check_batches(work: Files, stage: StageName, log: SparkLog, cut: StageCut | None) -> None:
-    """Verifies what a stage's batches were planned with, and what they have staged.
+    """Verifies the plans of a stage's batches and their staged rows.
 
     Raises:
-        _HopelessError: An entry is damaged or gone. A batch would read other rows, or its rows would be left out.
+        _HopelessError: An entry is damaged or missing. A batch would read other rows, or its rows would be left out.
     """
     private = PrivateLog(work, log_directory(stage), "")
     last, planned = log.last_commit(), log.last_offsets()
     if not private.exists():
         if last != NO_BATCH:
-            raise _HopelessError(f"the private log of stage '{stage}' is gone")
+            raise _HopelessError(f"the private log of stage '{stage}' is missing")
         return
     try:
         private.identity()
@@ -197,7 +196,7 @@ def _check_batches(work: Files, stage: StageName, log: SparkLog, cut: StageCut |
 
 
 def _is_rescaled(log: SparkLog, batch: BatchId) -> bool:
-    """Returns whether Spark has only brought the state into another number of partitions in a batch, and staged nothing."""
+    """Returns True if Spark has only changed the number of state partitions in a batch, and staged nothing."""
     if batch == 0:
         return False
     before, after = (log.offsets(BatchId(number)).header.get("conf", {}) for number in (batch - 1, batch))

@@ -1,4 +1,4 @@
-"""Closes abandoned incarnations: nothing of them can be published any more."""
+"""Closes abandoned incarnations, so that they cannot publish any more."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -38,27 +38,27 @@ def close_abandoned(
     tombstones: Tombstones,
     decided: Mapping[AppId, CheckpointId | None] | None = None,
 ) -> None:
-    """Closes every incarnation that ``live`` has abandoned, in every table it could still publish into; idempotent.
+    """Closes every incarnation that ``live`` has abandoned, in every table that it could still publish into. Idempotent.
 
-    What they have deleted in public stays deleted: ``live`` inherits it.
+    Their published deletes stay: ``live`` inherits them.
 
     Args:
         home: The home.
-        pipeline: Whose home it is.
+        pipeline: Pipeline of the home.
         live: The live attempt.
-        sinks: The sinks' tables and modes as this start names them; those of earlier manifests are closed too.
-        publishers: Who makes the Delta transactions.
-        tombstones: Of the live incarnation.
-        decided: For an incarnation that begins with a savepoint: where each line was that must be there still. Others may be anywhere.
+        sinks: Tables and modes of the sinks of this start. Those of earlier manifests are closed, too.
+        publishers: Publishers of this process.
+        tombstones: Deleted keys of the live incarnation.
+        decided: For an incarnation that begins with a savepoint: the expected position of each line. Other lines may be anywhere.
 
     Raises:
-        RejectedError: Something was published after it was decided to abandon it, and the start said to refuse that.
+        RejectedError: Rows were published after the decision to abandon an incarnation, and the start refuses that.
     """
     for lines in _open_lines(home, pipeline, live, sinks):
         newest = _newest_state(lines, tombstones)
         tombstones.inherit(newest.line, newest.incarnation, newest.reached)
         others = [each for each in lines if each is not newest]
-        for each in [*others, newest]:  # once it is closed, a later attempt could not tell what it had reached
+        for each in [*others, newest]:  # after that a later attempt could not find its last checkpoint
             if decided is not None:
                 expected = decided.get(each.line.app, each.reached)
             else:
@@ -69,16 +69,16 @@ def close_abandoned(
 def check_replacement(
     pipeline: PipelineUuid, stages: Iterable[Stage], places: Mapping[SinkName, TablePlace], publishers: Publishers
 ) -> None:
-    """Refuses a start whose first publication would remove rows that others have written; writes nothing.
+    """Refuses a start whose first publication would remove rows of others. Writes nothing.
 
     Args:
-        pipeline: Which one starts.
-        stages: All of its stages.
-        places: Where the sinks' tables are.
-        publishers: Who lists the files of a table.
+        pipeline: Pipeline that starts.
+        stages: All its stages.
+        places: Places of the sinks' tables.
+        publishers: Publishers, which list the files of a table.
 
     Raises:
-        UnsupportedTableError: Says how many there are, and in which table.
+        UnsupportedTableError: A table has such rows. The error names it and their number.
     """
     for stage in stages:
         if stage.sink is None:
@@ -93,16 +93,16 @@ def check_replacement(
 def check_new_stages(
     pipeline: PipelineUuid, stages: Iterable[Stage], places: Mapping[SinkName, TablePlace], publishers: Publishers
 ) -> None:
-    """Refuses new stages that would add rows once more which the pipeline has published under their sinks' names; writes nothing.
+    """Refuses new stages that would add rows again that the pipeline has published into their sinks. Writes nothing.
 
     Args:
-        pipeline: Which one starts.
-        stages: The stages that begin empty and read their sources from the beginning.
-        places: Where the sinks' tables are.
-        publishers: Who lists the files of a table.
+        pipeline: Pipeline that starts.
+        stages: Stages that start without state and read their sources from the beginning.
+        places: Places of the sinks' tables.
+        publishers: Publishers, which list the files of a table.
 
     Raises:
-        RejectedError: Says how many rows there are, and in which table.
+        RejectedError: A table has such rows. The error names it and their number.
     """
     for stage in stages:
         if stage.sink is None or stage.sink.mode is not SinkMode.APPEND:
@@ -116,10 +116,10 @@ def check_new_stages(
             )
             if own:
                 raise RejectedError(
-                    f"Stage '{stage.name}' is new and would read its sources from the beginning, and its table {uri} has {own} rows "
-                    "that this pipeline published before: they could be there twice.",
+                    f"Stage '{stage.name}' is new and would read its sources from the beginning. Table {uri} has {own} rows "
+                    "that this pipeline published before, which could then be there twice.",
                     safe="Nothing was changed.",
-                    remedy='Let the stage begin after what was read before (begin="now"). Or give its sink another table. Or take the '
+                    remedy='Let the stage begin after the rows read before (begin="now"). Or give its sink another table. Or take the '
                     "rows away first (DELETE FROM).",
                     stage=stage.name,
                     table=uri,
@@ -128,9 +128,9 @@ def check_new_stages(
 
 
 def _newest_state(lines: Sequence[_OpenLine], tombstones: Tombstones) -> _OpenLine:
-    """Returns the line whose tombstones are those of the table as it is: the line that has published into it last.
+    """Returns the line with the present deleted keys of the table: the line that has published into it last.
 
-    An incarnation publishes only once those before it are closed. While it has not published, it has what it has inherited.
+    An incarnation publishes only after the earlier ones are closed. Until then it has the keys that it has inherited.
     """
     published = [each for each in lines if each.reached is not None]
     known = [each for each in lines if tombstones.remembered_by(each.incarnation, each.line.sink)]
@@ -142,7 +142,7 @@ def _open_lines(
 ) -> list[list[_OpenLine]]:
     """Returns the open lines by sink and table, oldest incarnation first.
 
-    Tables that are not there are left out: one made later has another id.
+    Missing tables are left out: a table that is created later has another id.
     """
     if not live.abandons:
         return []
@@ -163,7 +163,7 @@ def _lines(
     pipeline: PipelineUuid,
     sinks: Mapping[SinkName, tuple[str, SinkMode]],
 ) -> Iterable[SinkLine]:
-    """Returns what one incarnation could publish."""
+    """Yields the possible publications of one incarnation."""
     found = {
         (sink, cut.table): SinkLine(sink, cut.table, cut.app, cut.publisher, cut.mode.has_keys)
         for manifest in manifests
@@ -183,7 +183,7 @@ def _close(home: Files, open_line: _OpenLine, expected: CheckpointId | None, pub
     try:
         close_incarnation(home, line, expected, publishers)
     except ConflictError as error:
-        anew = "Start again with --fresh --on-rewind keep (the published rows stay) or replace (they go)."
+        anew = "Start again with --fresh --on-rewind keep (the published rows stay) or replace (they are removed)."
         raise RejectedError(
             f"Table {line.table} has reached checkpoint {reached} of an earlier incarnation, published after this start was decided.",
             safe="Nothing was staged.",

@@ -1,17 +1,17 @@
-"""Builds a new work directory from a checkpoint, for an attempt that cannot go on in the old one.
+"""Builds a new work directory from a checkpoint, for an attempt that cannot continue the old one.
 
-The home decides. A file of another work directory is taken instead only if it has the size and the hash that the manifest names; a
-missing, partial, torn or foreign local copy changes the time that this takes, never its result.
+The home decides. A file of another work directory is used only if it has the size and the hash in the manifest. A missing, partial, torn or
+foreign local copy changes the duration of a restore, never its result.
 
-Where a file of a stage's state is damaged in the home, and no local copy is right, the stage gets the state of an older checkpoint. Its
-private log is that of the newest all the same, with every batch since: they are replayed for the state alone
+If a file of a stage's state is damaged in the home, and no local copy is correct, the stage gets the state of an older checkpoint. Its
+private log is still that of the newest one, with all batches since. They are replayed for the state alone
 (:mod:`spark_jobs.runtime.stages.replay`).
 
 Invariants:
 
-1. A work directory is whole if its last document says so, and only then used. It is written when everything before it is durable.
-2. One that is not whole is emptied and built again, and only if it was this module that began it.
-3. Nothing that is in the home, or in another work directory, is changed.
+1. A work directory is complete if its last document says so, and used only then. That document is written when all others are durable.
+2. An incomplete work directory is emptied and built again, but only if this module has begun it.
+3. Nothing in the home or in another work directory is changed.
 """
 
 import logging
@@ -44,7 +44,7 @@ _WHOLE = "restored.json"
 
 @dataclass(frozen=True)
 class Restored:
-    """The number and size of one stage's files, by where they have come from."""
+    """The number and the size of one stage's files, by their origin."""
 
     local_files: int
     local_bytes: int
@@ -53,10 +53,10 @@ class Restored:
 
 
 def is_whole(work: Files, manifest: Manifest) -> bool:
-    """Returns whether a work directory was built from a checkpoint to its end, whatever has been done in it since.
+    """Returns True if a work directory was completely built from a checkpoint, even if it has changed since.
 
     Raises:
-        RejectedError: It was built from another checkpoint.
+        RejectedError: The directory was built from another checkpoint.
     """
     source = _source(manifest)
     for name in (_BEGUN, _WHOLE):
@@ -65,7 +65,7 @@ def is_whole(work: Files, manifest: Manifest) -> bool:
             raise RejectedError(
                 f"{work.url} was built from another checkpoint than {manifest.checkpoint}.",
                 safe="Nothing was changed.",
-                remedy="Report this: every attempt that restores begins a work directory of its own.",
+                remedy="Report this: every attempt that restores begins its own work directory.",
                 path=f"{work.url}/{name}",
                 checkpoint=manifest.checkpoint,
             )
@@ -73,7 +73,7 @@ def is_whole(work: Files, manifest: Manifest) -> bool:
 
 
 def is_half_built(work: Files) -> bool:
-    """Returns whether a restore of a work directory has begun and not ended: nothing may be continued there."""
+    """Returns True if a restore into a work directory has begun and not ended. Such a directory cannot be continued."""
     return _read(work, _BEGUN) is not None and _read(work, _WHOLE) is None
 
 
@@ -86,24 +86,24 @@ def restore(
     *,
     second_copy: bool = False,
 ) -> dict[StageName, Restored]:
-    """Builds a work directory from a checkpoint; whole and durable on return. Idempotent: one that is whole is left as it is.
+    """Builds a work directory from a checkpoint, complete and durable on return. Idempotent: a complete one is left alone.
 
     Args:
-        home: The home, with what the manifest names.
+        home: The home with the manifest's files.
         manifest: The checkpoint.
-        work: The new work directory, which nobody else writes.
+        work: New work directory, which no other process writes.
         local: Other work directories of the home that may have the same files, the best first.
-        rescale: Brings the state of a stage, once it is restored, into another number of partitions.
-        second_copy: Whether the directory is to share no file with the home.
+        rescale: Changes the number of state partitions of a restored stage.
+        second_copy: True if the directory must share no file with the home.
 
     Returns:
-        By stage where its files have come from; empty where the directory was whole.
+        The origin of the files by stage; empty if the directory was complete.
 
     Raises:
         RejectedError: The directory is in use, or belongs to another checkpoint; or the state cannot be rescaled.
-        CorruptDocumentError: A file in the home is not the one that the manifest names, or is gone. There is no local copy of it, and no
+        CorruptDocumentError: A file in the home is missing or differs from the manifest. There is no local copy of it, and no
             older checkpoint from which the state could be computed again.
-        StorageError: The home or the work directory does not answer, or is full. May be repeated.
+        StorageError: The home or the work directory does not answer, or is full. Can be repeated.
     """
     if is_whole(work, manifest):
         return {}
@@ -129,24 +129,24 @@ def restore(
 
 
 class _Line:
-    """A checkpoint, and those before it that are kept, without a gap. The state can be computed again from each of them."""
+    """A checkpoint and its kept predecessors without a gap. The state can be computed again from each of them."""
 
     def __init__(self, home: Files, manifest: Manifest) -> None:
         self._home, self._store = home, CheckpointStore(home)
         self.manifests = [manifest]
-        """The newest first."""
+        """The manifests, newest first."""
         ancestry = self._store.ancestry(manifest.checkpoint)
-        with suppress(NotFoundError, CorruptDocumentError):  # what is older is not kept, or of no use
+        with suppress(NotFoundError, CorruptDocumentError):  # older ones are not kept, or cannot be used
             self.manifests.extend(islice(ancestry, 1, None))
 
     def restore_state(self, name: StageName, copies: StateCopies, local: Sequence[Files]) -> tuple[int, Restored]:
-        """Gives a work directory the state of a stage, of the newest checkpoint whose files of it are right.
+        """Copies the state of a stage into a work directory, from the newest checkpoint with intact files.
 
         Returns:
-            How many checkpoints it goes back, and where the files have come from.
+            The number of checkpoints that it goes back, and the origin of the files.
 
         Raises:
-            CorruptDocumentError: There is none, or the batches since cannot be computed again.
+            CorruptDocumentError: There is no such checkpoint, or the later batches cannot be computed again.
         """
         why: list[StreamPipelineError] = []
         for depth, older in enumerate(self.manifests):
@@ -163,16 +163,16 @@ class _Line:
         raise self._lost(name, why) from why[0]
 
     def rebuild_log(self, work: Files, name: StageName, depth: int) -> None:
-        """Builds the private log of a stage as the newest checkpoint has it.
+        """Builds the private log of a stage from the newest checkpoint.
 
         Args:
             work: The work directory.
             name: The stage.
-            depth: How many checkpoints a stage goes back. The log begins where that one's consumers read on.
+            depth: Number of checkpoints that a stage goes back. The log begins where the consumers of that one continue.
 
         Raises:
             CorruptDocumentError: A file with the batches was altered.
-            NotFoundError: A file with the batches is gone.
+            NotFoundError: A file with the batches is missing.
         """
         lines, channels = self._lines(name, depth), self._channels(name, depth)
         rebuild_log(work, name, channels[0], [lines[batch] for batch in sorted(lines)], channels[-1].first)
@@ -181,31 +181,31 @@ class _Line:
         return [older.stages[name].channel for older in self.manifests[: depth + 1] if name in older.stages]
 
     def _lines(self, name: StageName, depth: int) -> dict[int, dict[str, Any]]:
-        """Returns the lines of a stage's private log, by batch, as checkpoints have them down to one before the newest."""
+        """Returns the lines of a stage's private log by batch, from the newest checkpoint and ``depth`` earlier ones."""
         channels = reversed(self._channels(name, depth))
         return {line["batch"]: line for cut in channels for line in self._store.read_channel(cut)}
 
     def _files(self, name: StageName, older: Manifest) -> list[StateFile]:
-        """Returns the files of an older checkpoint, and what sources have found since then: the offsets only refer to that."""
+        """Returns the files of an older checkpoint, with the newest file logs of sources, because the offsets refer to these."""
         files = {file.path: file for file in self.manifests[0].stages[name].files if file.path.startswith("sources/")}
         return list((files | {file.path: file for file in older.stages[name].files}).values())
 
     def _check_replay(self, name: StageName, depth: int) -> None:
-        """Refuses to compute batches again that could come to other rows.
+        """Refuses to compute batches again that could give other rows.
 
         Raises:
-            CorruptDocumentError: It is not known how one was planned, or they have read several versions of a static input.
+            CorruptDocumentError: The plan of a batch is unknown, or the batches have read several versions of a static input.
         """
         newest, older = self.manifests[0], self.manifests[depth]
         planned = {batch: line["offsets"] for batch, line in self._lines(name, depth).items()}
         since = range(older.stages[name].batch + 1, newest.stages[name].batch + 1)
         unknown = next((batch for batch in since if not planned.get(batch)), None)
-        if unknown is not None:  # such as one in which the state was brought into another number of partitions
-            raise self._not_replayable(older, f"it is not known how batch {unknown} of stage '{name}' was planned")
+        if unknown is not None:  # such as a batch that changed the number of state partitions
+            raise self._not_replayable(older, f"the plan of batch {unknown} of stage '{name}' is not known")
         attempts = range(older.attempt + older.ends_attempt, newest.attempt + 1)
         statics = newest.graph["statics"].keys() & newest.graph["stages"][name]["inputs"].values()
         if statics and older.attempt < min(Attempts(self._home).numbers(), default=older.attempt):
-            raise self._not_replayable(older, f"which versions of {', '.join(sorted(statics))} were read is forgotten")
+            raise self._not_replayable(older, f"the versions of {', '.join(sorted(statics))} that were read are not known")
         for static in statics:
             pinned = (pins_of_attempt(self._home, AttemptNumber(number)).pinned(static) for number in attempts)
             if len({pin.pins for pin in pinned if pin is not None}) > 1:
@@ -213,7 +213,7 @@ class _Line:
 
     def _not_replayable(self, older: Manifest, why: str) -> CorruptDocumentError:
         return CorruptDocumentError(
-            f"What came after checkpoint {older.checkpoint} cannot be computed again: {why}.",
+            f"The batches after checkpoint {older.checkpoint} cannot be computed again: {why}.",
             safe="Nothing was changed.",
             remedy="Restore the damaged file of the newest checkpoint from a copy.",
             path=self._home.url,
@@ -223,11 +223,11 @@ class _Line:
         kept = [older.checkpoint for older in self.manifests[1:]]
         exists = "No older checkpoint is kept."
         if kept:
-            exists = f"Older checkpoints that are kept: {', '.join(map(str, kept))}. They do not help: {why[-1].failed}"
+            exists = f"The kept older checkpoints {', '.join(map(str, kept))} do not help: {why[-1].failed}"
         return CorruptDocumentError(
             why[0].failed,
-            exists=f"{exists} What is public stays.",
-            safe="Nothing in the home was changed. The work directory that was being built is not used.",
+            exists=f"{exists} Public rows stay.",
+            safe="Nothing in the home was changed. The new work directory is not used.",
             remedy=f"Restore the file from a backup of the home. Or begin with a savepoint (--restore), or {BEGIN_ANEW}.",
             stage=name,
             kept=kept,
@@ -239,9 +239,9 @@ def _begin(work: Files, manifest: Manifest) -> None:
     names = work.names("")
     if _BEGUN not in names and names:
         raise RejectedError(
-            f"{work.url} is not empty, and nothing says that it was being restored.",
+            f"{work.url} is not empty, but no restore has begun in it.",
             safe="Nothing was changed.",
-            remedy="Report this: every attempt that restores begins a work directory of its own.",
+            remedy="Report this: every attempt that restores begins its own work directory.",
             path=work.url,
         )
     with step(Step.RESTORE_BEGIN):

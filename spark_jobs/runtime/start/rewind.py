@@ -1,6 +1,6 @@
-"""Decides whether a pipeline may go on from a savepoint into a table that has rows of it, and closes the line that has published them.
+"""Decides whether a pipeline may go on from a savepoint into a table with later rows, and closes the line that has published them.
 
-A *line* is an incarnation as the table of one sink sees it: the checkpoints that are published there under one app id.
+A *line* is an incarnation in the table of one sink: the checkpoints that are published there under one app id.
 """
 
 from collections import defaultdict
@@ -27,20 +27,20 @@ from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.files import Files
 
 WITHOUT_THOSE_ROWS = (
-    "Give the sinks other tables; or take those rows away (RESTORE TABLE … TO VERSION AS OF …) and start with the savepoint again and "
-    "--on-rewind keep, which leaves the tables as they are."
+    "Give the sinks other tables; or remove those rows (RESTORE TABLE … TO VERSION AS OF …) and start with the savepoint again and "
+    "--on-rewind keep, which leaves the tables unchanged."
 )
-"""The remedy for a table that has rows from after the savepoint."""
+"""The remedy for a table with rows after the savepoint."""
 
 
 class SavepointTables:
-    """The tables that a savepoint was taken with, as a start finds them that goes on from it.
+    """The tables of a savepoint in a start that goes on from it.
 
     Args:
-        home: The home that goes on from it.
-        pipeline: Whose home it is.
+        home: The home that goes on.
+        pipeline: Pipeline of the home.
         opened: The savepoint.
-        places: The tables of the start's own sinks.
+        places: Tables of the start's own sinks.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SavepointTables:
         self._home, self._pipeline, self._opened, self.places = home, pipeline, opened, places
         self.is_of_another_home = opened.manifest.pipeline != pipeline
         self.kept: dict[SinkName, SinkCut] = {}
-        """The sinks whose table is the very one that the savepoint was taken with; the others are forked."""
+        """The sinks that keep the table of the savepoint. All others are forked."""
         for sink, cut in opened.manifest.sinks.items():
             if sink in places and places[sink].uri == cut.table:
                 with suppress(NotFoundError):
@@ -57,15 +57,15 @@ class SavepointTables:
                         self.kept[sink] = cut
 
     def decide(self, *, keep: bool, again: bool, take: bool = False) -> dict[AppId, CheckpointId | None]:
-        """Returns where the savepoint's own line is in each table that is kept, after every check; writes nothing.
+        """Returns the position of the savepoint's own line in each kept table, after all checks. Writes nothing.
 
         Args:
-            keep: Whether rows that were published after the savepoint may stay.
-            again: Whether an attempt before may have closed the savepoint's own line already.
-            take: Whether rows that are staged and not public are published before that line is closed.
+            keep: True if rows that were published after the savepoint may stay.
+            again: True if an earlier attempt may have closed the savepoint's own line already.
+            take: True if staged, unpublished rows are published before that line is closed.
 
         Raises:
-            RejectedError: Rows after the savepoint are public, and the request does not say what becomes of them; or rows before it are
+            RejectedError: Rows after the savepoint are public, and the request does not allow them; or rows before it are
                 not public, and never would be.
         """
         manifest, decided = self._opened.manifest, dict[AppId, CheckpointId | None]()
@@ -89,10 +89,10 @@ class SavepointTables:
         return decided
 
     def unpublished(self) -> dict[SinkName, CheckpointId]:
-        """Returns the sinks whose unfinished rows go along, unless the savepoint's own line has made them public since.
+        """Returns the sinks whose unfinished rows are carried over, unless the savepoint's own line has published them since.
 
-        Each comes with the checkpoint that this line has made public by now, such as the last one of an earlier round. Rows up to it do
-        not go along. The checkpoint is 0 if none is public, and if the table is not that of the line.
+        Each has the newest checkpoint that this line has published, such as the last one of an earlier round. Rows up to it are not carried
+        over. The checkpoint is 0 if none is public, and if the table is not that of the line.
         """
         found = dict[SinkName, CheckpointId]()
         for sink, cut in self._opened.manifest.sinks.items():
@@ -104,14 +104,14 @@ class SavepointTables:
         return found
 
     def takes(self, cut: SinkCut) -> bool:
-        """Returns whether the home can publish what another one has staged for a sink. What it has staged itself it publishes anyway."""
+        """Returns True if the home can publish rows that another home has staged for a sink. It publishes its own rows anyway."""
         return self.is_of_another_home and cut.merge is None
 
     def close_origin(self, decided: Mapping[AppId, CheckpointId | None], publishers: Publishers) -> None:
-        """Closes the line that a savepoint of another home was taken of in the tables that are kept; idempotent, durable on return.
+        """Closes the line of a savepoint of another home in the kept tables. Idempotent, durable on return.
 
         Raises:
-            ConflictError: It has published meanwhile: decide again.
+            ConflictError: The line has published in the meantime. Decide again.
         """
         for sink, cut in self.kept.items():
             if decided[cut.app] != CLOSED:
@@ -119,10 +119,10 @@ class SavepointTables:
                 close_incarnation(self._home, line, decided[cut.app], publishers)
 
     def refuse_lost_by_dropping(self) -> None:
-        """Refuses to leave a sink out that has rows which are staged and not public.
+        """Refuses to drop a sink with staged, unpublished rows.
 
         Raises:
-            RejectedError: One has, and the table that they are for is still there.
+            RejectedError: A sink has such rows, and their table still exists.
         """
         for sink in self._opened.manifest.sinks.keys() - self.places.keys():
             cut = self._opened.manifest.sinks[sink]
@@ -132,17 +132,17 @@ class SavepointTables:
                     self._refuse_lost(sink, cut, _before_closing(table, cut.app))
 
     def left_behind(self, along: Container[SinkName] = ()) -> dict[SinkName, int]:
-        """Returns how many rows that are not public the savepoint holds for each sink that is not kept, as far as its own table tells.
+        """Returns the number of unpublished rows in the savepoint for each sink that is not kept, as far as its own table shows it.
 
-        They stay behind: they are in no table, and the start goes on after them.
+        These rows are left behind: they are in no table, and the start goes on after them.
 
         Args:
-            along: Sinks whose rows go along; see :meth:`unpublished`.
+            along: Sinks whose rows are carried over; see :meth:`unpublished`.
         """
         found = {}
         for sink, cut in self._opened.manifest.sinks.items():
             before = None
-            with suppress(StreamPipelineError):  # it need not be there any more
+            with suppress(StreamPipelineError):  # the table may not exist any more
                 table = open_table(cut.table)
                 before = _before_closing(table, cut.app) if table.facts.table_id == cut.table_id else None
             if sink not in self.kept and sink not in along and (rows := self._pending_rows(sink, cut, before)):
@@ -150,10 +150,10 @@ class SavepointTables:
         return found
 
     def refuse_left_behind(self) -> None:
-        """Refuses to take rows that no table of this start is for.
+        """Refuses to publish rows for tables that this start does not have.
 
         Raises:
-            RejectedError: There are some.
+            RejectedError: There are such rows.
         """
         behind = self.left_behind(self.unpublished())
         if behind:
@@ -161,26 +161,26 @@ class SavepointTables:
             raise RejectedError(
                 f"The savepoint holds staged rows for tables that this start does not go on with: {rows}.",
                 safe="Nothing was changed.",
-                remedy="Give those sinks the tables that they had. Or leave --take-pending out, which leaves the rows behind.",
+                remedy="Give those sinks their earlier tables. Or leave --take-pending out, which leaves the rows behind.",
                 rows=behind,
             )
 
     def refuse_changed(self) -> None:
-        """Refuses tables that no longer fit the unfinished rows which go along into them.
+        """Refuses tables that no longer fit the unfinished rows that are carried over into them.
 
         Raises:
-            RejectedError: One was changed since those rows were staged.
+            RejectedError: A table was changed since those rows were staged.
         """
         for sink in self.unpublished().keys() & self.kept.keys():
             refuse_changed(open_table(self.kept[sink].table), sink, [self._opened.manifest])
 
     def _refuse_lost(self, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> None:
-        """Refuses to go on after rows that are staged and not public: no line that follows would publish them.
+        """Refuses to go on after staged, unpublished rows: no later line would publish them.
 
         Args:
-            sink: One of the savepoint's sinks.
-            cut: What it says of it.
-            before: The sink's table while the savepoint's own line could publish; None: not known.
+            sink: Sink of the savepoint.
+            cut: Cut of the sink.
+            before: Table of the sink while the savepoint's own line could publish; None if it is not known.
         """
         number = self._opened.manifest.checkpoint
         rows = self._pending_rows(sink, cut, before)
@@ -199,7 +199,7 @@ class SavepointTables:
             if self.is_of_another_home:
                 publish = (
                     f"Publish them in the home that the savepoint was taken in: spark-jobs publish --home HOME --checkpoint {number}. "
-                    "Where it is gone, add --take-pending, which publishes the copies, unless they are of a sink with keys."
+                    "If that home is gone, add --take-pending, which publishes the copies, unless they are of a sink with keys."
                 )
             else:
                 publish = f"Publish them: spark-jobs publish --home {quote(self._home.url)} --checkpoint {number}."
@@ -216,14 +216,14 @@ class SavepointTables:
             )
 
     def _pending_rows(self, sink: SinkName, cut: SinkCut, before: OpenTable | None) -> int:
-        """Returns how many rows are not public in a sink's table; ``before`` as for :meth:`_refuse_lost`."""
+        """Returns the number of unpublished rows for a sink's table. ``before`` is as in :meth:`_refuse_lost`."""
         after = (before.transaction_version(cut.app) if before else None) or 0
         manifest = self._opened.manifest
         return 0 if after >= manifest.checkpoint else pending_rows(self._opened.files, manifest, sink, after)
 
 
 def _before_closing(table: OpenTable, app: AppId) -> OpenTable | None:
-    """Calls :func:`before_closing`; returns None if the table's log does not tell any more."""
+    """Calls :func:`before_closing`. Returns None if the table's log does not reach back that far."""
     try:
         return before_closing(table, app)
     except NotFoundError:
@@ -232,15 +232,15 @@ def _before_closing(table: OpenTable, app: AppId) -> OpenTable | None:
 
 @dataclass(frozen=True)
 class _Since:
-    """The publications into the table of a sink since a savepoint was taken.
+    """The publications into a sink's table since a savepoint was taken.
 
-    The table tells which lines have published, and up to which checkpoint; the home's manifests tell whether those had rows. Where a
-    manifest is gone, or the table's log was cleaned, it is not known: then there may be rows.
+    The table has the lines that have published, with their checkpoints. The home's manifests show whether those had rows. If a manifest is
+    missing, or the table's log was cleaned, there may be rows.
 
     Args:
-        home: The home that is to go on.
-        table: Its table as it is.
-        before: The table as it was when the savepoint's own line was closed; None: not known.
+        home: The home that goes on.
+        table: Its present table.
+        before: The table when the savepoint's own line was closed; None if it is not known.
     """
 
     home: Files
@@ -251,28 +251,28 @@ class _Since:
     before: OpenTable | None
 
     def has_rows(self, *, again: bool) -> str | None:
-        """Returns what the table has of later checkpoints, in words; None if it has nothing of them.
+        """Returns a description of later checkpoints' rows in the table, or None if it has none.
 
         Args:
-            again: Whether an attempt before may have closed the savepoint's own line already.
+            again: True if an earlier attempt may have closed the savepoint's own line already.
         """
         if self.before is None:
-            return "may have rows of later checkpoints: what was public when their line was closed is not in its log any more"
+            return "may have rows of later checkpoints: its log does not reach back to the closing of their line"
         own = self.savepoint.sinks[self.sink].app
         if found := self._newest_adding(own, self.before.transaction_version(own), self.savepoint.checkpoint):
             return f"{found} of the same incarnation"
-        if self.before is self.table:  # whoever goes on from a savepoint, or begins anew, closes its line before it publishes
+        if self.before is self.table:  # a start from a savepoint and a fresh start close the line before they publish
             return None
         for app in self._others(self.before):
             reached = _before_closing(self.table, app)
             if reached is None:
-                return "may have rows of this home: what was public when their line was closed is not in its log any more"
+                return "may have rows of this home: its log does not reach back to the closing of their line"
             if found := self._newest_adding(app, reached.transaction_version(app), None):
                 return f"{found} of this home"
         return None if again or self._closed_here() else "may have rows of a start that has closed the savepoint's incarnation"
 
     def _others(self, before: OpenTable) -> list[AppId]:
-        """Returns the home's lines, other than the savepoint's, of which the table has more than it had ``before``."""
+        """Returns the home's other lines that have published into the table since ``before``."""
         names: defaultdict[IncarnationId, set[SinkName]] = defaultdict(set)
         for each in Rounds(self.home).all():
             names[each.incarnation] |= {
@@ -287,13 +287,13 @@ class _Since:
         return [app for app in found if app != own and self.table.transaction_version(app) != before.transaction_version(app)]
 
     def _closed_here(self) -> bool:
-        """Returns whether the home has begun an incarnation after the savepoint's, which has closed it."""
+        """Returns True if the home has begun an incarnation after the savepoint's, which has closed it."""
         return self.savepoint.incarnation in Attempts(self.home).incarnations()[:-1]
 
     def _newest_adding(self, app: AppId, reached: CheckpointId | None, after: CheckpointId | None) -> str | None:
-        """Returns in words what the table has of a line's checkpoints after ``after``, or of all if that is None, up to ``reached``.
+        """Returns a description of a line's rows after ``after`` (None: from the beginning) up to ``reached``.
 
-        A checkpoint is published into every sink, also into those that it has no rows for.
+        A checkpoint is published into every sink, even without rows for it.
         """
         if reached is None or (after is not None and reached <= after):
             return None
@@ -301,9 +301,9 @@ class _Since:
             chain = CheckpointStore(self.home).chain(reached, after)
         except (NotFoundError, CorruptDocumentError, RejectedError):
             chain = []
-        chain = [each for each in chain if each.origin is None]  # what a savepoint has become publishes nothing
+        chain = [each for each in chain if each.origin is None]  # an imported savepoint publishes nothing
         cuts = {each.checkpoint: cut for each in chain for cut in each.sinks.values() if cut.app == app}
-        if not chain or len(cuts) < len(chain):  # gone, or another line's, under the same numbers
+        if not chain or len(cuts) < len(chain):  # missing, or of another line with the same numbers
             return f"may have rows of checkpoints up to {reached}"
         newest = max((checkpoint for checkpoint, cut in cuts.items() if _adds(cut)), default=None)
         return None if newest is None else f"has rows of checkpoint {newest}"

@@ -1,12 +1,12 @@
-"""Begins a new incarnation with a savepoint: in its own home or another one, with the same tables or others.
+"""Begins a new incarnation with a savepoint, in its own home or another one, with the same tables or others.
 
 Invariants:
 
-1. The savepoint is read only. It is verified before anything is written, and each file again while it is copied.
-2. Its checkpoint becomes one of the home: the first of the incarnation, under the next free number, with nothing to publish. What follows
-   is the way back from a checkpoint, as after any loss of a work directory.
+1. The savepoint is only read. It is verified before anything is written, and each file again while it is copied.
+2. Its checkpoint becomes one of the home: the first of the incarnation, with the next free number and nothing to publish. Then the start
+   restores from it, as after every loss of a work directory.
 3. No start goes on into a table that the savepoint's own line has published into if rows would be there twice or not at all. That line is
-   closed first, on the condition that it is still where it was when this was decided.
+   closed first, on condition that its position has not changed since this was decided.
 """
 
 import logging
@@ -56,27 +56,27 @@ _MAPPING = "delta.columnMapping.mode"
 
 @dataclass(frozen=True)
 class OpenedSavepoint:
-    """A savepoint that was found whole; or a checkpoint of which the home's own savepoint is still to be taken."""
+    """A complete savepoint, or a checkpoint of the home of which a savepoint will be taken."""
 
     files: Files
     savepoint: Savepoint | None
-    """None: it is still to be taken, and only the manifest may be asked."""
+    """None: it is not taken yet, and only the manifest is available."""
     manifest: Manifest
 
     def copy(self, target: Files, paths: Mapping[str, str]) -> None:
-        """Copies files, by their paths here and there, durably. One that is there with the right bytes is left."""
+        """Copies files durably, by their paths in the savepoint and in the target. Existing correct files are left alone."""
         named = {file.path: NamedFile(self.files, file.path, file.size_bytes, file.sha256) for file in self.whole.files}
         copy_files(target, {there: named[here] for here, there in paths.items()})
 
     @property
     def whole(self) -> Savepoint:
-        """The savepoint, which was taken."""
+        """Returns the savepoint, which must be taken."""
         assert self.savepoint is not None
         return self.savepoint
 
     @property
     def origin(self) -> Origin:
-        """The ``origin`` in the manifest that the savepoint becomes."""
+        """Returns the ``origin`` for the manifest of the imported savepoint."""
         found = self.whole
         return Origin(
             savepoint=self.files.url, pipeline=found.pipeline, incarnation=found.incarnation, checkpoint=found.checkpoint
@@ -85,15 +85,15 @@ class OpenedSavepoint:
 
 @dataclass(frozen=True)
 class Beginning:
-    """The beginning of an incarnation, whose first checkpoint a savepoint becomes.
+    """The beginning of an incarnation whose first checkpoint is an imported savepoint.
 
     Args:
         attempt: The live attempt, whose incarnation has no checkpoint yet.
-        staged_in: By stage the URI of the directory that its rows are staged in. Others of the savepoint are left behind.
-        kept: The stages whose rows go into the very table that those of the savepoint have gone into.
-        remembering: The sinks whose deleted keys come from the savepoint.
-        unpublished: The sinks whose rows go along, each with the checkpoint that the savepoint's own line has made public. An unfinished
-            round has staged the rows, and no checkpoint of that line publishes them.
+        staged_in: URI of the directory for a stage's staged rows, by stage. Other stages of the savepoint are left behind.
+        kept: Stages whose rows go into the same table as those of the savepoint.
+        remembering: Sinks whose deleted keys come from the savepoint.
+        unpublished: Sinks whose rows are carried over, with the newest checkpoint that the savepoint's own line has published.
+            An unfinished round has staged these rows, and no checkpoint of that line publishes them.
     """
 
     home: Files
@@ -107,11 +107,11 @@ class Beginning:
 
 
 def open_savepoint(url: str) -> OpenedSavepoint:
-    """Opens and verifies a savepoint; writes nothing.
+    """Opens and verifies a savepoint. Writes nothing.
 
     Raises:
-        RejectedError: The directory is no savepoint, or its state has another format than this version writes.
-        CorruptDocumentError: A file of it is gone or was altered, by path.
+        RejectedError: The directory is not a savepoint, or its state has another format than this version writes.
+        CorruptDocumentError: A file is missing or was altered. The error names its path.
     """
     files = open_place(url)
     _LOG.info("savepoint %s is verified", files.url)
@@ -123,22 +123,22 @@ def open_savepoint(url: str) -> OpenedSavepoint:
             f"The savepoint {files.url} was taken with another {changed[0]}: {manifest.settings[changed[0]]}.",
             exists=f"This version needs {REQUIRED_SETTINGS[changed[0]]}.",
             safe="Nothing was changed.",
-            remedy="Go on from it with the version that has taken it.",
+            remedy="Continue it with the version that has taken it.",
             settings=changed,
         )
     return OpenedSavepoint(files, savepoint, manifest)
 
 
 def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
-    """Makes a savepoint the first checkpoint of an incarnation; durable on return.
+    """Makes a savepoint the first checkpoint of an incarnation. Durable on return.
 
-    A repetition after a crash copies anew, under a directory of its own; what was left is swept with the first checkpoint that follows.
+    A repetition after a crash copies again into a new directory. The next checkpoint sweeps the leftovers.
 
     Raises:
         RejectedError: Rows are in flight that the other tables could not read. Nothing was written.
         CorruptDocumentError: A file is not the one that the savepoint names.
-        FencedError: Somebody else has completed a checkpoint meanwhile: this attempt is not the live one.
-        StorageError: The home is full or does not answer. May be repeated.
+        FencedError: Another process has completed a checkpoint in the meantime: this attempt is not the live one.
+        StorageError: The home is full or does not answer. Can be repeated.
     """
     source, store = opened.manifest, CheckpointStore(begins.home)
     number = store.first_id(begins.attempt.incarnation)
@@ -191,7 +191,7 @@ def bring_in(opened: OpenedSavepoint, begins: Beginning) -> Manifest:
 
 
 def _pin(begins: Beginning, source: Manifest) -> dict[InputName, tuple[Pin, ...]]:
-    """Pins the inputs as the savepoint has pinned them; returns those pins. Beside an unbounded source static inputs are read anew."""
+    """Pins the inputs with the savepoint's pins, and returns these. With an unbounded source, static inputs are pinned again later."""
     sources, statics = (begins.round.graph.get(kind, {}) for kind in ("sources", "statics"))
     all_end = all(declared.get("bounded", True) for declared in sources.values())
     others = others_than(source.sources, begins.round.sources) | frozenset(begins.round.new_sources)
@@ -211,7 +211,7 @@ def _pin(begins: Beginning, source: Manifest) -> dict[InputName, tuple[Pin, ...]
 
 @dataclass(frozen=True)
 class _Stage:
-    """One stage on its way into the home."""
+    """The import of one stage."""
 
     opened: OpenedSavepoint
     begins: Beginning
@@ -222,12 +222,12 @@ class _Stage:
     """The directory in the home for its state."""
 
     def check(self) -> None:
-        """Refuses what could not go on."""
+        """Refuses a stage that could not go on."""
         if self.opened.manifest.drained and self.cut.drain_batches and self.cut.watermark_before_drain_ms is None:
             raise RejectedError(
-                f"Stage '{self.name}' was drained in {self.cut.drain_batches} batches, and its watermark before the drain is not known.",
+                f"Stage '{self.name}' was drained in {self.cut.drain_batches} batches, but its watermark before the drain is not known.",
                 safe="Nothing was changed.",
-                remedy="Go on from a savepoint that was taken without a drain.",
+                remedy="Use a savepoint that was taken without a drain.",
                 stage=self.name,
             )
         mapped = self.cut.channel.metadata.get("configuration", {}).get(_MAPPING, "none") != "none"
@@ -238,15 +238,15 @@ class _Stage:
         )
         if rows and mapped and self.cut.channel.staged_for and self.name not in self.begins.kept:
             raise RejectedError(
-                f"Stage '{self.name}' has {rows} rows staged in files that have the column names of another table.",
+                f"Stage '{self.name}' has {rows} rows staged in files with the column names of another table.",
                 safe="Nothing was changed.",
-                remedy="Go on with the savepoint's own tables, or take a savepoint once the bounded inputs have ended.",
+                remedy="Use the savepoint's own tables, or take a savepoint when the bounded inputs have ended.",
                 stage=self.name,
                 rows=rows,
             )
 
     def bring(self) -> StageCut:
-        """Copies what the stage needs; durable on return."""
+        """Copies the files of the stage. Durable on return."""
         home = self.begins.home
         self.opened.copy(home, {file.stored: f"{self.place}/{file.path}" for file in self.cut.files})
         log = SparkLog(home, self.place)
@@ -270,7 +270,7 @@ class _Stage:
         return StateFile(path=path, stored=f"{self.place}/{path}", size_bytes=digest.size_bytes, sha256=digest.sha256)
 
     def _rewrite(self, log: SparkLog) -> None:
-        """Rewrites Spark's logs for a query of its own, with the watermark where it was before a drain."""
+        """Rewrites Spark's logs for a new query, with the watermark from before a drain."""
         if log.query_id() is not None:
             log.rename(str(uuid5(NAMESPACE_URL, f"{self.begins.attempt.incarnation}/{self.name}")))
         before_ms = self.cut.watermark_before_drain_ms
@@ -279,10 +279,10 @@ class _Stage:
             log.leave_watermark(self.cut.batch, before_ms)
 
     def _bring_channel(self) -> ChannelCut:
-        """Brings in the channel of a stage. Its files are copies of its own.
+        """Imports the channel of a stage. Its files are copied.
 
-        Lines of batches that every consumer has consumed name no files any more: those may be public, and what only a private log names is
-        deleted once it is forgotten.
+        Lines of batches that every consumer has read name no files any more: those files may be public, and files that only a private log
+        names are deleted with its batches.
         """
         lines = [
             line
@@ -305,7 +305,10 @@ class _Stage:
         )
 
     def bring_unpublished(self, sink: SinkName) -> CarriedActions:
-        """Copies what an unfinished round has staged for a sink; durable on return. The incarnation's next checkpoint carries it."""
+        """Copies the rows that an unfinished round has staged for a sink.
+
+        Durable on return. The incarnation's next checkpoint carries them.
+        """
         store = CheckpointStore(self.opened.files)
         lines, copies, replace = list[dict[str, Any]](), dict[str, str](), False
         for each in pending_actions(store, self.opened.manifest, sink, self.begins.unpublished[sink]):
@@ -326,14 +329,14 @@ class _Stage:
         )
 
     def _own_name(self, batch: int, path: str) -> str:
-        """Returns the path of a staged file as one of this incarnation's own."""
+        """Returns the path of a staged file with a name of this incarnation."""
         directory, _, name = path.rpartition("/")
         own = f"{file_prefix(self.begins.attempt.incarnation, self.name)}{batch}-{name}"
         return f"{directory}/{own}" if directory else own
 
 
 def _deleted_keys(opened: OpenedSavepoint, begins: Beginning) -> dict[str, str]:
-    """Returns the tables that remember the deleted keys of sinks with keys, and where the incarnation has them."""
+    """Returns the tables of deleted keys of sinks with keys, with their places in the incarnation."""
     found = {}
     for sink in begins.remembering:
         place = f"{TOMBSTONES}/{sink}/"

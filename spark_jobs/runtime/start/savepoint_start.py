@@ -1,4 +1,4 @@
-"""Begins with a savepoint, step by step: opens it, decides about its tables, and brings it into the home."""
+"""Begins with a savepoint, step by step: opens it, decides about its tables, and imports it into the home."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -34,16 +34,16 @@ _LOG = logging.getLogger(__name__)
 
 
 class SavepointStart:
-    """Made by :func:`savepoint_start`; its methods are called in this order, and may be repeated by a later attempt.
+    """A start with a savepoint, made by :func:`savepoint_start`. Call its methods in this order; a later attempt may repeat them.
 
     Args:
         home: The home.
-        pipeline: Whose home it is.
-        opened: The savepoint; or the home's own checkpoint, where it is still to be taken.
-        keep: Whether rows that were published after it stay.
-        take: Whether rows that it holds staged are published first.
-        again: Whether an attempt before has begun with it, and has not come to a checkpoint.
-        restore: The savepoint, if not the request of this start names it.
+        pipeline: Pipeline of the home.
+        opened: The savepoint, or the home's own checkpoint of which it will be taken.
+        keep: True if rows that were published after it stay.
+        take: True if its staged rows are published first.
+        again: True if an earlier attempt has begun with it without reaching a checkpoint.
+        restore: The savepoint, if the request does not name it.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class SavepointStart:
         self._decided: dict[AppId, CheckpointId | None] = {}
 
     def check(self, places: Mapping[SinkName, TablePlace]) -> Mapping[AppId, CheckpointId | None]:
-        """Checks the tables. Returns where the savepoint's own line is in those that it shares with this start; writes nothing.
+        """Checks the tables. Returns the position of the savepoint's own line in those that it shares with this start. Writes nothing.
 
         Raises:
-            RejectedError: What is public does not allow to go on from the savepoint.
+            RejectedError: The public rows do not allow a start from the savepoint.
         """
         self._tables = SavepointTables(self._home, self._pipeline.uuid, self._opened, places)
         if not self._tables.is_of_another_home:
@@ -78,10 +78,10 @@ class SavepointStart:
         return self._decided
 
     def take_own(self, check: Callable[[], object]) -> RestoreFrom | None:
-        """Takes the savepoint of the home's own checkpoint, if it begins with one; durable on return, idempotent.
+        """Takes the savepoint of the home's own checkpoint, if it begins with one. Durable on return, idempotent.
 
         Args:
-            check: Called before each file is copied; what it raises is raised.
+            check: Called before each file is copied. Its exceptions are raised.
 
         Returns:
             The savepoint, if the request does not name it.
@@ -96,18 +96,18 @@ class SavepointStart:
         return RestoreFrom(savepoint=place.url)
 
     def close_origin(self, publishers: Publishers) -> None:
-        """Closes the line of another home in those tables, once its rows are in them where the request says so.
+        """Closes the line of another home in the shared tables, after publishing its rows if the request says so.
 
         The line of this home is closed with all abandoned ones.
 
         Raises:
-            ConflictError: It has published meanwhile: start again.
+            ConflictError: The line has published in the meantime. Start again.
         """
         if self._tables.is_of_another_home:
             self._tables.close_origin(self._decided | self._taken(publishers), publishers)
 
     def _taken(self, publishers: Publishers) -> dict[AppId, CheckpointId]:
-        """Publishes what the savepoint holds staged, if the request says so. Returns where the lines of those rows are then."""
+        """Publishes the savepoint's staged rows, if the request says so. Returns the positions of their lines after that."""
         number = self._opened.manifest.checkpoint
         lacking = {
             sink: cut.app
@@ -119,9 +119,9 @@ class SavepointStart:
         return dict.fromkeys(lacking.values(), number)
 
     def _publish(self, sinks: Sequence[SinkName], publishers: Publishers) -> None:
-        """Publishes what the savepoint holds staged into the tables that it is staged for; idempotent, durable on return.
+        """Publishes the savepoint's staged rows into their tables. Idempotent, durable on return.
 
-        It is published as the line that has staged it, under its app ids: each row once, also where the home of that line does the same.
+        They are published under the app ids of the line that staged them: each row once, even if the home of that line does the same.
         """
         store, manifest = CheckpointStore(self._opened.files), self._opened.manifest
         for sink in sinks:
@@ -138,7 +138,7 @@ class SavepointStart:
         """Makes the savepoint a checkpoint of the home. Returns the attempt, which goes on from that checkpoint."""
         along = self._tables.unpublished()
         for sink, rows in self._tables.left_behind(along).items():
-            _LOG.warning("sink %s goes on without %d rows of the savepoint, which were staged and are not public", sink, rows)
+            _LOG.warning("sink %s goes on without %d staged, unpublished rows of the savepoint", sink, rows)
         channels = uri_of(self._home.below(channels_path(attempt.incarnation)))
         staged_in = {
             stage.name: self._tables.places[stage.sink.name].uri
@@ -160,18 +160,18 @@ class SavepointStart:
 def savepoint_start(
     home: Files, pipeline: PipelineDocument, request: StartRequest, facts: HomeFacts, decision: Decision, *, verified: bool = True
 ) -> SavepointStart | None:
-    """Opens and verifies the savepoint that a start begins with; returns None if the start goes on with what is in the home.
+    """Opens and verifies the savepoint of a start. Returns None if the start goes on with the home's own state.
 
     Args:
         home: The home.
-        pipeline: Whose home it is.
-        request: What the start is for.
-        facts: What :func:`~spark_jobs.runtime.start.facts.look_at_savepoint` has returned.
-        decision: What the start comes to.
-        verified: Whether every file of the savepoint is compared with its hash.
+        pipeline: Pipeline of the home.
+        request: Start request.
+        facts: Facts from :func:`~spark_jobs.runtime.start.facts.look_at_savepoint`.
+        decision: Decision of the start.
+        verified: True compares every file of the savepoint with its hash.
 
     Raises:
-        CorruptDocumentError: A file of it is gone or was altered, by path. Nothing was written.
+        CorruptDocumentError: A file is missing or was altered. The error names its path. Nothing was written.
     """
     begins_empty = isinstance(decision, BeginIncarnation) and not isinstance(decision, BeginFromSavepoint)
     if isinstance(decision, Answer) or begins_empty:

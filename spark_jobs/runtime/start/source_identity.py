@@ -1,8 +1,8 @@
-"""Compares the sources of a start with those that the checkpoint has read, and decides what becomes of one that is another.
+"""Compares the sources of a start with those that the checkpoint has read, and decides about replaced sources.
 
-Spark goes on after the offsets of the last batch, whatever it reads now. A table that was dropped and loaded again has other rows under the
-same versions, a topic that was made anew has other records under the same offsets. So what each source *is* stands in the round and in
-every manifest, and is compared before anything is staged.
+Spark continues after the offsets of the last batch, even in another source. A table that was dropped and loaded again has other rows under
+the same versions. A topic that was created again has other records under the same offsets. So the *identity* of each source is in the round
+and in every manifest, and is compared before anything is staged.
 """
 
 from collections.abc import Collection, Mapping
@@ -32,16 +32,16 @@ Sources = Mapping[InputName, tuple[KnownSource, ...]]
 
 @dataclass(frozen=True)
 class FoundSource:
-    """A source as it is now."""
+    """A present source."""
 
     frame: DataFrame
     leaves: tuple[Leaf, ...]
     known: tuple[KnownSource, ...]
     begins_by_itself: bool
-    """Whether its options decide where reading begins, and not another source or an old query."""
+    """True if its options decide where reading begins, and not another source or an old query."""
 
     def resolved(self, name: InputName) -> tuple[KnownSource, ...]:
-        """Returns what the source is, with where reading begins if it begins now."""
+        """Returns the identity of the source, with the position where reading begins if it begins now."""
         if not self.begins_by_itself:
             return self.known
         streams = zip(self.leaves, self.known, strict=True)
@@ -58,10 +58,10 @@ class SettledSources:
 
 
 def check_names(graph: Graph, names: Collection[InputName]) -> None:
-    """Refuses options that name something else than a source.
+    """Refuses options with names that are not sources.
 
     Raises:
-        InvalidParameterError: A name is none of a source.
+        InvalidParameterError: A name is not that of a source.
     """
     for name in names:
         if name not in graph.sources:
@@ -74,12 +74,12 @@ def check_names(graph: Graph, names: Collection[InputName]) -> None:
 
 
 def check_sources(home: Files, sources: Sources) -> None:
-    """Refuses a home that is in the way of a table or a folder that the pipeline reads: its documents would be read as rows.
+    """Refuses a home inside a table or folder that the pipeline reads: its documents would be read as rows.
 
-    What is in another kind of store, or is named by a pattern, is not compared.
+    Sources in other kinds of stores, and patterns, are not compared.
 
     Raises:
-        RejectedError: It is; the error names both.
+        RejectedError: They overlap. The error names both.
     """
     others = []
     for name, streams in sources.items():
@@ -93,13 +93,13 @@ def check_sources(home: Files, sources: Sources) -> None:
 def ended_sources(
     graph: Graph, state: Manifest | None, round_number: RoundNumber | None, anew: Collection[InputName] = ()
 ) -> Sources:
-    """Returns the sources that no stage reads any more, as they were. They may be gone.
+    """Returns the earlier identity of sources that no stage reads any more. They may be gone.
 
     Args:
         graph: The pipeline.
-        state: The checkpoint whose state a start goes on with.
-        round_number: The round that goes on; None if one begins.
-        anew: Sources that are read from their beginning, also by stages that have come to their end in the round.
+        state: Checkpoint whose state a start continues.
+        round_number: Round that goes on; None if one begins.
+        anew: Sources that are read from their beginning, also by stages that have ended in the round.
     """
     if state is None:
         return {}
@@ -123,20 +123,20 @@ def find_sources(
     ended: Sources,
     adopted: Collection[InputName],
 ) -> dict[InputName, FoundSource]:
-    """Looks at every source of a pipeline that is still read; writes nothing.
+    """Reads the identity of every source that is still read. Writes nothing.
 
     Args:
         graph: The pipeline.
-        session: Of the driver.
-        params: The pipeline's.
-        mask: Takes secrets out of what is recorded.
-        before: What the sources were when they were read before.
-        ended: Sources that are not looked at, as they were: see :func:`ended_sources`.
-        adopted: Sources that begin where an old query stopped.
+        session: Session of the driver.
+        params: Parameters of the pipeline.
+        mask: Removes secrets from the records.
+        before: Earlier identities of the sources.
+        ended: Earlier identities of sources that are not read any more: see :func:`ended_sources`.
+        adopted: Sources that continue an old query.
 
     Raises:
-        InvalidPipelineError: A source cannot be read as it is declared.
-        StorageError: What it reads does not answer.
+        InvalidPipelineError: A source cannot be read as declared.
+        StorageError: The service of a source does not answer.
     """
     found = {}
     for name, source in graph.sources.items():
@@ -163,15 +163,15 @@ def settle(
     """Compares the sources of a start with those that were read before.
 
     Args:
-        found: The sources as they are now.
-        before: As they were.
-        new_sources: Those that may be others.
-        drained: The checkpoint that the start goes on from, if it has drained stages. If a source is read from its beginning, such stages
+        found: The present sources.
+        before: Earlier identities of the sources.
+        new_sources: Sources that may be different ones.
+        drained: Checkpoint that the start goes on from, if it has drained stages. If a source is read from its beginning, such stages
             would drop its rows as late.
-        anew: Sources that are read from their beginning whether they are others or not.
+        anew: Sources that are read from their beginning in any case.
 
     Raises:
-        RejectedError: A source is another one and not in ``new_sources``, or stages are drained. Nothing was changed.
+        RejectedError: A source is a different one and not in ``new_sources``, or stages are drained. Nothing was changed.
     """
     others = {name: why for name, now in found.items() if (why := difference(before.get(name), now.known))}
     if refused := {name: why for name, why in others.items() if name not in new_sources}:
@@ -184,22 +184,22 @@ def settle(
 
 
 def difference(before: tuple[KnownSource, ...] | None, now: tuple[KnownSource, ...]) -> str | None:
-    """Returns in words how a source is another one than before; None if it is the same, or was not there."""
+    """Returns a description of the difference between a source and its earlier identity, or None if it is the same or new."""
     if before is None:
         return None
     if len(before) != len(now):
-        return f"reads {len(now)} streams, and before it read {len(before)}"
+        return f"reads {len(now)} streams, but before it read {len(before)}"
     streams = zip(before, now, strict=True)
     return next((why for old, new in streams if (why := kind_of_known(new).difference(old, new))), None)
 
 
 def others_than(before: Sources, now: Sources) -> frozenset[InputName]:
-    """Returns the sources that are others than they were."""
+    """Returns the sources that are different ones than before."""
     return frozenset(name for name, known in now.items() if difference(before.get(name), known))
 
 
 def sources_before(round_document: RoundDocument | None, newest: Manifest | None) -> Sources:
-    """Returns what the sources were when a start was made before: in a round that goes on, or at the checkpoint that is continued."""
+    """Returns the identities of the sources in the round that goes on, or at the checkpoint that is continued."""
     if round_document is None:
         return newest.sources if newest else {}
     if newest is not None and newest.round == round_document.round and newest.origin is None:
@@ -216,10 +216,10 @@ def refuse_drained(newest: Manifest, renewed: Collection[InputName]) -> None:
     drained = sorted(name for name, cut in newest.stages.items() if cut.drain_batches)
     if drained and renewed:
         raise RejectedError(
-            f"Source '{min(renewed)}' cannot be taken as a new one: stage '{drained[0]}' is drained and would drop its rows.",
+            f"Source '{min(renewed)}' cannot be read as a new one: stage '{drained[0]}' is drained and would drop its rows.",
             exists=f"Checkpoint {newest.checkpoint}.",
             safe="Nothing was staged.",
-            remedy=f"Go back to what was read before, or {BEGIN_ANEW}.",
+            remedy=f"Go back to the earlier source, or {BEGIN_ANEW}.",
             stages=drained,
         )
 

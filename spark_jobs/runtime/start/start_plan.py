@@ -1,4 +1,4 @@
-"""The plan of a start, made before anything is written: ``spark-jobs run --dry-run`` shows it, and a start carries it out."""
+"""The plan of a start, made before anything is written. ``spark-jobs run --dry-run`` shows it, and a start carries it out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,35 +23,35 @@ class StartPlan:
 
     decision: Continue | Begin | BeginIncarnation
     facts: HomeFacts
-    """What the home says about its past."""
+    """The past of the home."""
     stages: tuple[StageFate, ...]
-    """What becomes of each stage."""
+    """The fate of each stage."""
     reads: Mapping[StageName, tuple[tuple[StageName, ...], tuple[InputName, ...]]]
-    """By stage the stages and the sources that it reads."""
+    """The stages and the sources that each stage reads."""
     savepoint: SavepointStart | None
     """The savepoint that it begins with."""
     reached: Mapping[AppId, CheckpointId | None] | None
-    """Where the savepoint's own line is in the tables that it shares with this start."""
+    """The position of the savepoint's own line in the tables that it shares with this start."""
     places: Mapping[SinkName, TablePlace]
-    """Where the sinks' tables are."""
+    """The places of the sinks' tables."""
     tables: Mapping[SinkName, PlannedTable]
-    """What becomes of each sink's table."""
+    """The plan of each sink's table."""
     settled: SettledSources
-    """What the stages read."""
+    """The sources that the stages read."""
     sources_before: Sources
-    """What the sources were at the checkpoint that it goes on from."""
+    """The identities of the sources at the checkpoint that it goes on from."""
     begins_now: Mapping[StageName, Mapping[InputName, tuple[KnownSource, ...]]] = field(default_factory=dict)
-    """By stage that begins now, by source: where it begins."""
+    """The beginning in each source for each stage that begins now."""
     adopted: Mapping[InputName, AdoptedOffsets] = field(default_factory=dict)
-    """Where old queries stopped."""
+    """The last offsets of old queries."""
     losses: Sequence[Loss] = ()
-    """What the start leaves out of sources that are read again from their beginning."""
+    """The losses in sources that are read again from their beginning."""
     planned: Mapping[StageName, PlannedStage] = field(default_factory=dict)
     """The stages as they would run."""
     gone: Sequence[Loss] = ()
-    """What the stages that go on would leave out of their sources; only a dry run looks for it."""
+    """The rows that continuing stages would leave out of their sources. Only a dry run looks for them."""
 
     @property
     def goes_on_from(self) -> Manifest | None:
-        """The checkpoint whose state it goes on with."""
+        """Returns the checkpoint whose state it continues."""
         return goes_on_from(self.decision, self.facts)

@@ -1,11 +1,11 @@
 """Decides which version of a static input an attempt reads.
 
-Each attempt pins the versions that it reads. It takes over the pin of the attempt before it in two cases:
+Each attempt pins the versions that it reads. It keeps the pin of the earlier attempt in two cases:
 
-1. All inputs of the pipeline end, and both attempts are at the same round: a round reads one version.
-2. A batch that reads the input is planned and not committed. It may be staged already, and is done again: it must give the same rows.
+1. All inputs of the pipeline end, and both attempts are in the same round: a round reads one version.
+2. A batch that reads the input is planned and not committed. It may be staged already, and is run again: it must give the same rows.
 
-Batches that are replayed read the version that they read before. Otherwise the attempt pins the newest version.
+Replayed batches read the version that they read before. In all other cases the attempt pins the newest version.
 """
 
 import logging
@@ -24,15 +24,15 @@ _LOG = logging.getLogger(__name__)
 
 
 def keep_pinned_versions(graph: Graph, home: Files, attempt: AttemptDocument, parent: Manifest | None = None) -> None:
-    """Pins the static inputs of an attempt that have to stay at the version of the attempt before. The others are left to be pinned.
+    """Pins the static inputs of an attempt that must keep the version of the earlier attempt. Others are pinned later.
 
-    Durable on return; to be called before any stage is built. Idempotent.
+    Durable on return. Call it before any stage is built. Idempotent.
 
     Args:
         graph: The pipeline.
         home: The home.
         attempt: The live attempt.
-        parent: The checkpoint that the attempt goes on from. It says what batches have read that are computed again.
+        parent: Checkpoint that the attempt goes on from. It has the versions of batches that are computed again.
     """
     work = home.below(attempt.work_directory.path)
     for static in graph.statics.values():
@@ -45,11 +45,11 @@ def keep_pinned_versions(graph: Graph, home: Files, attempt: AttemptDocument, pa
         planned = any(SparkLog(work, checkpoint_directory(name)).pending() for name in reading)
         if (planned or not graph.unbounded) and (kept := _pinned_before(home, attempt, static.name)):
             pins_of_attempt(home, attempt.attempt).pin(kept)
-            _LOG.info("static input %s stays at the version of the attempt before", static.name)
+            _LOG.info("static input %s keeps the version of the earlier attempt", static.name)
 
 
 def _pinned_before(home: Files, attempt: AttemptDocument, name: InputName) -> PinnedInput | None:
-    """Returns the newest pin of an earlier attempt at the same round.
+    """Returns the newest pin of an earlier attempt in the same round.
 
     An attempt that ended before it pinned anything has planned nothing.
     """

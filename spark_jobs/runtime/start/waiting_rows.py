@@ -1,7 +1,7 @@
-"""Compares what stages return now with the columns of the rows that earlier code has staged and their readers have not consumed.
+"""Compares the present columns of stages with those of rows that earlier code has staged and that their readers have not read.
 
-A reader sees such rows with the columns of today. Nothing tells which of the earlier columns a new one was: it would be null in them. Null
-is right only for a column that a source's table has gained since the rows were read.
+A reader sees such rows with the present columns. The earlier name of a new column is unknown, so it would be null in them. Null is only
+correct for a column that a source's table has gained since the rows were read.
 """
 
 import json
@@ -28,18 +28,18 @@ from spark_jobs.storage.files import Files
 
 @dataclass(frozen=True)
 class WaitingRows:
-    """Rows that a stage has staged and a stage that reads it has not consumed."""
+    """Staged rows of a stage that a downstream stage has not read."""
 
     rows: int
     schema: Mapping[str, Any]
-    """The columns that the stage returned, as Delta writes a schema."""
+    """The columns that the stage returned, in Delta's JSON."""
 
 
 Waiting = Mapping[StageName, WaitingRows]
 
 
 def waiting_in_checkpoint(manifest: Manifest, graph: Graph) -> Waiting:
-    """Returns the rows that wait at a checkpoint, by the stage that has staged them."""
+    """Returns the waiting rows at a checkpoint, by the stage that has staged them."""
     return {
         name: WaitingRows(cut.channel.in_flight_rows, json.loads(cut.channel.metadata["schemaString"]))
         for name, cut in manifest.stages.items()
@@ -48,12 +48,12 @@ def waiting_in_checkpoint(manifest: Manifest, graph: Graph) -> Waiting:
 
 
 def waiting_in_work(work: Files, graph: Graph, begins: Mapping[StageName, Mapping[StageName, BatchId]]) -> Waiting:
-    """Returns the rows that wait in a work directory whose stages do not run, by the stage that has staged them.
+    """Returns the waiting rows in a work directory without running stages, by the stage that has staged them.
 
     Args:
         work: The work directory.
         graph: The pipeline.
-        begins: By stage that begins later than the stages that it reads, by those: the last batch before those that it reads.
+        begins: For each stage that was added later: the last batch of each producer before the batches that it reads.
     """
     found = {}
     for name in graph.stages:
@@ -70,7 +70,7 @@ def waiting_in_work(work: Files, graph: Graph, begins: Mapping[StageName, Mappin
 def gained_columns(before: Sources, now: Sources) -> frozenset[str]:
     """Returns the columns and fields that source tables have gained.
 
-    A table that has also lost some may have renamed them: it counts as one that has gained none.
+    A table that has also lost columns may have renamed them, so it counts as having gained none.
     """
     gained = set[str]()
     for name, streams in now.items():
@@ -82,12 +82,12 @@ def gained_columns(before: Sources, now: Sources) -> frozenset[str]:
 
 
 def check_waiting(returned: Mapping[StageName, StructType], waiting: Waiting, gained: Collection[str]) -> None:
-    """Refuses code that returns columns which waiting rows lack.
+    """Refuses code that returns columns that waiting rows lack.
 
     Args:
-        returned: By stage the columns that it returns now.
-        waiting: The rows that wait.
-        gained: Columns that may be null in them: see :func:`gained_columns`.
+        returned: Present columns by stage.
+        waiting: Waiting rows.
+        gained: Columns that may be null in them; see :func:`gained_columns`.
 
     Raises:
         RejectedError: A stage returns such columns. Nothing was changed.
@@ -98,12 +98,12 @@ def check_waiting(returned: Mapping[StageName, StructType], waiting: Waiting, ga
         before, now = set(_paths(rows.schema)), dict.fromkeys(_paths(json.loads(returned[name].json())))
         if lacking := [path for path in now if path not in before and path not in gained]:
             raise RejectedError(
-                f"Stage '{name}' returns {', '.join(lacking)}, which {rows.rows} rows lack that its earlier code has staged and that wait "
-                "for the stages that read it: there the values would be null.",
+                f"Stage '{name}' returns {', '.join(lacking)}, which {rows.rows} waiting rows of its earlier code lack. "
+                "Its readers would get null for these columns.",
                 exists=f"The rows have {', '.join(sorted(before))}.",
                 safe="Nothing was changed.",
-                remedy="Run the earlier code until they are consumed: it finishes the round, or is stopped with aligned checkpoints. "
-                f"Then run the changed code. Or let the stage return the columns that it returned before. Or {BEGIN_ANEW}.",
+                remedy="Run the earlier code until they are read: let it finish the round, or stop it with aligned checkpoints. "
+                f"Then run the changed code. Or let the stage return its earlier columns. Or {BEGIN_ANEW}.",
                 stage=name,
                 rows=rows.rows,
                 columns=lacking,
@@ -124,7 +124,7 @@ def _readers(graph: Graph, producer: StageName) -> list[StageName]:
 
 
 def _consumed(work: Files, reader: StageName, log: PrivateLog, begins: BatchId) -> BatchId:
-    """Returns the last batch of a log of which a reader has nothing left in any of its streams."""
+    """Returns the last batch of a log that a reader has read completely in all its streams."""
     spark_log = SparkLog(work, checkpoint_directory(reader))
     last = spark_log.last_commit()
     lines = spark_log.offsets(last).sources if last != NO_BATCH else ()
@@ -137,7 +137,7 @@ def _consumed(work: Files, reader: StageName, log: PrivateLog, begins: BatchId) 
 
 
 def _paths(kind: Any, path: str = "") -> Iterator[str]:
-    """Yields the names of columns and of fields inside them; two that differ only in case are one."""
+    """Yields the names of columns and nested fields. Names that differ only in case are equal."""
     if not isinstance(kind, Mapping):
         return
     for field in kind.get("fields", ()):

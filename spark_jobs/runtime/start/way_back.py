@@ -1,4 +1,4 @@
-"""Decides which work directory an attempt goes on in: the last one, or one built from the newest checkpoint."""
+"""Decides which work directory an attempt uses: the last one, or one built from the newest checkpoint."""
 
 import json
 from pathlib import Path
@@ -22,10 +22,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str | None:
-    """Returns the id that the system gives to the time since this host was started; None if it gives none.
+    """Returns the system's id of the host's boot, or None.
 
-    Spark leaves it to the operating system when its files become durable: a host that has gone down may have lost some of them, and
-    then no file of a work directory can be trusted.
+    Spark leaves it to the operating system to make its files durable. A crashed host may have lost some of them, and then no file of a work
+    directory can be trusted.
     """
     return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else None
 
@@ -37,9 +37,9 @@ def new_work_directory(host: str) -> WorkDirectory:
 
 
 def begin_drain(work: Files, request: RequestId) -> None:
-    """Marks a work directory in which a drain ends stages before their inputs end: only that drain goes on there. Durable; idempotent.
+    """Marks a work directory in which a drain ends stages before their inputs end: only that drain may go on there. Durable, idempotent.
 
-    Two files have the mark: if one of them is lost, no stage runs on with a watermark at the end of time.
+    Two files have the mark. If one is lost, no stage runs on with a watermark at the end of time.
     """
     mark = canonical({"request": request}) + b"\n"
     with step(Step.DRAIN_BEGIN):
@@ -48,7 +48,7 @@ def begin_drain(work: Files, request: RequestId) -> None:
 
 
 def drain_begun(work: Files) -> RequestId | None:
-    """Returns the request for which the stages of a work directory are being drained; None if they are not.
+    """Returns the request for which the stages of a work directory are being drained, or None.
 
     Raises:
         CorruptDocumentError: The mark of the drain was altered.
@@ -61,7 +61,7 @@ def drain_begun(work: Files) -> RequestId | None:
     except (ValueError, LookupError, TypeError) as error:
         raise CorruptDocumentError(
             f"{work.url}/{_DRAINING} does not name the request of a drain.",
-            exists="The newest checkpoint stands.",
+            exists="The newest checkpoint is valid.",
             safe="Nothing was changed.",
             remedy="Start the pipeline again: it goes on from its newest checkpoint.",
             path=f"{work.url}/{_DRAINING}",
@@ -69,17 +69,17 @@ def drain_begun(work: Files) -> RequestId | None:
 
 
 def take_over(work: Files) -> None:
-    """Marks a work directory in which stages may run: every drain that was asked for before it was built is answered.
+    """Marks a work directory in which stages may run: every drain that was requested before it was built is answered.
 
-    Durable; idempotent.
+    Durable, idempotent.
     """
     work.create(_TAKEN_OVER, _NO_DRAIN)
 
 
 def is_taken_over(work: Files) -> bool:
-    """Returns whether an attempt has come so far in a work directory that its stages may run.
+    """Returns True if the stages of a work directory may run.
 
-    The attempt that built it may have died before it turned older drains down.
+    The attempt that built it may have died before it refused older drains.
     """
     return _TAKEN_OVER in work.names("")
 
@@ -89,29 +89,29 @@ def _has_lost_a_drain(work: Files) -> bool:
 
 
 def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | None, boot: str | None) -> str | None:
-    """Returns why the work directory of the attempt before cannot be continued, in a few words; None if it can.
+    """Returns the reason why the earlier attempt's work directory cannot be continued, in a few words, or None.
 
     Args:
         home: The home.
         previous: The newest attempt.
         head: The newest checkpoint of its incarnation.
-        boot: Of this host.
+        boot: Id of this host's boot.
     """
     work = home.below(previous.work_directory.path)
     if is_half_built(work):
-        return "it was not built to its end"
+        return "it is incomplete"
     if not work.names(""):
         return "it is gone"
     try:
         drain = drain_begun(work)
     except CorruptDocumentError:
-        return "its stages were being drained, and nobody can tell for which request"
+        return "its stages were being drained for an unknown request"
     if drain is None and _has_lost_a_drain(work):
-        return "its stages were being drained, and nobody can tell for which request"
+        return "its stages were being drained for an unknown request"
     if drain is not None and drain not in [each.request for each in CheckpointRequests(home).open()]:
         return "its stages were being drained for a request that is no longer open"
     if boot != previous.boot and previous.boot is not None:
-        return "its host was started again since, or it was another one's"
+        return "its host was rebooted, or it belongs to another host"
     if head is None:
         return None
     if head.work_directory != previous.work_directory.id:
@@ -120,31 +120,31 @@ def why_not_in_place(home: Files, previous: AttemptDocument, head: Manifest | No
         except RejectedError:
             built = False
         if not built:
-            return f"checkpoint {head.checkpoint} was cut from another one"
+            return f"checkpoint {head.checkpoint} was taken in another work directory"
     lost = _lost(work, head)
     return None if lost is None else f"it has lost batches of stage '{lost}' that checkpoint {head.checkpoint} has"
 
 
 def why_rebuilt(home: Files, request: StartRequest, facts: HomeFacts, boot: str | None, spark: str | None) -> str | None:
-    """Returns why a start that goes on does so in a new work directory, in a few words; None if it goes on in the one before.
+    """Returns the reason why a start uses a new work directory, in a few words, or None if it continues the earlier one.
 
     Args:
         home: The home.
-        request: What the start is for.
-        facts: What the home says about its past; there was an attempt.
-        boot: Of this host.
-        spark: The minor version of Spark here; None if there is no Spark.
+        request: Start request.
+        facts: Past of the home, with an attempt.
+        boot: Id of this host's boot.
+        spark: Minor version of the installed Spark; None if there is none.
     """
     why = why_not_in_place(home, facts.newest, facts.head, boot)
     before = facts.newest.versions.get("pyspark")
     if why is None and before and spark and spark_minor(before) != spark:
-        return f"Spark {spark_minor(before)} has written it, and this is Spark {spark}"
+        return f"Spark {spark_minor(before)} has written it, but this is Spark {spark}"
     if why is None and request.state_partitions not in (None, facts.newest.state_partitions):
-        return f"its state is to be in {request.state_partitions} partitions"
+        return f"its state gets {request.state_partitions} partitions"
     return why
 
 
 def _lost(work: Files, manifest: Manifest) -> StageName | None:
-    """Returns a stage whose newest batch in a work directory is before its cut in a checkpoint that was cut there; None if none is."""
+    """Returns a stage whose newest batch in a work directory is before its cut in a checkpoint taken there, or None."""
     stages = manifest.stages.items()
     return next((name for name, cut in stages if SparkLog(work, checkpoint_directory(name)).last_commit() < cut.batch), None)

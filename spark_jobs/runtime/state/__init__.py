@@ -1,1 +1,1 @@
-"""What a stage remembers: the files of its state in Spark's checkpoint, kept, traced and repartitioned."""
+"""The state of a stage: the files of its state in Spark's checkpoint are kept, traced and repartitioned here."""

@@ -1,17 +1,17 @@
-"""A stage's state in the home: kept as it was at a cut, while its query goes on, and given back to a work directory.
+"""Keeps a stage's state of a cut in the home while its query goes on, and copies it back to a work directory.
 
-Keeping it takes two steps. :func:`pin` comes at the cut and is quick: every needed file that the parent checkpoint does not hold gets a
-second name in the home, so that Spark may purge the first. :func:`persist` comes afterwards, beside the running stages, and makes them
-durable. Neither changes anything of Spark's.
+This takes two steps. :func:`pin` runs at the cut and is quick: every needed file that the parent checkpoint does not have gets a hard link
+in the home, so that Spark may purge its own name. :func:`persist` runs afterwards, in parallel to the stages, and makes the files durable.
+Neither changes Spark's files.
 
-A file with two names is one file: what a disk does to it, it does to the checkpoint and to the work directory. Where the settings ask for a
-second copy, :func:`persist` puts one in the place of the second name, and files that share their bytes are not referred to.
+A file with two names is one file: a disk fault damages both the checkpoint and the work directory. If the settings request a second copy,
+:func:`persist` replaces the link by a copy, and no checkpoint refers to files with shared bytes.
 
 Invariants:
 
-1. A checkpoint holds a file that it has pinned itself or that its parent holds, never another checkpoint's: so deleting a checkpoint only
-   has to ask the manifests that remain (model rule ``gcnames``).
-2. A try has a directory of its own, in which no other try ever writes. It stays until a manifest that does not name it has its number
+1. A checkpoint refers to a file that it has pinned itself or that its parent has, never to another checkpoint's. So only the remaining
+   manifests decide what a deletion may delete (model rule ``gcnames``).
+2. A try has its own directory, in which no other try ever writes. It stays until a manifest that does not name it has its number
    (model rule ``failkeep``).
 """
 
@@ -35,9 +35,9 @@ from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Digest, Files, by_directory, local_path, take
 
 _COPIES = "copies"
-"""Below a try's directory: copies that have taken the place of second names."""
+"""The directory below a try's directory for copies that have replaced links."""
 _TRIES = 3
-"""How often what to pin is chosen again, because Spark has deleted some of it meanwhile."""
+"""Number of times that the files to pin are chosen again, because Spark has deleted some in the meantime."""
 _OPERATOR_FACTS = re.compile(r"state/\d+/_metadata/v2/\d+")
 _SCHEMA_FILE = re.compile(r"/state/\d+/_stateSchema/[^/]+/[^/]+$")
 
@@ -46,12 +46,12 @@ _SCHEMA_FILE = re.compile(r"/state/\d+/_stateSchema/[^/]+/[^/]+$")
 class StateCopies:
     """The state of a stage in two places: in the work directory, as Spark's checkpoint, and in the home.
 
-    A file that the one place is given from the other is not durable before :meth:`Files.sync`.
+    A file that one place gets from the other is not durable before :meth:`Files.sync`.
 
     Args:
         home: The home.
-        log: The logs of the stage's query, in the work directory.
-        second_copy: Whether the two share no file. Else a file has two names where it can.
+        log: Logs of the stage's query in the work directory.
+        second_copy: True if the two places share no file. Otherwise a file has two names if possible.
     """
 
     home: Files
@@ -60,25 +60,25 @@ class StateCopies:
 
     @property
     def work(self) -> Files:
-        """The work directory."""
+        """Returns the work directory."""
         return self.log.files
 
     def at(self, path: str) -> str:
-        """Returns where a file of Spark's checkpoint is in the work directory."""
+        """Returns the path of a file of Spark's checkpoint in the work directory."""
         return f"{self.log.directory}/{path}"
 
     def place(self, file: StateFile, local: Sequence[Files] = ()) -> bool:
-        """Gives the work directory a file that a checkpoint names, with the paths that it has there.
+        """Copies or links a file of a checkpoint into the work directory, with the paths that are valid there.
 
         Args:
             file: The file.
             local: Other work directories that may have it, the best first.
 
         Returns:
-            Whether another work directory has had it.
+            True if it came from another work directory.
 
         Raises:
-            CorruptDocumentError: It has not, and the file in the home is gone or was altered.
+            CorruptDocumentError: No other work directory has it, and the file in the home is missing or was altered.
         """
         target = self.at(file.path)
         is_local = any(self._take_local(other, file) for other in local)
@@ -95,14 +95,14 @@ class StateCopies:
         return is_local
 
     def give_back(self, file: StateFile) -> None:
-        """Gives the home a file that it has lost."""
+        """Copies or links a lost file back into the home."""
         self._give(self.work, self.at(file.path), self.home, file.stored)
 
     def repointed(self, data: bytes) -> bytes:
-        """Returns the facts of an operator with the paths that they have in the work directory.
+        """Returns the metadata of an operator with the paths of the work directory.
 
         Raises:
-            CorruptDocumentError: They do not say what Spark writes.
+            CorruptDocumentError: The metadata is not what Spark writes.
         """
         version, _, body = data.decode().partition("\n")
         here = f"file:{local_path(self.work, self.log.directory)}"
@@ -113,7 +113,7 @@ class StateCopies:
                 if found is None:
                     url = f"{self.work.url}/{self.log.directory}"
                     raise CorruptDocumentError(
-                        f"The facts of an operator in {url} name {named}, which is no schema file of Spark's state.",
+                        f"The metadata of an operator in {url} names {named}, which is not a schema file of Spark's state.",
                         exists="The work directory is not used.",
                         safe="Nothing in the home was changed.",
                         remedy="Report this.",
@@ -124,7 +124,7 @@ class StateCopies:
         return f"{version}\n{json.dumps(facts, separators=(',', ':'))}".encode()
 
     def _take_local(self, other: Files, file: StateFile) -> bool:
-        """Takes a file from another work directory. Returns whether it was right there; an error there only means that it was not."""
+        """Takes a file from another work directory. Returns True if it was correct there. Errors there only mean that it was not."""
         path = self.at(file.path)
         source = local_path(other, path)
         try:
@@ -147,36 +147,36 @@ class StateCopies:
 
 @dataclass(frozen=True)
 class PinnedState:
-    """What :func:`pin` has found: every file of one stage at one cut."""
+    """The result of :func:`pin`: all files of one stage at one cut."""
 
     copies: StateCopies
     held: tuple[StateFile, ...]
-    """Those that the parent checkpoint holds."""
+    """Files that the parent checkpoint has."""
     new: tuple[str, ...]
-    """Those that were pinned, relative to Spark's checkpoint directory."""
+    """Files that were pinned, relative to Spark's checkpoint directory."""
     place: str
     """The try's directory in the home."""
 
 
 def place_of(home: Files, stage: StageName, checkpoint: CheckpointId, attempt: AttemptNumber) -> str:
-    """A directory of the home for the state files of a new try at a checkpoint; no other try has had it."""
+    """Returns a new directory of the home for the state files of a try at a checkpoint."""
     tries = [tried for name in home.names(f"{STATE}/{stage}") if (tried := state_try(name))]
     before = [tried.number for tried in tries if (tried.checkpoint, tried.attempt) == (checkpoint, attempt)]
     return state_path(stage, checkpoint, attempt, max(before, default=0) + 1)
 
 
 def pin(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None) -> PinnedState:
-    """Keeps every file that a restart after ``batch`` needs. The query may run; nothing is durable yet.
+    """Pins every file that a restart after ``batch`` needs. The query may be running. Nothing is durable yet.
 
     Args:
-        copies: The stage's state.
+        copies: State of the stage.
         batch: The cut: a committed batch, or -1.
-        place: Where, see :func:`place_of`.
-        parent: What the parent checkpoint says of the stage; what it holds is referred to where it lies.
+        place: Directory of the try, see :func:`place_of`.
+        parent: Cut of the stage in the parent checkpoint. Its files are referred to in their place.
 
     Raises:
-        ConflictError: Spark deletes what is needed faster than it can be pinned, or has purged the batch. Cut again.
-        CorruptDocumentError: A file of Spark's is not what Spark writes.
+        ConflictError: Spark deletes needed files faster than they can be pinned, or has purged the batch. Cut again.
+        CorruptDocumentError: A file does not have the format that Spark writes.
         UnsupportedFormatError: The state was not written with the settings of our sessions.
     """
     pinned: set[str] = set()
@@ -189,17 +189,17 @@ def pin(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None
             if tries == _TRIES:
                 missing = error.evidence.get("path")
                 raise ConflictError(
-                    f"The state of {copies.log.directory} after batch {batch} could not be kept: {missing} went meanwhile.",
-                    exists="The stage goes on, and the last checkpoint stands.",
-                    safe="Nothing refers to what was kept of it.",
-                    remedy="Take the checkpoint again. If it goes on, the query does a hundred batches while one is cut.",
+                    f"The state of {copies.log.directory} after batch {batch} could not be kept: {missing} was deleted in the meantime.",
+                    exists="The stage goes on, and the last checkpoint is valid.",
+                    safe="No checkpoint refers to the files that were kept.",
+                    remedy="Take the checkpoint again. If the error stays, the query runs a hundred batches during one cut.",
                     path=missing,
                     batch=batch,
                 ) from error
 
 
 def persist(pinned: PinnedState) -> tuple[StateFile, ...]:
-    """Makes what was pinned durable; for a manifest. May be repeated.
+    """Makes pinned files durable, and returns them for a manifest. Can be repeated.
 
     Reads every new file once, for its hash.
 
@@ -223,23 +223,23 @@ def persist(pinned: PinnedState) -> tuple[StateFile, ...]:
 
 
 def _copied(home: Files, place: str, path: str) -> str:
-    """Where the bytes of a file are that it does not share: in a copy, if it has several names."""
+    """Returns the path of a file whose bytes are not shared: that of a copy, if the file has several names."""
     kept, copy = f"{place}/{path}", f"{place}/{_COPIES}/{path}"
     if not _is_shared(home, kept):
         return kept
-    with suppress(AlreadyExistsError):  # an earlier call's
+    with suppress(AlreadyExistsError):  # from an earlier call
         home.copy(home, kept, copy)
     return copy
 
 
 def _is_shared(home: Files, path: str) -> bool:
-    """Whether a file has another name, too; also where it is gone, so that nobody refers to it."""
+    """Returns True if a file has another name, too, or is missing, so that no checkpoint refers to it."""
     here = home.local(path)
     return here is not None and (not here.exists() or here.stat().st_nlink > 1)
 
 
 def _pin_needed(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None, pinned: set[str]) -> PinnedState:
-    """Chooses and pins, as long as nothing of it goes; ``pinned`` is what has been."""
+    """Chooses files and pins them until none is deleted in between. ``pinned`` are the files that are pinned already."""
     home, log = copies.home, copies.log
     known = {file.path: file for file in parent.files} if parent else {}
     needed = needed_files(log, batch)
@@ -258,10 +258,10 @@ def _pin_needed(copies: StateCopies, batch: BatchId, place: str, parent: StageCu
 
 
 def _is_held(log: SparkLog, file: StateFile) -> bool:
-    """Whether the file of this name is still the one that the parent holds; the small ones are looked at."""
+    """Returns True if the file of this name is still the parent's. Small files are compared."""
     return never_reused(file.path) or log.files.digest(f"{log.directory}/{file.path}") == (file.size_bytes, file.sha256)
 
 
 def names_its_place(path: str) -> bool:
-    """Returns whether a file of Spark's checkpoint has absolute paths in it: the facts of an operator have those of its schemas."""
+    """Returns True if a file of Spark's checkpoint contains absolute paths: the metadata of an operator has those of its schemas."""
     return _OPERATOR_FACTS.fullmatch(path) is not None

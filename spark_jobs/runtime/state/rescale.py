@@ -1,7 +1,7 @@
-"""The state of a stage in another number of partitions: Flink's rescaling, with the repartitioning that Spark has of its own.
+"""Changes the number of a stage's state partitions: Flink's rescaling, with Spark's own repartitioning.
 
-Spark rewrites all of a query's state, and records it as a batch that has read nothing. It is done in a work directory that is still being
-built: one that a crash leaves half done is built again, and neither the checkpoint nor a savepoint is ever touched.
+Spark rewrites all of a query's state, and records it as a batch without input. This is done in a work directory under construction. After
+a crash it is built again. Checkpoints and savepoints are never changed.
 """
 
 import logging
@@ -20,24 +20,24 @@ from spark_jobs.storage.files import Files, local_path
 
 _LOG = logging.getLogger(__name__)
 _CANNOT = "[STATE_REPARTITION_"
-"""How Spark names what it refuses: a state of another kind, not a failure on the way."""
+"""The prefix of the error conditions with which Spark refuses a kind of state. Other errors are failures."""
 
 
 def rescale_stage(spark: SparkSession, work: Files, partitions: int, name: StageName, cut: StageCut) -> None:
-    """Brings the state of a stage, which is restored and not running, into another number of partitions.
+    """Changes the number of state partitions of a stage that is restored and not running.
 
-    Does nothing if the stage keeps no state, or has as many already.
+    Does nothing if the stage keeps no state or already has this number.
 
     Args:
         spark: A session of the application.
-        work: The work directory that is being built.
-        partitions: How many.
+        work: Work directory under construction.
+        partitions: New number of partitions.
         name: The stage.
-        cut: Of the checkpoint that the directory is built from.
+        cut: Cut of the stage in the restored checkpoint.
 
     Raises:
-        RejectedError: Spark cannot do it, or not with this state.
-        InterruptedRunError: It has failed for another reason: the next attempt does it again.
+        RejectedError: Spark cannot do it with this state, or not at all.
+        InterruptedRunError: The change has failed for another reason. The next attempt repeats it.
     """
     log = SparkLog(work, checkpoint_directory(name))
     if cut.drained or not log.has_state() or log.pending():
@@ -46,9 +46,9 @@ def rescale_stage(spark: SparkSession, work: Files, partitions: int, name: Stage
     if before == partitions:
         return
     if log.last_commit() < cut.batch:
-        raise _failure(name, before, partitions, "it is computed again first, in as many partitions as before")
+        raise _failure(name, before, partitions, "it must first be computed again, in the old number of partitions")
     session = session_for_run(spark)
-    _ = session.streams  # starts what the state's own writers report to, which a driver lacks before its first query
+    _ = session.streams  # starts the coordinator of state stores, which a driver lacks before its first query
     with step(Step.RESCALE):
         try:
             repartition_state(session, str(local_path(work, log.directory)), partitions)
@@ -60,10 +60,10 @@ def rescale_stage(spark: SparkSession, work: Files, partitions: int, name: Stage
 def _failure(stage: StageName, before: int, partitions: int, why: str) -> StreamPipelineError:
     kind = RejectedError if why.startswith(_CANNOT) else InterruptedRunError
     return kind(
-        f"Spark has not brought the state of stage '{stage}' from {before} into {partitions} partitions: {why.splitlines()[0]}",
-        exists="The checkpoint is as it was; the work directory that was being built is not used.",
+        f"Spark has not changed the state of stage '{stage}' from {before} to {partitions} partitions: {why.splitlines()[0]}",
+        exists="The checkpoint is unchanged. The new work directory is not used.",
         safe="Nothing else was changed.",
-        remedy=f"Start it again; with --state-partitions {before} (state_partitions={before}) it goes on as it was.",
+        remedy=f"Start it again. With --state-partitions {before} (state_partitions={before}) it goes on with the old number.",
         stage=stage,
         state_partitions=partitions,
     )

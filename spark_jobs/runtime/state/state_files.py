@@ -1,9 +1,8 @@
-"""Which files of Spark's checkpoint of a stage a query needs to go on after a batch: those, and no others.
+"""Finds exactly those files of a stage's Spark checkpoint that a query needs to go on after a batch.
 
-Hidden files are checksums of Hadoop's, and ``<file>.crc`` beside a state file is one of Spark's: both read a file without one, too, and a
-checkpoint has hashes of its own. State of operators is written by the batch before its entry in the commit log, and nothing is ever
-changed under its name except by a rename, so all that batch N needs is there and whole once N is committed, until Spark purges it, a
-hundred batches later.
+Hidden files are Hadoop's checksums, and ``<file>.crc`` next to a state file is a checksum of Spark. Both also read a file without one, and
+a checkpoint has its own hashes. A batch writes the state of its operators before its entry in the commit log, and files only change by a
+rename. So all files that batch N needs are complete when N is committed, until Spark purges it, a hundred batches later.
 """
 
 import json
@@ -25,20 +24,20 @@ _NEVER_REUSED = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def never_reused(path: str) -> bool:
-    """Whether a file's name carries an id: then no other file will ever have it."""
+    """Returns True if a file's name contains an id, so that no other file will ever have it."""
     return path.startswith("state/") and _NEVER_REUSED.search(path.rpartition("/")[2]) is not None
 
 
 def needed_files(log: SparkLog, batch: BatchId) -> list[str]:
-    """The files that a restart after ``batch`` needs, relative to Spark's checkpoint directory, sorted.
+    """Returns the files that a restart after ``batch`` needs, relative to Spark's checkpoint directory, sorted.
 
     Args:
-        log: The logs of the stage's query; it may be running.
+        log: Logs of the stage's query, which may be running.
         batch: A committed batch, or -1.
 
     Raises:
-        NotFoundError: One of them is gone: Spark has purged it.
-        CorruptDocumentError: A file does not say what Spark writes.
+        NotFoundError: A file is missing because Spark has purged it.
+        CorruptDocumentError: A file does not have the format that Spark writes.
         UnsupportedFormatError: The state was not written with the settings of our sessions.
     """
     found = [] if log.query_id() is None else ["metadata"]
@@ -65,7 +64,7 @@ def _source_files(log: SparkLog, batch: BatchId) -> list[str]:
 
 
 def _log_id(line: str | None) -> int | None:
-    """How far a source's own log of files goes; None where the source keeps none."""
+    """Returns the end of a source's own log of files, or None if the source has none."""
     try:
         offset = json.loads(line or NO_OFFSET)
     except ValueError:
@@ -75,9 +74,9 @@ def _log_id(line: str | None) -> int | None:
 
 
 def _file_log(log: SparkLog, directory: str, start: int | None, end: int) -> list[str]:
-    """The entries of a file source's log that it reads when it goes on after ``end``: the last batch's, and all since the last compact one.
+    """Returns the entries of a file source's log that it reads after ``end``: the last batch's and all since the last compact one.
 
-    A compact entry repeats all before it, and Spark deletes those.
+    A compact entry repeats all earlier ones, which Spark deletes.
     """
     names = {
         int(name.removesuffix(".compact")): name for name in _names(log, directory) if name.removesuffix(".compact").isdigit()
@@ -109,7 +108,7 @@ def _batch_of(path: str) -> int:
 
 
 def _store_ids(log: SparkLog, batch: BatchId) -> dict[str, list[list[str]]]:
-    """By operator and partition the ids of the versions of its stores, as the commit log has them."""
+    """Returns the ids of the store versions in the commit log, by operator and partition."""
     path = f"{log.directory}/commits/{batch}"
     version, _, body = log.files.read(path).decode().partition("\n")
     try:
@@ -126,15 +125,15 @@ def _store_ids(log: SparkLog, batch: BatchId) -> dict[str, list[list[str]]]:
         return {str(operator): [list(map(str, stores)) for stores in partitions] for operator, partitions in (ids or {}).items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise CorruptDocumentError(
-            f"{path} is not a whole entry of Spark's commit log: {error}.",
-            safe="It was not used.",
+            f"{path} is not a complete entry of Spark's commit log: {error}.",
+            safe="The entry was not used.",
             remedy="Start again: a work directory is built from the newest checkpoint.",
             path=path,
         ) from error
 
 
 def _partition_files(log: SparkLog, directory: str, batch: BatchId, ids: set[str]) -> list[str]:
-    """The files of all stores of a partition: most operators have one, which lies in the partition's own directory."""
+    """Returns the files of all stores of a partition. Most operators have one store, in the partition's own directory."""
     found, left = [], set(ids)
     for store in (directory, *_inner_stores(log, directory)):
         names = set(_names(log, store))
@@ -165,7 +164,7 @@ def _names(log: SparkLog, directory: str) -> list[str]:
 
 
 def _below(log: SparkLog, directory: str) -> list[str]:
-    """All files below a directory that are not checksums."""
+    """Returns all files below a directory that are not checksums."""
     root = local_path(log.files, log.directory)
     paths = ((Path(above) / name).relative_to(root) for above, _, names in os.walk(root / directory) for name in names)
     return [path.as_posix() for path in paths if not path.name.startswith(".") and path.suffix != ".crc"]
@@ -173,8 +172,8 @@ def _below(log: SparkLog, directory: str) -> list[str]:
 
 def _purged(log: SparkLog, path: str) -> NotFoundError:
     return NotFoundError(
-        f"{log.files.url}/{log.directory}/{path} is not there, and going on after a committed batch needs it.",
+        f"{log.files.url}/{log.directory}/{path} is missing, but a restart after a committed batch needs it.",
         safe="Nothing was changed.",
-        remedy="Repeat: Spark may have deleted it, because the batch is old.",
+        remedy="Repeat: Spark may have deleted the file because the batch is old.",
         path=f"{log.directory}/{path}",
     )

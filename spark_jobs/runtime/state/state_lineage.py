@@ -1,10 +1,10 @@
-"""Which files of one of Spark's state stores hold one of its versions.
+"""Finds the files of a Spark state store that contain one of its versions.
 
-Version v of a RocksDB store is its newest snapshot at or below v and the changelogs after that one up to v. Every version has an id, and
-a batch that was tried twice has left two files of one version: only the *lineage*, which names one id for each version, says what belongs
-together. Spark's commit log has the id of the newest version, that version's changelog has the lineage before it, back to a snapshot or to
-version 1 (``stateStore.checkpointFormatVersion=2``; the same is read in the same order by ``RocksDB.loadWithCheckpointId`` of Spark 4.2).
-So nothing here asks how far back Spark's commit log goes: a changelog says the whole of its lineage itself.
+Version v of a RocksDB store is its newest snapshot at or below v and the changelogs after it up to v. Every version has an id. A batch that
+was tried twice has left two files of one version. The *lineage*, which has one id for each version, shows which files belong together.
+Spark's commit log has the id of the newest version, and that version's changelog has the lineage before it, back to a snapshot or to
+version 1 (``stateStore.checkpointFormatVersion=2``; ``RocksDB.loadWithCheckpointId`` of Spark 4.2 reads the same in the same order). So the
+length of Spark's commit log does not matter: a changelog contains its whole lineage.
 """
 
 import json
@@ -18,15 +18,15 @@ from typing import Any, BinaryIO
 from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, NotFoundError, UnsupportedFormatError
 
 VERSION_FILE = re.compile(r"\d+_[0-9a-f-]{36}\.(zip|changelog)")
-"""The name of a snapshot or a changelog."""
+"""Matches the name of a snapshot or a changelog."""
 _LZ4_BLOCK = b"LZ4Block"
 _LZ4_HEADER_BYTES = 21
 _LZ4_RAW, _LZ4_METHOD = 0x10, 0xF0
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _HEADER_BYTES_MAX = 1 << 18
-"""More than the version and the longest lineage that a changelog can have (64 KiB) take."""
+"""Maximum size of a changelog's version and lineage (64 KiB), with a margin."""
 _SHARED = {"sstFiles": ("dfsSstFileName", "SSTs"), "logFiles": ("dfsLogFileName", "logs")}
-"""By the list in a snapshot's metadata: the field with the name of a file that snapshots share, and the directory that it is in."""
+"""The field with the name of a shared file, and its directory, by list in a snapshot's metadata."""
 
 
 @dataclass(frozen=True, order=True)
@@ -46,17 +46,17 @@ class StoreVersion:
 
 
 def store_files(store: Path, names: set[str], newest: StoreVersion) -> list[str]:
-    """The files of a store that a query needs to go on from a version, relative to the store's directory.
+    """Returns the files of a store that a query needs to go on from a version, relative to the store's directory.
 
     Args:
-        store: The store's directory.
-        names: What is in it.
+        store: Directory of the store.
+        names: Names in it.
         newest: The version.
 
     Raises:
-        NotFoundError: One of them is gone, or not there yet.
-        CorruptDocumentError: A file does not say what Spark writes.
-        UnsupportedFormatError: The changelogs are compressed in a way that is not known here.
+        NotFoundError: A file is missing, or does not exist yet.
+        CorruptDocumentError: A file does not have the format that Spark writes.
+        UnsupportedFormatError: The changelogs have an unknown compression.
     """
     if newest.snapshot in names:
         return [newest.snapshot, *_shared_files(store / newest.snapshot)]
@@ -72,7 +72,7 @@ def store_files(store: Path, names: set[str], newest: StoreVersion) -> list[str]
 
 
 def _lineage_before(changelog: Path) -> list[StoreVersion]:
-    """The lineage that the changelog of a version has of those before it, the oldest first."""
+    """Returns the lineage in a version's changelog, oldest version first."""
     with _opened(changelog) as file:
         stream = BytesIO(_decompressed(changelog, file.read(_HEADER_BYTES_MAX)))
     try:
@@ -86,7 +86,7 @@ def _lineage_before(changelog: Path) -> list[StoreVersion]:
 
 
 def _text(stream: BytesIO) -> str:
-    """A text as Java's ``DataOutput.writeUTF`` writes it; all that is written here is ASCII."""
+    """Reads a text in the format of Java's ``DataOutput.writeUTF``. All texts here are ASCII."""
     length = int.from_bytes(stream.read(2), "big")
     data = stream.read(length)
     if len(data) < length:
@@ -95,13 +95,13 @@ def _text(stream: BytesIO) -> str:
 
 
 def _decompressed(changelog: Path, data: bytes) -> bytes:
-    """The beginning of a changelog."""
+    """Returns the decompressed beginning of a changelog."""
     if data.startswith(_LZ4_BLOCK):
         return _lz4_blocks(changelog, data)
     if data.startswith(_ZSTD):
         return _zstd(changelog, data)
     raise UnsupportedFormatError(
-        f"{changelog} is compressed neither with LZ4 nor with Zstandard, and its lineage cannot be read.",
+        f"{changelog} is not compressed with LZ4 or Zstandard, so its lineage cannot be read.",
         safe="Nothing was changed.",
         remedy=f"Leave spark.sql.streaming.stateStore.compression.codec at lz4, and {BEGIN_ANEW}.",
         path=str(changelog),
@@ -109,7 +109,7 @@ def _decompressed(changelog: Path, data: bytes) -> bytes:
 
 
 def _lz4_blocks(changelog: Path, data: bytes) -> bytes:
-    """What the whole blocks in ``data`` hold. Each has a magic word, how it is stored, both sizes, a checksum, and its bytes."""
+    """Returns the content of the complete blocks in ``data``. A block has a magic word, a method, both sizes, a checksum and its bytes."""
     import pyarrow as pa
 
     codec, found, rest = pa.Codec("lz4_raw"), [], data
@@ -134,13 +134,13 @@ def _zstd(changelog: Path, data: bytes) -> bytes:
         while len(found) < _HEADER_BYTES_MAX and (chunk := stream.read(4096)):
             found += chunk
     except (pa.ArrowException, OSError) as error:
-        if not found:  # what was cut off at the end of ``data`` may be missed, the beginning may not
+        if not found:  # the end of ``data`` may be truncated, but not the beginning
             raise _corrupt(changelog, error) from error
     return bytes(found)
 
 
 def _shared_files(snapshot: Path) -> list[str]:
-    """The files that a snapshot is made of besides itself; snapshots of one store share them."""
+    """Returns the other files of a snapshot, which snapshots of one store share."""
     try:
         with _opened(snapshot) as file, zipfile.ZipFile(file) as archive:
             _, _, body = archive.read("metadata").decode().partition("\n")
@@ -159,17 +159,17 @@ def _opened(path: Path) -> BinaryIO:
 
 def _gone(path: Path) -> NotFoundError:
     return NotFoundError(
-        f"{path} is not there, and a version of Spark's state needs it.",
+        f"{path} is missing, but a version of Spark's state needs it.",
         safe="Nothing was changed.",
-        remedy="Repeat: Spark may have deleted it, or put a newer snapshot in its place.",
+        remedy="Repeat: Spark may have deleted the file, or replaced it by a newer snapshot.",
         path=str(path),
     )
 
 
 def _corrupt(path: Path, error: Exception) -> CorruptDocumentError:
     return CorruptDocumentError(
-        f"{path} is not a whole file of Spark's state: {error}.",
-        safe="It was not used, and nothing was changed.",
+        f"{path} is not a complete file of Spark's state: {error}.",
+        safe="The file was not used, and nothing was changed.",
         remedy="Start again: a work directory is built from the newest checkpoint.",
         path=str(path),
     )

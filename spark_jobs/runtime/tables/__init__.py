@@ -1,1 +1,1 @@
-"""Where rows go: the sinks' tables and the runtime's own, checked before anything is staged."""
+"""The tables of sinks and the runtime's own tables. They are checked before anything is staged."""

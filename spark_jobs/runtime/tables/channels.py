@@ -1,4 +1,4 @@
-"""Tables of the runtime's own: where rows wait that do not go into a public table's directory as they are."""
+"""The runtime's own tables, for rows that are not staged in a public table's directory."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,21 +19,21 @@ _DECIDED = "decided_apply_as_deletes"
 
 
 def own_design(frame: DataFrame, properties: Mapping[str, str] | None = None) -> TableDesign:
-    """A table of the runtime's own takes whatever columns the stage returns, under whatever names and of whatever wider types."""
+    """Returns the design of an own table: it accepts all columns of the stage, with any names and with wider types."""
     mapped = {COLUMN_MAPPING: "name"} if mapped_names(frame.schema) else {}
     return TableDesign(properties={**mapped, **(properties or {})}, evolution=SchemaEvolution.ADD_COLUMNS, widens=True)
 
 
 def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame, channel: str, sink: Sink) -> StagingTable:
-    """Where the rows of a sink with keys wait. What the public table forbids is refused here already, except of deletes.
+    """Creates the table in which the rows of a sink with keys wait. It checks the public table's constraints already, except for deletes.
 
-    What it says about columns that the stage does not return is left to the MERGE, which knows their values.
+    Constraints on columns that the stage does not return are left to the MERGE, which knows their values.
 
     Args:
         session: The stage's session.
-        public: The sink's table.
-        fitted: The stage's result, with the table's names and types.
-        channel: The URI of its table.
+        public: Table of the sink.
+        fitted: Result of the stage with the table's names and types.
+        channel: URI of the channel.
         sink: The sink.
 
     Raises:
@@ -56,7 +56,7 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
             raise UnsupportedTableError(
                 f"The constraint {name} ({condition}) of table {public.path} cannot be checked on the rows of sink '{sink.name}': "
                 f"{str(error).splitlines()[0]}",
-                exists="The rows of a sink with keys are checked while they are staged, except of deletes.",
+                exists="The rows of a sink with keys are checked when they are staged, except deletes.",
                 safe="Nothing was staged.",
                 remedy="Simplify apply_as_deletes to a condition that a CHECK constraint may have, or drop the constraint.",
                 sink=sink.name,
@@ -69,7 +69,7 @@ def event_channel(session: SparkSession, public: StagingTable, fitted: DataFrame
 def _forget_constraints(
     session: SparkSession, channel: str, fitted: DataFrame, wanted: Mapping[str, str], deletes: str | None
 ) -> None:
-    """Drops the channel's constraints that the public table does not have any more; all, if types widen, which they would forbid."""
+    """Drops the channel's constraints that the public table does not have any more. Drops all if types are widened, which they prevent."""
     table = find_table(session, channel)
     if table is None:
         return
@@ -79,7 +79,7 @@ def _forget_constraints(
     widens = bool(growth(table.schema, fitted.schema, widen=lambda _: True).widened)
     for key, condition in table.configuration.items():
         name = key.removeprefix(_CONSTRAINT)
-        known = "".join(expected.get(name.casefold(), "").split())  # Delta spaces conditions as it likes
+        known = "".join(expected.get(name.casefold(), "").split())  # Delta changes the spaces in conditions
         if key.startswith(_CONSTRAINT) and (widens or known != "".join(condition.split())):
             session.sql(f"ALTER TABLE {delta_at(spark_path(channel))} DROP CONSTRAINT {quoted(name)}")
 
@@ -101,9 +101,9 @@ def _constraints(public: StagingTable, fitted: DataFrame) -> dict[str, str]:
 
 
 def _fail_where_undecided(session: SparkSession, table: StagingTable, deletes: str) -> None:
-    """Lets a row fail its batch where ``apply_as_deletes`` fails on it, such as by a cast: the publication could never go on.
+    """Fails the batch of a row on which ``apply_as_deletes`` fails, such as by a cast: its publication could never succeed.
 
-    The condition is evaluated, though what it comes to does not matter. One that no constraint can hold is left to the publication.
+    The condition is evaluated, and its result ignored. A condition that cannot be a constraint is left to the publication.
     """
     if _has_constraint(table, _DECIDED):
         return

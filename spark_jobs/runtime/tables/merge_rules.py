@@ -1,4 +1,4 @@
-"""Refuses rules of sinks with keys that do not fit what their stages return, before anything is written."""
+"""Refuses merge rules of sinks with keys that do not fit the results of their stages, before anything is written."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -19,7 +19,7 @@ def check_rule(sink: Sink, rule: MergeRule, frame: DataFrame) -> None:
     """Refuses a rule that no publication of the frame's rows could follow.
 
     Raises:
-        InvalidPipelineError: It names columns that are not there or cannot be compared, its condition is none, or the stage returns
+        InvalidPipelineError: It names columns that are missing or not comparable, its condition is invalid, or the stage returns
             columns that the publication fills.
     """
     known = {field.name.lower(): field for field in frame.schema.fields}
@@ -47,9 +47,9 @@ def check_rule(sink: Sink, rule: MergeRule, frame: DataFrame) -> None:
             raise InvalidPipelineError(
                 f"Sink '{sink.name}' has {option} {', '.join(unordered)}, whose values cannot be compared: "
                 f"{', '.join(unordered.values())}.",
-                exists="Maps and variants, and what contains them, have no order.",
+                exists="Maps, variants and types that contain them have no order.",
                 safe=_SAFE,
-                remedy=f"Return what identifies or orders the rows as a column of its own, and name that in {option}.",
+                remedy=f"Return the identifying or ordering value as a separate column, and name that in {option}.",
                 sink=sink.name,
                 columns=unordered,
             )
@@ -63,7 +63,7 @@ def check_rule(sink: Sink, rule: MergeRule, frame: DataFrame) -> None:
 
 
 def with_versions(frame: DataFrame, rule: MergeRule | None) -> DataFrame:
-    """Returns the frame with the columns that the publication of a history adds, with the types that its table needs."""
+    """Returns the frame with the columns that the publication of a history adds, with the types of its table."""
     if rule is None or not rule.version_columns:
         return frame
     start, end, current = rule.version_columns
@@ -72,10 +72,10 @@ def with_versions(frame: DataFrame, rule: MergeRule | None) -> DataFrame:
 
 
 def check_versions(sink: Sink, rule: MergeRule, table: StagingTable) -> None:
-    """Refuses a table that cannot hold when a version of a history was valid.
+    """Refuses a table that cannot store the validity of a history's versions.
 
     Raises:
-        UnsupportedTableError: Its columns have other types than the one that orders the rows, or one allows no null.
+        UnsupportedTableError: A column has another type than the one that orders the rows, or does not allow null.
     """
     if not rule.version_columns:
         return
@@ -89,7 +89,7 @@ def check_versions(sink: Sink, rule: MergeRule, table: StagingTable) -> None:
     if wrong:
         found = ", ".join(f"{name} {kind}" for name, kind in wrong.items())
         raise UnsupportedTableError(
-            f"Table {table.path} has {found}, which does not hold the versions of sink '{sink.name}'.",
+            f"Table {table.path} has {found}, which cannot store the versions of sink '{sink.name}'.",
             exists=f"Its column {rule.sequence_by}, which orders the rows, is {sequence.simpleString()}.",
             safe="Nothing was staged.",
             remedy=f"Give {start} and {end} the type of {rule.sequence_by}, {current} BOOLEAN, and let {end} be null. "

@@ -1,4 +1,4 @@
-"""Where a stage's rows go: the directory they are staged in, the public table they are for, and who will publish them."""
+"""The outlet of a stage: the directory in which its rows are staged, their public table, and its publisher."""
 
 import logging
 from contextlib import suppress
@@ -24,61 +24,61 @@ from spark_jobs.runtime.tables.tables import PlannedTable, StagingTable, apply_p
 from spark_jobs.runtime.tables.tombstones import prepare_tombstones
 
 _MEANING = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
-"""The settings that decide what ``apply_as_deletes`` and a table's generated columns and constraints come to."""
+"""The settings that decide the results of ``apply_as_deletes`` and of a table's generated columns and constraints."""
 _AUTO_COMPACTION = "delta.autoOptimize.autoCompact"
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class PublicTable:
-    """The table of a stage's sink as it is before the round's first batch."""
+    """The table of a stage's sink before the round's first batch."""
 
     uri: str
     partition_by: tuple[str, ...]
     publisher: Publisher
     table_id: str
     shape: TableShape
-    """What publication compares the table with, when it is time."""
+    """The shape with which the publication compares the table."""
 
     @property
     def staged_for(self) -> StagedFor:
-        """What a private log begins with."""
+        """Returns the table's entry for a new private log."""
         return StagedFor(table_id=self.table_id, since=(StagedSince(first=BatchId(0), shape=self.shape),))
 
 
 @dataclass(frozen=True)
 class Outlet:
-    """Where a stage's rows go."""
+    """The destination of a stage's rows."""
 
     staged_in: StagingTable
-    """The public table; or a channel, where nothing is public or rows are merged first."""
+    """The public table, or a channel for rows that are not public or are merged first."""
     public: PublicTable | None
     merge: MergeCut | None
     frame: DataFrame
-    """What is staged."""
+    """The frame that is staged."""
 
     @property
     def is_own(self) -> bool:
-        """Whether rows are staged in a directory where nothing ever is public."""
+        """Returns True if rows are staged in a directory without public rows."""
         return self.public is None or self.merge is not None
 
 
 def prepare_outlet(
     stage: Stage, session: SparkSession, frame: DataFrame, place: TablePlace | None, channel: str, tombstones: str
 ) -> Outlet:
-    """Makes and checks the tables of a stage; idempotent.
+    """Creates and checks the tables of a stage. Idempotent.
 
     Args:
         stage: The stage.
         session: Its session.
         frame: Its result.
-        place: Where the sink's table is; None without a sink.
-        channel: The URI of the table where rows are staged that do not go into the public table's directory.
-        tombstones: The URI of the table where the deleted keys of a sink with keys are remembered.
+        place: Place of the sink's table; None without a sink.
+        channel: URI of the table for rows that are not staged in the public table's directory.
+        tombstones: URI of the table for the deleted keys of a sink with keys.
 
     Raises:
-        UnsupportedTableError: The rows do not fit the sink's table, or nobody could publish into it.
-        InvalidPipelineError: The merge rule does not fit what the stage returns.
+        UnsupportedTableError: The rows do not fit the sink's table, or no publisher can publish into it.
+        InvalidPipelineError: The merge rule does not fit the stage's result.
     """
     sink = stage.sink
     if sink is None or place is None:
@@ -103,11 +103,11 @@ def prepare_outlet(
 
 
 def plan_outlet(sink: Sink, session: SparkSession, frame: DataFrame, place: TablePlace) -> PlannedTable:
-    """Decides what becomes of a sink's table; writes nothing. Errors as :func:`prepare_outlet`."""
+    """Plans the changes of a sink's table. Writes nothing. The errors are those of :func:`prepare_outlet`."""
     rule = sink.merge
     if rule:
         check_rule(sink, rule, frame)
-    with suppress(NotFoundError):  # by name, before Spark meets it and fails by whatever it does not know
+    with suppress(NotFoundError):  # checked here, because Spark would fail with an unclear error
         check_publishable(place.uri, sink.mode)
     planned = plan_table(session, place, with_versions(frame, rule), sink.design, sink.name)
     if rule and planned.table is not None and not planned.grown:
@@ -116,7 +116,7 @@ def plan_outlet(sink: Sink, session: SparkSession, frame: DataFrame, place: Tabl
 
 
 def name_auto_compaction(table: StagingTable, sink: Sink) -> None:
-    """Tells the driver's log that a publication compacts nothing, and what does; not where the sink packs its files already."""
+    """Logs that a publication does not compact a table with auto compaction, and what does. Not for sinks that pack their files."""
     if table.configuration.get(_AUTO_COMPACTION, "false").lower() == "false" or sink.target_file_size_bytes is not None:
         return
     _LOG.warning(

@@ -1,4 +1,4 @@
-"""Columns of stages beside columns of tables. As in Spark and Delta, two names that differ only in case are one column."""
+"""Compares the columns of stages with those of tables. As in Spark and Delta, names that differ only in case are equal."""
 
 import dataclasses
 import json
@@ -30,25 +30,25 @@ from pyspark.sql.types import (
 from spark_jobs.publication.sql_names import quoted
 
 COLUMN_MAPPING = "delta.columnMapping.mode"
-"""The table property without which a column's name is its name in the files."""
+"""The table property for Delta's column mapping. Without it a column's name is its name in the files."""
 _NAME_IN_FILES = "delta.columnMapping.physicalName"
 _FILLED = {"delta.generationExpression", "delta.identity.start"}
-"""What marks a column whose values Delta makes."""
+"""The metadata that marks a column whose values Delta computes."""
 _TEXT_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 _LIMITED_TEXT = re.compile(r"(char|varchar)\((\d+)\)")
 _PLAIN_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
-"""What Parquet, and so Delta without column mapping, takes for the name of a column."""
+"""Matches column names that Parquet, and so Delta without column mapping, accepts."""
 
 _DIGITS: dict[type[DataType], int] = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
-"""The digits before the point that Delta wants of a decimal which an integer is widened to. From narrow to wide."""
+"""The digits before the point in the decimal that Delta widens an integer to, from narrow to wide."""
 _DECIMAL_DIGITS_MAX = 38
 FieldPath = tuple[str, ...]
-"""A column, or a field inside it, as ``ALTER TABLE`` names it: what an array holds is ``element``, a map has ``key`` and ``value``."""
+"""A column or a nested field as in ``ALTER TABLE``: an array contains ``element``, a map contains ``key`` and ``value``."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What a table lacks to hold a frame's rows as they are."""
+    """The changes that a table needs to store a frame's rows unchanged."""
 
     schema: StructType
     """The table's columns afterwards."""
@@ -62,23 +62,23 @@ class Growth:
 
     @property
     def names(self) -> list[str]:
-        """All of them, for errors."""
+        """Returns the names of all of them, for errors."""
         return [".".join(path) for path in (*self.added, *self.widened)]
 
 
 def lacking(names: Iterable[str], columns: Iterable[str]) -> list[str]:
-    """Those of ``names`` that are none of the columns."""
+    """Returns the ``names`` that are not in the columns."""
     known = {column.lower() for column in columns}
     return [name for name in names if name.lower() not in known]
 
 
 def same_names(some: Iterable[str], others: Iterable[str]) -> bool:
-    """Whether they are the same columns in the same order."""
+    """Returns True for the same columns in the same order."""
     return [name.lower() for name in some] == [name.lower() for name in others]
 
 
 def fit(frame: DataFrame, schema: StructType) -> DataFrame:
-    """``frame`` with a table's column names, order and types; columns that the frame lacks stay absent.
+    """Returns ``frame`` with a table's column names, order and types. Columns that the frame lacks stay absent.
 
     Delta's ``writeFiles`` neither casts nor checks types: an integer column staged as text makes a table unreadable.
     """
@@ -87,9 +87,9 @@ def fit(frame: DataFrame, schema: StructType) -> DataFrame:
 
 
 def as_held(frame: DataFrame, schema: StructType, partition_by: Iterable[str]) -> DataFrame:
-    """``frame`` with the texts that a table would give back: padded in a ``CHAR``, and null for an empty one in a partition.
+    """Returns ``frame`` with texts as a table returns them: padded in a ``CHAR``, and null for an empty text in a partition.
 
-    A key that is compared before it is written would otherwise not be found again.
+    Otherwise a key that is compared before it is written would not match later.
     """
     partitions = {name.lower() for name in partition_by}
     held: dict[str, Column] = {}
@@ -109,7 +109,7 @@ def as_held(frame: DataFrame, schema: StructType, partition_by: Iterable[str]) -
 
 
 class TextLimit(NamedTuple):
-    """How long a column's texts may be; shorter ones are padded or not."""
+    """The maximum length of a column's texts. Shorter texts of a ``CHAR`` are padded."""
 
     length: int
     padded: bool
@@ -118,7 +118,7 @@ class TextLimit(NamedTuple):
 def returned_alone(metadata: Mapping[str, Any], columns: Iterable[str]) -> dict[str, Any]:
     """Returns the metadata of a table with only the columns that a stage returns, or that Delta fills.
 
-    A column that the stage returned once, and no longer does, has no value in its rows.
+    A column that the stage does not return any more has no value in its rows.
     """
     returned = {name.casefold() for name in [*columns, *metadata["partitionColumns"]]}
     schema = json.loads(metadata["schemaString"])
@@ -127,23 +127,23 @@ def returned_alone(metadata: Mapping[str, Any], columns: Iterable[str]) -> dict[
 
 
 def text_limit(field: StructField) -> TextLimit | None:
-    """That of a ``CHAR(n)`` or ``VARCHAR(n)``, which Spark's schemas hold as plain text with a note."""
+    """Returns the limit of a ``CHAR(n)`` or ``VARCHAR(n)``, which Spark's schemas store as a string with metadata."""
     found = _LIMITED_TEXT.fullmatch(field.metadata.get(_TEXT_TYPE, ""))
     return TextLimit(int(found.group(2)), found.group(1) == "char") if found else None
 
 
 def unknown_fields(given: StructType, known: StructType) -> list[str]:
-    """The columns and fields of structs that ``known`` does not have: Spark would drop them silently."""
+    """Returns the columns and fields of structs that ``known`` does not have. Spark would drop them silently."""
     return list(_unknown(given, known, ""))
 
 
 def growth(known: StructType, given: StructType, *, widen: Callable[[FieldPath], bool]) -> Growth:
-    """Returns what ``known`` lacks to hold rows of ``given``: columns, fields of structs at any depth, and wider types.
+    """Returns the growth that ``known`` needs for rows of ``given``: columns, fields of structs at any depth, and wider types.
 
     Args:
-        known: The table's columns.
-        given: The frame's.
-        widen: Whether the table lets the type of a field be widened.
+        known: Columns of the table.
+        given: Columns of the frame.
+        widen: Returns True if the table allows the type of a field to be widened.
     """
     added: dict[FieldPath, DataType] = {}
     widened: dict[FieldPath, DataType] = {}
@@ -179,7 +179,7 @@ def growth(known: StructType, given: StructType, *, widen: Callable[[FieldPath],
 
 
 def _wider(old: DataType, new: DataType) -> DataType | None:
-    """The narrowest type that Delta can widen ``old`` to and that holds every value of both; None where ``old`` is kept."""
+    """Returns the narrowest type to which Delta can widen ``old`` and that holds all values of both, or None to keep ``old``."""
     match old, new:
         case (
             (FloatType(), DoubleType())
@@ -200,24 +200,24 @@ def _wider(old: DataType, new: DataType) -> DataType | None:
 
 
 def _digits(kind: DataType) -> tuple[int, int] | None:
-    """The digits before and after the point; None for what is no exact number."""
+    """Returns the numbers of digits before and after the point, or None for other types than exact numbers."""
     if isinstance(kind, DecimalType):
         return kind.precision - kind.scale, kind.scale
     return (_DIGITS[type(kind)], 0) if type(kind) in _DIGITS else None
 
 
 def mapped_names(schema: StructType) -> list[str]:
-    """The names, of fields of structs too, that a table can have only with Delta's column mapping."""
+    """Returns the names, also of nested fields, that a table can only have with Delta's column mapping."""
     return [name for name in _names(schema) if not _PLAIN_NAME.fullmatch(name)]
 
 
 def nullable(schema: StructType) -> StructType:
-    """The columns without their metadata, such as Spark's watermarks, all nullable."""
+    """Returns the columns without their metadata, such as Spark's watermarks, and all nullable."""
     return _rebuilt(schema, lambda field: field.name)
 
 
 def as_stored(schema: StructType) -> StructType:
-    """The columns under the names that they have in a table's files: others than its own with Delta's column mapping."""
+    """Returns the columns with their names in a table's files, which differ with Delta's column mapping."""
     return _rebuilt(schema, lambda field: field.metadata.get(_NAME_IN_FILES, field.name))
 
 

@@ -1,7 +1,7 @@
-"""Tables in stores: what a start needs there, and what it refuses before anything is staged.
+"""Tables in stores: their requirements, and the refusals before anything is staged.
 
-Every commit of a table in a store is a create of the log's next version, of which the store lets one succeed, whoever makes it: this
-runtime, delta-rs, or Spark with :mod:`spark_jobs.publication.conditional_log_store`.
+Every commit of a table in a store creates the next version of the log, and the store lets only one such create succeed. This holds for
+commits of this runtime, of delta-rs, and of Spark with :mod:`spark_jobs.publication.conditional_log_store`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ def check_stores(spark: SparkSession, home: Files, sinks: Mapping[SinkName, Sink
     Raises:
         MissingRequirementError: Spark has no client of a store, or cannot commit conditionally there.
         RejectedError: Spark has another log store for S3.
-        UnsupportedTableError: Spark would publish into a table on a disk, from hosts that share no lock; or one would be in HDFS.
+        UnsupportedTableError: Spark would publish into a table on a disk from hosts that share no lock, or a table would be in HDFS.
     """
     channels = uri_of(home.below(CHANNELS))
     uris = [channels, *(place.uri for place in places.values())]
@@ -54,12 +54,12 @@ def check_stores(spark: SparkSession, home: Files, sinks: Mapping[SinkName, Sink
 def check_turns(sink: Sink, uri: str, channels: str) -> None:
     """Refuses a sink that Spark may publish into a table on a disk, from hosts that share no lock.
 
-    Spark's log on a file system is no compare-and-swap between processes, so publications there take turns by a lock in the home.
+    Spark's commits on a file system are not exclusive between processes, so publications there need a lock in the home.
 
     Args:
         sink: The sink.
-        uri: Its table.
-        channels: Where the home keeps the rows between stages.
+        uri: URI of its table.
+        channels: URI of the directory for rows between stages.
 
     Raises:
         UnsupportedTableError: The home is in a store, without a workspace.
@@ -69,7 +69,7 @@ def check_turns(sink: Sink, uri: str, channels: str) -> None:
     raise UnsupportedTableError(
         f"Sink '{sink.name}' with mode=\"{sink.mode.value}\" is published by Spark into a table on a disk, and the home is in a store, "
         "without a workspace.",
-        exists="Spark's commits on a disk are exclusive only while publications take turns, by a lock in a directory that all hosts share.",
+        exists="Spark's commits on a disk are only exclusive with a lock in a directory that all hosts share.",
         safe="Nothing was staged.",
         remedy="Give the sink a table in S3; or the pipeline a home in a directory, or one with a workspace.",
         sink=sink.name,
@@ -78,10 +78,10 @@ def check_turns(sink: Sink, uri: str, channels: str) -> None:
 
 
 def check_clients(spark: SparkSession, urls: Iterable[str]) -> None:
-    """Refuses stores that Spark has no client of.
+    """Refuses stores for which Spark has no client.
 
     Raises:
-        MissingRequirementError: Names the package that has it.
+        MissingRequirementError: The client is missing. The error names its package.
     """
     if any(urlsplit(url).scheme == "s3" for url in urls) and not has_class(spark, S3_FILE_SYSTEM):
         package = f"org.apache.hadoop:hadoop-aws:{hadoop_version(spark)}"
@@ -94,11 +94,11 @@ def check_clients(spark: SparkSession, urls: Iterable[str]) -> None:
 
 
 def check_conditional_writes(spark: SparkSession, places: Mapping[SinkName, TablePlace]) -> None:
-    """Refuses stores that let a second create of one name pass, be it ours or Spark's. Leaves nothing behind.
+    """Refuses stores that accept a second create of one name, by this runtime or by Spark. Leaves nothing behind.
 
     Raises:
-        MissingRequirementError: A store does.
-        StorageError: It does not answer, or we may not write there.
+        MissingRequirementError: A store accepts it.
+        StorageError: A store does not answer, or we may not write there.
     """
     in_stores = [place.uri for place in places.values() if is_in_store(place.uri)]
     for uri in in_stores:
@@ -110,6 +110,6 @@ def check_conditional_writes(spark: SparkSession, places: Mapping[SinkName, Tabl
 def _may_need_spark(sink: Sink, place: TablePlace) -> bool:
     if sink.merge is not None or sink.design.cluster_by:
         return True
-    with suppress(NotFoundError, UnsupportedTableError):  # the plan of the table says what it has that nobody can commit with
+    with suppress(NotFoundError, UnsupportedTableError):  # the plan of the table reports unsupported features
         return check_publishable(place.uri, sink.mode)[1] is Publisher.SPARK
     return False

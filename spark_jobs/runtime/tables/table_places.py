@@ -1,4 +1,4 @@
-"""Where the sinks' tables are, whether they are addressed by path or by name."""
+"""The places of sinks' tables, addressed by path or by name."""
 
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
@@ -15,30 +15,30 @@ from spark_jobs.storage.table_uris import is_in_store, table_uri
 
 @dataclass(frozen=True)
 class TablePlace:
-    """A table's URI, and its name where it is addressed by one."""
+    """The URI of a table, and its name if it is addressed by name."""
 
     uri: str
     name: str | None = None
     staged_prefix: str | None = None
-    """What the names of files begin with that a savepoint may have brought before the table is made; None where none are brought."""
+    """The name prefix of staged files that a savepoint has brought before the table is created; None without such files."""
 
 
 def check_address(address: TableAddress) -> None:
-    """Refuses an address that cannot be a table's; a name is only looked up when there is a catalog.
+    """Refuses an address that cannot be a table's. A name is only looked up if there is a catalog.
 
     Raises:
-        RejectedError: It is no path or URL of a supported kind, Spark and delta-rs would read it differently, or a file is in its place.
+        RejectedError: The address is not a supported path or URL, Spark and delta-rs would read it differently, or a file is in its place.
     """
     if not address.named:
         check_no_file(table_uri(address.text))
 
 
 def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
-    """The place of a table that may not exist yet.
+    """Returns the place of a table that may not exist yet.
 
     Raises:
-        RejectedError: As :func:`check_address`; or the table does not exist and cannot be made by that name.
-        UnsupportedTableError: The name is that of something else than a Delta table in a directory.
+        RejectedError: As in :func:`check_address`; or the table does not exist and cannot be created by that name.
+        UnsupportedTableError: The name is not that of a Delta table in a directory.
     """
     if not address.named:
         return TablePlace(table_uri(address.text))
@@ -55,7 +55,7 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
     location = table_location(spark, name) if exists else default_location(spark, name)
     if location is None:
         raise UnsupportedTableError(
-            f"{name} is not a Delta table." if exists else f"Table {name} does not exist, and only its catalog can make it.",
+            f"{name} is not a Delta table." if exists else f"Table {name} does not exist, and only its catalog can create it.",
             safe="Nothing was written.",
             remedy="Name a Delta table." if exists else f"Create it first: CREATE TABLE {name} (…) USING delta.",
             table=name,
@@ -63,10 +63,10 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
     uri = table_uri(unquote(urlsplit(location).path) if location.startswith("file:") else unquote(location))
     if not exists and is_in_store(uri):
         raise UnsupportedTableError(
-            f"Table {name} does not exist, and its catalog would make it in a store: {uri}.",
-            exists="A new table in a store is made at its path, by this runtime, and not by a catalog.",
+            f"Table {name} does not exist, and its catalog would create it in a store: {uri}.",
+            exists="A new table in a store is created by its path, by this runtime, and not by a catalog.",
             safe="Nothing was written.",
-            remedy=f"Create it first: CREATE TABLE {name} (…) USING delta. Or give the sink a path, which this runtime makes itself.",
+            remedy=f"Create it first: CREATE TABLE {name} (…) USING delta. Or give the sink a path, which this runtime creates itself.",
             table=name,
         )
     return TablePlace(uri, name)

@@ -1,7 +1,7 @@
-"""The Delta tables that stages stage into: made where they are missing, checked where they exist, before anything is staged."""
+"""The Delta tables that stages stage into. Missing tables are created and existing ones are checked before anything is staged."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from spark_jobs.runtime.tables.schemas import (
     unknown_fields,
 )
 from spark_jobs.runtime.tables.table_places import TablePlace
-from spark_jobs.storage.table_uris import is_in_store, spark_path
+from spark_jobs.storage.table_uris import spark_path
 
 _GENERATED = "delta.generationExpression"
 _DEFAULT = "CURRENT_DEFAULT"
@@ -45,45 +45,45 @@ _SAFE = "Nothing was written."
 
 @dataclass(frozen=True)
 class StagingTable:
-    """A Delta table as it is before a round's first batch."""
+    """A Delta table before a round's first batch."""
 
     uri: str
-    """The percent-encoded URI that Delta's actions are resolved against."""
+    """The percent-encoded URI that the paths in Delta's actions are relative to."""
     schema: StructType
     metadata: dict[str, Any]
     protocol: dict[str, Any]
 
     @property
     def path(self) -> str:
-        """The directory as Spark calls it."""
+        """Returns Spark's name for the directory."""
         return spark_path(self.uri)
 
     @property
     def configuration(self) -> Mapping[str, str]:
-        """The table's properties."""
+        """Returns the table's properties."""
         found: dict[str, str] = self.metadata["configuration"]
         return found
 
 
 @dataclass(frozen=True)
 class PlannedTable:
-    """What a start makes of a table."""
+    """The plan of a start for a table."""
 
     table: StagingTable | None
-    """The table as it is; None: it is made."""
+    """The present table. None: it will be created."""
     grown: Growth
     """The columns and types that it gets."""
 
 
 def plan_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> PlannedTable:
-    """Decides what becomes of a table for the rows of a stage; writes nothing.
+    """Plans the changes of a table for the rows of a stage. Writes nothing.
 
     Args:
         session: The stage's session.
-        place: Where the table is.
-        frame: What will be staged for it.
-        design: How it is made and what it must be.
-        name: The sink's or stage's name, for errors.
+        place: Place of the table.
+        frame: Frame that will be staged for it.
+        design: Design that it is created by and must fulfil.
+        name: Name of the sink or stage, for errors.
 
     Raises:
         UnsupportedTableError: The frame's rows do not fit the table, or the table is not as designed.
@@ -99,7 +99,7 @@ def plan_table(session: SparkSession, place: TablePlace, frame: DataFrame, desig
 
 
 def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> StagingTable:
-    """The table, made with the frame's columns if it is missing, widened by them if the design says so; idempotent.
+    """Returns the table. Creates it with the frame's columns if it is missing, and widens it if the design allows. Idempotent.
 
     The arguments and errors are those of :func:`plan_table`.
     """
@@ -126,14 +126,14 @@ def apply_plan(
 
 
 def read_table(session: SparkSession, uri: str) -> StagingTable:
-    """Returns the table at ``uri``, which exists."""
+    """Returns the existing table at ``uri``."""
     found = find_table(session, uri)
     assert found is not None, uri
     return found
 
 
 def find_table(session: SparkSession, uri: str) -> StagingTable | None:
-    """Returns the table at ``uri``; None if there is none."""
+    """Returns the table at ``uri``, or None if there is none."""
     version, metadata, protocol = DeltaJvm(session).snapshot(spark_path(uri))
     return (
         StagingTable(uri, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol) if version >= 0 else None
@@ -146,7 +146,7 @@ def _check_arranged(frame: DataFrame, design: TableDesign, name: str) -> None:
             raise UnsupportedTableError(
                 f"Sink '{name}' {what} {', '.join(missing)}, which its stage does not return.",
                 exists=f"The stage returns {', '.join(frame.columns)}.",
-                safe="No table was made.",
+                safe="No table was created.",
                 remedy=f"Correct {option}, or return the column.",
                 sink=name,
                 missing=missing,
@@ -155,17 +155,17 @@ def _check_arranged(frame: DataFrame, design: TableDesign, name: str) -> None:
 
 
 def _growth(table: StagingTable, frame: DataFrame, design: TableDesign) -> Growth:
-    """What is added to the table before anything is staged; nothing, unless the design says so."""
+    """Returns the changes of the table before anything is staged: none unless the design allows them."""
     if design.evolution is not SchemaEvolution.ADD_COLUMNS:
         return Growth(table.schema)
     allowed = design.widens or table.configuration.get(_TYPE_WIDENING, "false").lower() == "true"
-    # Delta widens no column that decides where a file lies
+    # Delta does not widen partition columns
     partitions = {column.lower() for column in table.metadata["partitionColumns"]}
     return growth(table.schema, frame.schema, widen=lambda path: allowed and path[0].lower() not in partitions)
 
 
 def _grow(session: SparkSession, table: StagingTable, grown: Growth, name: str) -> None:
-    """Alters the table. A start that dies between two statements finds out what is still lacking, and goes on."""
+    """Alters the table. A start that dies between two statements is followed by one that finds the missing changes and goes on."""
     statements = []
     if grown.added:
         statements.append(f"ADD COLUMNS ({', '.join(f'{_path(path)} {_ddl(kind)}' for path, kind in grown.added.items())})")
@@ -178,11 +178,11 @@ def _grow(session: SparkSession, table: StagingTable, grown: Growth, name: str) 
                 session.sql(f"ALTER TABLE {delta_at(table.path)} {statement}")
         except AnalysisException as error:
             raise UnsupportedTableError(
-                f"Table {table.path} cannot have {', '.join(grown.names)} as the stage of sink '{name}' returns them: "
+                f"Table {table.path} cannot get {', '.join(grown.names)} as the stage of sink '{name}' returns them: "
                 f"{str(error).splitlines()[0]}",
                 exists=f"The statement was ALTER TABLE … {statement}.",
                 safe="Nothing was staged.",
-                remedy="Rename a column that the table cannot have; cast one that it cannot widen to the table's type (CAST).",
+                remedy="Rename a column that the table cannot have. Cast one that it cannot widen to the table's type (CAST).",
                 sink=name,
                 table=table.uri,
             ) from error
@@ -193,12 +193,12 @@ def _path(path: FieldPath) -> str:
 
 
 def _ddl(kind: DataType) -> str:
-    """A type as SQL writes it: names of fields are quoted where they must be."""
+    """Returns a type in SQL. Names of fields are quoted if necessary."""
     return StructType([StructField("c", kind)]).toDDL().removeprefix("c ")
 
 
 def _check_design(session: SparkSession, table: StagingTable, design: TableDesign, name: str) -> None:
-    """Refuses a table that exists and is not as its sink declares it."""
+    """Refuses an existing table that differs from its sink's declaration."""
     arranged = {"partition_by": list(table.metadata["partitionColumns"])}
     if design.cluster_by:
         detail: Any = session.sql(f"DESCRIBE DETAIL {delta_at(table.path)}").first()
@@ -228,9 +228,9 @@ def _not_as_designed(
     table: StagingTable, name: str, declared: str, actual: str, expected: object, found: object, remedy: str
 ) -> UnsupportedTableError:
     return UnsupportedTableError(
-        f"Sink '{name}' is declared with {declared}, and table {table.path} {actual}.",
+        f"Sink '{name}' is declared with {declared}, but table {table.path} {actual}.",
         safe=_SAFE,
-        remedy=f"Declare what the table is, or leave it out; {remedy}",
+        remedy=f"Declare the table's own value, or leave it out; {remedy}",
         sink=name,
         table=table.uri,
         expected=expected,

@@ -1,7 +1,7 @@
-"""The deleted keys of sinks with keys: each incarnation remembers them in tables of its own.
+"""The deleted keys of sinks with keys. Each incarnation stores them in its own tables.
 
-A publication buries keys before its rows become public. So what an abandoned incarnation has buried last may be of rows that never
-became public; the next one begins with what it had when its newest public checkpoint was.
+A publication stores deleted keys before its rows become public. So the last stored keys of an abandoned incarnation may belong to rows that
+never became public. The next incarnation begins with the keys of the newest public checkpoint.
 """
 
 from collections.abc import Mapping
@@ -28,18 +28,22 @@ _KEPT_BY_US = {
     "delta.checkpointPolicy": "classic",
     "delta.enableDeletionVectors": "false",
 }
-"""The table is folded by :mod:`spark_jobs.publication.deleted_keys`. An older version is read when the incarnation is abandoned, whenever
-that is: so Delta, which goes by age, deletes none. A checkpoint of the log says up to where the table was folded: so Delta writes none."""
+"""Properties that keep Delta from deleting old versions and from writing checkpoints.
+
+:mod:`spark_jobs.publication.deleted_keys` folds the table.
+When an incarnation is abandoned, at any time, an older version is read, so Delta
+must not delete versions by age. A checkpoint of the log marks the end of the folded part, so Delta must not write one.
+"""
 
 
 @dataclass(frozen=True)
 class Tombstones:
-    """Those of the live incarnation.
+    """The deleted keys of the live incarnation.
 
     Args:
         session: A session with Delta.
-        sinks: As this start declares them.
-        places: Where it finds their tables.
+        sinks: Sinks as this start declares them.
+        places: Places of their tables.
     """
 
     session: SparkSession
@@ -49,18 +53,18 @@ class Tombstones:
     places: Mapping[SinkName, TablePlace]
 
     def remembered_by(self, incarnation: IncarnationId, sink: SinkName) -> bool:
-        """Whether an incarnation has come to remember a sink's deletes."""
+        """Returns True if an incarnation has stored deletes of a sink."""
         return bool(self.home.names(f"{tombstones_path(incarnation)}/{sink}/{DELTA_LOG}"))
 
     def inherit(self, line: SinkLine, earlier: IncarnationId, reached: CheckpointId | None) -> None:
-        """Takes over what an earlier incarnation remembers of its public checkpoints; idempotent, durable on return.
+        """Copies an earlier incarnation's keys of public checkpoints. Idempotent, durable on return.
 
-        Nothing where it remembers nothing, or what it remembers is of other keys.
+        Does nothing if there are none, or if the sink has other key columns now.
 
         Args:
-            line: What the earlier incarnation publishes into the sink.
-            earlier: That incarnation.
-            reached: The newest checkpoint that it has made public there.
+            line: Publications of the earlier incarnation into the sink.
+            earlier: The earlier incarnation.
+            reached: Its newest public checkpoint there.
         """
         rule = self._rule(line)
         if rule is None or rule.sequence_by is None or not self.remembered_by(earlier, line.sink):
@@ -86,18 +90,18 @@ class Tombstones:
 
 
 def prepare_tombstones(session: SparkSession, remembered: DataFrame, uri: str) -> StagingTable:
-    """The table at ``uri``, made if it is missing; idempotent.
+    """Returns the table at ``uri``. Creates it if it is missing. Idempotent.
 
     Args:
         session: A session with Delta.
         remembered: A frame with the columns of the keys, then ``sequence_by``.
-        uri: The table; the last part is the sink's name.
+        uri: URI of the table. Its last part is the sink's name.
     """
     return prepare_table(session, TablePlace(uri), remembered, own_design(remembered, _KEPT_BY_US), uri.rpartition("/")[2])
 
 
 def _version_at(uri: str, app: AppId, reached: CheckpointId | None) -> int:
-    """The newest version that buries nothing of a later checkpoint; each burial carries the number of its checkpoint."""
+    """Returns the newest version without keys of a later checkpoint. Each version has the number of its checkpoint."""
     version = open_table(uri).facts.version
     while (open_table(uri, version).transaction_version(app) or 0) > (reached or 0):
         version -= 1

@@ -421,7 +421,7 @@ class TestVerify:
         with pytest.raises(RejectedError, match="is no savepoint"):
             verify(target_of(site))
         target_of(site).create("exporting.json", b"")
-        with pytest.raises(RejectedError, match="has not come to its end"):
+        with pytest.raises(RejectedError, match="is not finished"):
             verify(target_of(site))
 
     def test_it_tells_how_far_it_is(self, site: SavepointSite) -> None:

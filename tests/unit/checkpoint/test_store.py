@@ -250,7 +250,7 @@ def test_a_line_that_is_longer_than_any_is_not_collected(
 ) -> None:
     cut = a_cut(store, [a_line("a" * 1_000)])
     monkeypatch.setattr("spark_jobs.checkpoint.store.LINE_MAX_BYTES", 1_000)
-    with pytest.raises(CorruptDocumentError, match="larger than a file of its kind"):
+    with pytest.raises(CorruptDocumentError, match="is larger than .* bytes, the limit for its kind"):
         store.read_actions(cut)
 
 

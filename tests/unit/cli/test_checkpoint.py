@@ -126,7 +126,7 @@ def test_it_is_refused_where_nobody_is_at_work(tmp_path: Path, monkeypatch: pyte
     home = UsedHome(tmp_path)
     home.begin()
     shown = ask(home)
-    assert (shown.exit_code, "No attempt is at work" in shown.stderr) == (2, True)
+    assert (shown.exit_code, "No attempt is running" in shown.stderr) == (2, True)
 
 
 def test_an_answer_says_which_publication_is_blocked_and_which_tables_show_less(running: UsedHome) -> None:

@@ -231,7 +231,7 @@ def test_a_home_that_is_a_file_is_refused_by_that(unused: UsedHome, below: str, 
     refused = spark_jobs("run", unused.entry, "--home", f"{unused.entry}{below}", *unused.params, *option)
     assert refused.exit_code == 2
     what = unused.entry if below else "it"
-    assert f"Refused: {unused.entry}{below} can be no directory: {what} is a file." in refused.stderr
+    assert f"Refused: {unused.entry}{below} cannot be a directory: {what} is a file." in refused.stderr
 
 
 def test_a_request_that_nobody_made_is_named(interrupted: UsedHome) -> None:

@@ -232,7 +232,7 @@ def beat(home: UsedHome, stage: StageStatus | dict[StageName, StageStatus], stop
 def test_a_home_that_is_a_file_is_refused_by_that(unused: UsedHome) -> None:
     refused = spark_jobs("status", "--home", unused.entry)
     assert refused.exit_code == 2
-    assert "can be no directory: it is a file" in refused.stderr
+    assert "cannot be a directory: it is a file" in refused.stderr
 
 
 def test_a_blocked_publication_is_shown_with_its_reason_its_remedy_and_how_long_its_rows_are_kept(interrupted: UsedHome) -> None:

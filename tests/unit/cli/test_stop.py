@@ -85,7 +85,7 @@ def test_a_stop_whose_driver_ends_after_the_checkpoint_is_incomplete_and_names_i
     error = json.loads(shown.stdout)["error"]
     assert error["error"] == "IncompleteError"
     assert error["evidence"] == {"request": stop, "checkpoint": 1, "savepoint": place.url if whole else None}
-    assert (place.url if whole else "its savepoint is not whole yet") in error["exists"]
+    assert (place.url if whole else "its savepoint is not complete yet") in error["exists"]
 
 
 def test_what_another_request_has_made_is_not_named(running: UsedHome) -> None:
@@ -100,4 +100,4 @@ def test_what_another_request_has_made_is_not_named(running: UsedHome) -> None:
 def test_the_same_id_in_other_words_is_refused(running: UsedHome) -> None:
     spark_jobs("stop", "--home", running.url, "--request", "nightly", "--timeout", 0)
     shown = spark_jobs("stop", "--home", running.url, "--request", "nightly", "--drain", "--timeout", 0)
-    assert (shown.exit_code, "in other words" in shown.stderr) == (2, True)
+    assert (shown.exit_code, "with other options" in shown.stderr) == (2, True)

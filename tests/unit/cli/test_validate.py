@@ -109,8 +109,8 @@ def unbounded(home: UsedHome) -> UsedHome:
     [
         (boot_id(), True, [], None),
         (boot_id(), False, [], "it is gone"),
-        ("another", True, [], "its host was started again since, or it was another one's"),
-        (boot_id(), True, ["--state-partitions", "8"], "its state is to be in 8 partitions"),
+        ("another", True, [], "its host was rebooted, or it belongs to another host"),
+        (boot_id(), True, ["--state-partitions", "8"], "its state gets 8 partitions"),
     ],
     ids=["in place", "gone", "host went down", "other partitions"],
 )
@@ -145,7 +145,7 @@ def test_the_next_round_would_go_on_in_place_or_from_the_final_checkpoint(interr
     found = outlook(interrupted)
     assert (found["in_place"], found["checkpoint"]) == (True, 1)
     rescaled = outlook(interrupted, "--state-partitions", "8")
-    assert (rescaled["in_place"], rescaled["why_not_in_place"]) == (False, "its state is to be in 8 partitions")
+    assert (rescaled["in_place"], rescaled["why_not_in_place"]) == (False, "its state gets 8 partitions")
     interrupted.files.delete("work/work")
     found = outlook(interrupted)
     assert (found["in_place"], found["checkpoint"], found["why_not_in_place"]) == (False, 1, "it is gone")

@@ -109,7 +109,7 @@ def test_a_torn_request_is_still_one(files: LocalFiles) -> None:
 
 def test_where_nobody_is_at_work_nothing_is_asked(files: LocalFiles) -> None:
     begin_round(files, False)
-    with pytest.raises(RejectedError, match="No attempt is at work"):
+    with pytest.raises(RejectedError, match="No attempt is running"):
         CheckpointRequests(files).ask(request_id())
     assert files.names("requests") == []
 
@@ -150,7 +150,7 @@ def test_a_request_that_comes_after_a_run_has_ended_is_told_how_it_ended(
         Channel(files).respond(
             StartResponse(request=begun.request, attempt=begun.attempt, run=begun.run, answered_at=NOW, **words)
         )
-    with pytest.raises(RejectedError, match="No attempt is at work") as refused:
+    with pytest.raises(RejectedError, match="No attempt is running") as refused:
         CheckpointRequests(files).ask(request_id(wanted=wanted))
     assert refused.value.exists == f"The last run, {attempt(1).run}, {told}"
     assert files.names("requests") == []
@@ -267,7 +267,7 @@ def test_one_id_cannot_be_asked_in_other_words(running: CheckpointRequests, *, a
     if answered:
         running.answer(response(asked))
     for words in ({"drain": True}, {"target": "/elsewhere"}):
-        with pytest.raises(InvalidParameterError, match="in other words"):
+        with pytest.raises(InvalidParameterError, match="with other options"):
             running.ask(asked, **words)
     assert running.ask(asked) == (response(asked) if answered else None) or answered
 

@@ -164,7 +164,7 @@ class TestCache:
         """Its checkpoints would be published under the numbers of the home that it is a copy of."""
         copy = Elsewhere()
         copy.contents |= documents.contents
-        with pytest.raises(RejectedError, match="cannot be continued, or begun, as a home here"):
+        with pytest.raises(RejectedError, match="cannot be continued or begun as a home here"):
             claim_workspace(DividedHome(copy))
 
     def test_a_user_without_a_directory_for_caches_is_told_what_to_name(
@@ -346,9 +346,9 @@ class TestWhoseItIs:
         (tmp_path / "workspace").rename(tmp_path / "on another host")
         for again in (home, DividedHome(documents)):
             assert not again.sees_workspace
-            with pytest.raises(StorageError, match="is not there on"):
+            with pytest.raises(StorageError, match="does not exist on"):
                 self.claimed(again)
-            with pytest.raises(StorageError, match="is not there on"):
+            with pytest.raises(StorageError, match="does not exist on"):
                 check_workspace(again)
         assert not (tmp_path / "workspace").exists()
 
@@ -359,7 +359,7 @@ class TestWhoseItIs:
         self.claimed(DividedHome(documents, LocalFiles(tmp_path / "workspace")))
         (tmp_path / "workspace").rename(tmp_path / "of the second host")
         (tmp_path / "of the first host").rename(tmp_path / "workspace")
-        with pytest.raises(StorageError, match="is not there on"):
+        with pytest.raises(StorageError, match="does not exist on"):
             self.claimed(DividedHome(documents))
 
     def test_a_first_start_that_died_on_the_way_is_begun_again(self, home: DividedHome, documents: MemoryFiles) -> None:
@@ -387,12 +387,12 @@ class TestWhoseItIs:
         self.claimed(home)
         (tmp_path / "copy").mkdir()
         (tmp_path / "copy/pipeline.json").write_bytes(documents.contents["pipeline.json"])
-        with pytest.raises(RejectedError, match="cannot be continued, or begun, as a home here"):
+        with pytest.raises(RejectedError, match="cannot be continued or begun as a home here"):
             claim_workspace(open_home(str(tmp_path / "copy")))
         directory, store = LocalFiles(tmp_path / "home"), MemoryFiles()
         Channel(directory).claim(FLIGHTS, claim_workspace(directory))
         store.create("pipeline.json", directory.read("pipeline.json"))
-        with pytest.raises(RejectedError, match="cannot be continued, or begun, as a home here"):
+        with pytest.raises(RejectedError, match="cannot be continued or begun as a home here"):
             claim_workspace(DividedHome(store, LocalFiles(tmp_path / "new")))
         assert not (tmp_path / "new").exists()
 

@@ -81,7 +81,7 @@ def test_a_start_until_it_has_a_checkpoint_of_its_own(home: Files, savepoint: Fi
     assert needed_by(home, savepoint) == ["start-1, which no driver has begun to answer"]
     Attempts(home).create(attempt(1, "tuesday", 1, "new"))
     CheckpointStore(home).complete(a_manifest(1, incarnation=IncarnationId("old")))
-    assert needed_by(home, savepoint) == ["attempt 1, which goes on from it and has no checkpoint of its own yet"]
+    assert needed_by(home, savepoint) == ["attempt 1, which began with it and has no checkpoint of its own yet"]
     assert needed_by(home, quick(Path("/elsewhere"))) == []
     CheckpointStore(home).complete(a_manifest(2, incarnation=IncarnationId("new"), parent=None))
     assert needed_by(home, savepoint) == []
@@ -93,12 +93,12 @@ def test_and_every_attempt_that_follows_it(home: Files, savepoint: Files) -> Non
     Attempts(home).create(attempt(1, "tuesday", 1, "new"))
     Channel(home).request_start(RunId("wednesday"), parameters={})
     Attempts(home).create(attempt(2, "wednesday", 1, "new", begun_by=start_request_id(AttemptNumber(1))))
-    assert needed_by(home, savepoint) == ["attempt 2, which goes on from it and has no checkpoint of its own yet"]
+    assert needed_by(home, savepoint) == ["attempt 2, which began with it and has no checkpoint of its own yet"]
 
 
 def test_a_start_of_changed_code_that_has_taken_it_itself(home: Files, savepoint: Files) -> None:
     Channel(home).request_start(RunId("tuesday"), parameters={})
     Attempts(home).create(attempt(1, "tuesday", 1, "new", restore=RestoreFrom(savepoint=savepoint.url)))
-    assert needed_by(home, savepoint) == ["attempt 1, which goes on from it and has no checkpoint of its own yet"]
+    assert needed_by(home, savepoint) == ["attempt 1, which began with it and has no checkpoint of its own yet"]
     CheckpointStore(home).complete(a_manifest(1, incarnation=IncarnationId("new"), parent=None))
     assert needed_by(home, savepoint) == []

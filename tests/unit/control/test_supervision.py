@@ -117,7 +117,7 @@ def test_a_driver_that_was_taken_for_lost_is_asked_to_end_should_it_live(files: 
     after_end(files, request.attempt, OwnerNumber(1), LOST)
     cancelled = Owners(files, request.attempt).cancelled()
     assert cancelled is not None
-    assert "taken for lost" in cancelled.reason
+    assert "seemed to be lost" in cancelled.reason
 
 
 def test_restarts_are_counted_over_attempts_until_the_strategy_is_exhausted(files: Files) -> None:

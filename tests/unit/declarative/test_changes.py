@@ -33,10 +33,10 @@ def test_an_auto_cdc_flow_is_a_sink_with_keys(orders: Project, keys: str, sequen
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (flow(sequence_by='"id + 1"'), r"'newest' has sequence_by='id \+ 1', and it takes names of columns"),
+        (flow(sequence_by='"id + 1"'), r"'newest' has sequence_by='id \+ 1', but it needs names of columns"),
         (flow(apply_as_deletes="F.col('kind') == 'delete'"), "has a column expression as apply_as_deletes"),
-        (flow(except_column_list='["id"]'), "leaves out 'id', and later changes are compared with it"),
-        (flow(column_list='["id", "name"]'), "leaves out 'user', and later changes are compared with it"),
+        (flow(except_column_list='["id"]'), "leaves out 'id', but later changes are compared with it"),
+        (flow(column_list='["id", "name"]'), "leaves out 'user', but later changes are compared with it"),
         (flow(column_list='["id", "user"]', except_column_list='["name"]'), "has both column_list and except_column_list"),
     ],
 )

@@ -220,7 +220,7 @@ def test_two_watermarks_for_one_input_are_refused_with_both_places(orders: Proje
             return spark.readStream.table("orders").withWatermark("at", "2 hours")
         """,
     )
-    error = orders.refused("and another one, at transformations/more.py, line 8, with the delay '2 hours' on 'at'")
+    error = orders.refused("but another one, at transformations/more.py, line 8, with the delay '2 hours' on 'at'")
     assert "transformations/more.py, line 4: the flow reads 'orders' with the delay '10 minutes' on 'at'" in str(error)
 
 
@@ -228,7 +228,9 @@ def test_a_flow_that_reads_something_else_when_it_runs_is_refused(orders: Projec
     orders.write("more.py", 'reads = iter(["orders", "raw.other"])\n' + flow("spark.readStream.table(next(reads))"))
     stage = orders.load().graph().stages["more"]  # type: ignore[index]
     frame = SimpleNamespace(sparkSession=None, isStreaming=True)
-    with pytest.raises(InvalidPipelineError, match="'more' reads 'source_other' otherwise than when its inputs were looked for"):
+    with pytest.raises(
+        InvalidPipelineError, match="'more' reads 'source_other', which it did not read when its inputs were searched"
+    ):
         stage.function(orders=frame)
 
 

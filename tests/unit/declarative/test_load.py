@@ -30,9 +30,9 @@ def test_a_project_is_a_pipeline_of_its_name_that_suspends_at_its_end(orders: Pr
         ("name: shop\nstorage: s\nlibraries: [{glob: {include: 'a/*/b.py'}}]\n", r"\[PIPELINE_SPEC_INVALID_GLOB_PATTERN\]"),
         ("name: shop\nstorage: s\nconfiguration: {spark.x: 2}\n", r"\[PIPELINE_SPEC_DICT_VALUE_NOT_STRING\]"),
         ("name: shop\nstorage: s\n", "names no file that exists: libraries include nothing"),
-        ("name: shop\nstorage: s\nlibraries: [{file: a.py}]\n", "no specification of a project"),
-        ("- shop\n", "no specification of a project|PIPELINE_SPEC"),
-        ("name: [", "it is no YAML"),
+        ("name: shop\nstorage: s\nlibraries: [{file: a.py}]\n", "not the specification of a project"),
+        ("- shop\n", "not the specification of a project|PIPELINE_SPEC"),
+        ("name: [", "it is not YAML"),
     ],
 )
 def test_a_mistake_in_the_specification_has_sparks_name(project: Project, text: str, problem: str) -> None:

@@ -42,7 +42,7 @@ def test_a_view_of_single_rows_gets_those_that_are_new(orders: Project) -> None:
         (view('spark.table("orders").join(spark.table("raw.rates"), "id")'), "reads something outside of the project"),
         (
             view('spark.table("orders").withWatermark("at", "1 hour")'),
-            "sets a watermark, and no row of a materialized view is late",
+            "sets a watermark, but no row of a materialized view is late",
         ),
         (
             view('spark.table("orders").select(*spark.table("orders").columns)'),
@@ -63,7 +63,7 @@ def test_a_stream_of_a_view_is_refused(orders: Project) -> None:
     orders.write(
         "views.py", view('spark.table("orders")') + '@dp.table\ndef more():\n    return spark.readStream.table("totals")\n'
     )
-    orders.refused("reads the materialized view 'totals' as a stream, and its rows change")
+    orders.refused("reads the materialized view 'totals' as a stream, but its rows change")
 
 
 def test_a_view_of_groups_of_another_view_is_refused(orders: Project) -> None:

@@ -307,7 +307,7 @@ def test_a_fresh_start_that_is_refused_leaves_a_stop_open_that_can_never_become_
     publish(home.files, by_policy=True)
     home.staged.checkpoint({HOURLY: [(2, "b")]}, request=home.stop.request, checkpoint_kind=CheckpointKind.STOP, drained=True)
     vacuum(home)
-    with pytest.raises(RejectedError, match="would compute again what is public"):
+    with pytest.raises(RejectedError, match="would compute public rows again"):
         home.start_again(fresh=True)
     assert home.answer() is None
 

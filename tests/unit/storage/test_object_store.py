@@ -292,7 +292,7 @@ def test_a_store_that_never_decides_is_an_error_that_may_be_repeated(
 ) -> None:
     monkeypatch.setattr("spark_jobs.storage.object_store._PAUSES_S", (0.0,))
     store.undecided = 10
-    with pytest.raises(StorageError, match="turns down every try") as failed:
+    with pytest.raises(StorageError, match="refuses every try") as failed:
         files.create("a", b"ours")
     assert failed.value.retry is Retry.WITH_BACKOFF
 
@@ -302,7 +302,7 @@ def test_a_bucket_that_is_gone_is_not_taken_for_a_source_that_is_gone(store: _St
     source.create("a", b"rows")
     store.has_bucket = False
     for write in (lambda: files.copy(source, "a", "a"), lambda: files.create("a", b""), lambda: files.replace("a", b"")):
-        with pytest.raises(StorageError, match="the bucket, or the upload, is not there") as failed:
+        with pytest.raises(StorageError, match="the bucket or the upload does not exist") as failed:
             write()
         assert not isinstance(failed.value, NotFoundError)
 

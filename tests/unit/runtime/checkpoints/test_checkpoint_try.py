@@ -151,7 +151,7 @@ def test_whether_history_can_be_kept_decides_nothing() -> None:
 
 
 def test_a_try_that_is_not_durable_in_time_has_failed(files: MemoryFiles) -> None:
-    with pytest.raises(DeadlineExceededError, match="expired before completing: what it holds was not made durable in time"):
+    with pytest.raises(DeadlineExceededError, match="expired before completing: its files were not made durable in time"):
         a_try(files, lambda: Cut({}, aligned=True, alignment_s=0.0), time.monotonic()).take([])
     (tried,) = CheckpointStore(files).history()
     assert tried.failure is not None
@@ -334,7 +334,7 @@ def test_a_manifest_that_hangs_may_be_there_later_and_the_number_counts_once(
     if lands_before_the_next_try:
         land(home)
         late = CheckpointStore(site.home).manifest(CheckpointId(1))
-        with pytest.raises(FencedError, match="Checkpoint 1 was completed by somebody else"):
+        with pytest.raises(FencedError, match="Checkpoint 1 was completed by another attempt"):
             a_try(site.home, at_the_first_batch).take([hourly(site)])
         assert CheckpointStore(site.home).manifest(CheckpointId(1)) == late
     else:

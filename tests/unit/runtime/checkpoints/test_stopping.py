@@ -151,7 +151,7 @@ def test_what_fails_after_the_checkpoint_is_left_open_for_the_next_attempt(step:
         world.run()
     savepoint = None if step == "save" else "file:///savepoint"
     assert raised.value.evidence == {"request": "stop-a", "checkpoint": 7, "savepoint": savepoint}
-    assert (savepoint or "its savepoint is not whole yet") in str(raised.value)
+    assert (savepoint or "its savepoint is not complete yet") in str(raised.value)
     assert world.answers == {}
     assert world.told[-1] is StopState.INCOMPLETE
 

@@ -254,7 +254,7 @@ def test_what_is_forgotten_is_told_first_and_asking_for_it_is_an_error(tmp_path:
     assert [batch.batch for batch in told] == [0, 1, 2, 3]
     assert log.oldest() == 4
     assert [batch.batch for batch in everything(log, after=3)] == [4, 5, 6, 7, 8]
-    with pytest.raises(CorruptDocumentError, match="forgotten the batches before 4, and batch 3"):
+    with pytest.raises(CorruptDocumentError, match="does not have the batches before 4 any more, but batch 3"):
         log.between(BatchId(2), BatchId(8))
     with pytest.raises(CorruptDocumentError):
         log.read(BatchId(0))
@@ -306,7 +306,7 @@ def test_a_flipped_byte_of_a_version_is_noticed(tmp_path_factory: pytest.TempPat
     path = root / f"log/_delta_log/{version:020d}.json"
     flip(path, data.draw(st.integers(0, path.stat().st_size - 1)))
     fresh = PrivateLog(LocalFiles(root), "log", log.table_url)
-    with pytest.raises(CorruptDocumentError, match=f"{version:020d}.json is not a whole version"):
+    with pytest.raises(CorruptDocumentError, match=f"{version:020d}.json is not a complete version"):
         fresh.read(BatchId(0)) if version else fresh.identity()
 
 
@@ -314,5 +314,5 @@ def test_a_version_that_is_nested_without_end_is_noticed(tmp_path: Path) -> None
     log = begun(LocalFiles(tmp_path))
     log.append(staged(0, "a.parquet"))
     (tmp_path / f"log/_delta_log/{1:020d}.json").write_bytes(b"[" * 100_000)
-    with pytest.raises(CorruptDocumentError, match="is not a whole version"):
+    with pytest.raises(CorruptDocumentError, match="is not a complete version"):
         PrivateLog(LocalFiles(tmp_path), "log", log.table_url).read(BatchId(0))

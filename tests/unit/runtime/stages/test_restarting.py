@@ -162,7 +162,7 @@ def test_a_stage_gives_up_once_its_strategy_allows_no_more() -> None:
 DEFAULT = RESTART_OF_UNBOUNDED.model_copy(update={"initial_backoff_ms": 1, "max_backoff_ms": 1, "jitter_factor": 0.0})
 """A pipeline's default strategy, whose restarts are not waited for."""
 HOURS_S = 7_200.0
-SAME_BATCH = "Batch 7 of stage 'hourly' was computed twice and came to 3 rows after 2: the stage is not deterministic."
+SAME_BATCH = "Batch 7 of stage 'hourly' was computed twice and had 3 rows after 2: the stage is not deterministic."
 
 
 @pytest.mark.usefixtures("spark_runs")

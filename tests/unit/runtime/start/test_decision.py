@@ -526,7 +526,7 @@ def _begun_again() -> HomeFacts:
 
 @pytest.mark.parametrize("home", [_begun, _other_offsets, _suspended, _drained, _begun_again])
 def test_a_home_that_has_read_something_adopts_no_offsets(home: Callable[[], HomeFacts]) -> None:
-    with pytest.raises(RejectedError, match="only where nothing has been read yet"):
+    with pytest.raises(RejectedError, match="only if nothing has been read yet"):
         decide(request("c", adopt_offsets=OTHER), home(), PARAMETERS, GRAPH)
 
 
@@ -552,7 +552,7 @@ def test_a_newer_spark_takes_up_the_state_of_an_older_one(minor: str, taken_with
 )
 def test_an_older_spark_is_refused_by_the_names_of_both(decision: Begin | Continue) -> None:
     home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1))
-    with pytest.raises(RejectedError, match=r"Checkpoint 1 was taken with Spark 4\.2, and this is Spark 4\.1") as refused:
+    with pytest.raises(RejectedError, match=r"Checkpoint 1 was taken with Spark 4\.2, but this is Spark 4\.1") as refused:
         check_spark(decision, request("b"), home, "4.1", can_repartition=False)
     assert "Start with Spark 4.2 or newer" in str(refused.value)
     assert "--restore" in str(refused.value)

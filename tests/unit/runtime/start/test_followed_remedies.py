@@ -24,8 +24,8 @@ OPTIONS: Mapping[str, Callable[[StartRequest], dict[str, Any]]] = {
     "--allow-dropped": lambda asked: {"allow_dropped": True},
     "--allow-drained": lambda asked: {"restore": SAVEPOINT.model_copy(update={"allow_drained": True})},
     "Leave --adopt-offsets out": lambda asked: {"adopt_offsets": {}},
-    "leave out on_end": lambda asked: {"on_end": None},
-    "leave out publish": lambda asked: {"publish": None},
+    "without on_end": lambda asked: {"on_end": None},
+    "without publish": lambda asked: {"publish": None},
     "Leave it out": lambda asked: {"fresh": False, "on_rewind": OnRewind.REFUSE, "adopt_offsets": {}},
 }
 """By what a remedy says the fields of the request that it changes."""

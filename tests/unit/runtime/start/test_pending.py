@@ -128,7 +128,7 @@ def test_the_log_says_what_stays_behind(site: SavepointSite, opened: OpenedSavep
     begins, nothing = beginning(start.home, site.root), cast(Graph, SimpleNamespace(stages={}))
     checked = start.checked(table=(site.root / "elsewhere").as_uri())
     checked.bring_in(begins.attempt, begins.round, nothing)
-    assert "sink hourly goes on without 3 rows of the savepoint" in caplog.text
+    assert "sink hourly goes on without 3 staged, unpublished rows of the savepoint" in caplog.text
 
 
 def test_publications_by_spark_take_turns_in_the_home_that_goes_on(site: SavepointSite) -> None:

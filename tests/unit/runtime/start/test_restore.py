@@ -318,7 +318,7 @@ def test_a_damaged_record_of_what_a_source_has_found_is_in_no_older_checkpoint(s
     _, head, file = damaged_head(site, also="sources/0/7")
     with pytest.raises(CorruptDocumentError, match=file.stored) as caught:
         restore(site.home, head, work_of(site))
-    assert "Older checkpoints that are kept: 1." in caught.value.exists
+    assert "The kept older checkpoints 1 do not help" in caught.value.exists
 
 
 def test_without_an_older_checkpoint_the_error_says_so(site: Site) -> None:
@@ -340,7 +340,7 @@ def test_a_batch_of_which_nobody_knows_how_it_was_planned_is_not_computed_again(
     flip(site.root / "home" / next(file.stored for file in head.stages[HOURLY].files if file.path == "commits/4"))
     with pytest.raises(CorruptDocumentError, match="commits/4") as caught:
         restore(site.home, head, work_of(site))
-    assert "it is not known how batch 4 of stage 'hourly' was planned" in caught.value.exists
+    assert "the plan of batch 4 of stage 'hourly' is not known" in caught.value.exists
 
 
 def test_batches_that_have_read_a_static_input_at_several_versions_are_not_computed_again(site: Site) -> None:
@@ -364,4 +364,4 @@ def test_batches_of_attempts_that_are_forgotten_are_not_computed_again_where_the
     Attempts(site.home).create(an_attempt(head.attempt + 1))
     with pytest.raises(CorruptDocumentError) as caught:
         restore(site.home, head, work_of(site))
-    assert "which versions of places were read is forgotten" in caught.value.exists
+    assert "the versions of places that were read are not known" in caught.value.exists

@@ -134,7 +134,7 @@ class TestAgain:
 
 def test_a_savepoint_of_a_newer_spark_is_refused_and_one_of_an_older_is_taken_up() -> None:
     decision = BeginFromSavepoint(RoundNumber(1), None, OnRewind.REFUSE)
-    with pytest.raises(RejectedError, match=r"was taken with Spark 4\.2, and this is Spark 4\.0"):
+    with pytest.raises(RejectedError, match=r"was taken with Spark 4\.2, but this is Spark 4\.0"):
         check_spark(decision, asked(), facts(savepoint=taken()), "4.0", can_repartition=False)
     check_spark(decision, asked(), facts(savepoint=taken(spark="4.0")), "4.0", can_repartition=False)
     with pytest.raises(RejectedError, match="cannot change the number of state partitions to 4"):

@@ -289,7 +289,7 @@ def test_rows_in_flight_whose_columns_another_table_calls_otherwise_are_refused(
     cut = manifest.stages[COPIED].model_copy(update={"channel": mapped})
     site.home.delete("manifests/1.json")
     CheckpointStore(site.home).complete(manifest.model_copy(update={"stages": manifest.stages | {COPIED: cut}}))
-    with pytest.raises(RejectedError, match="in files that have the column names of another table"):
+    with pytest.raises(RejectedError, match="in files with the column names of another table"):
         brought(site, home, manifest)
     assert not home_root(home).exists()
 

@@ -83,7 +83,7 @@ def test_a_batch_that_was_planned_is_done_again_with_the_version_it_was_planned_
         keep_pinned_versions(graph(), home, now)
         keep_pinned_versions(graph(), home, now)
     assert kept(home, now) == 3
-    assert "static input shops stays at the version of the attempt before" in caplog.text
+    assert "static input shops keeps the version of the earlier attempt" in caplog.text
 
 
 def test_a_batch_of_a_stage_that_does_not_read_the_table_keeps_nothing(home: LocalFiles) -> None:

@@ -84,7 +84,7 @@ WAITING = {CLEAN: WaitingRows(6, json.loads(BEFORE.json()))}
     ids=["renamed", "added", "a field of a struct in an array renamed"],
 )
 def test_a_column_that_waiting_rows_lack_is_refused_by_name(now: StructType, lacking: list[str]) -> None:
-    with pytest.raises(RejectedError, match=f"returns {lacking[0]}, which 6 rows lack") as refused:
+    with pytest.raises(RejectedError, match=f"returns {lacking[0]}, which 6 waiting rows of its earlier code lack") as refused:
         check_waiting({CLEAN: now}, WAITING, ())
     assert refused.value.evidence["columns"] == lacking
 

@@ -56,11 +56,11 @@ def test_an_attempt_that_died_while_it_was_built_is_followed_in_place(home: Loca
 @pytest.mark.parametrize(
     ("left", "why"),
     [
-        (None, "its stages were being drained, and nobody can tell for which request"),
-        (b"", "its stages were being drained, and nobody can tell for which request"),
-        (b'{"requ', "its stages were being drained, and nobody can tell for which request"),
-        (b"{}", "its stages were being drained, and nobody can tell for which request"),
-        (b"7", "its stages were being drained, and nobody can tell for which request"),
+        (None, "its stages were being drained for an unknown request"),
+        (b"", "its stages were being drained for an unknown request"),
+        (b'{"requ', "its stages were being drained for an unknown request"),
+        (b"{}", "its stages were being drained for an unknown request"),
+        (b"7", "its stages were being drained for an unknown request"),
         (b'{"request": "stop-another"}', "its stages were being drained for a request that is no longer open"),
     ],
 )

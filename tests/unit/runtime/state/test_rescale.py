@@ -48,7 +48,7 @@ def test_state_that_is_computed_again_first_is_not_brought_into_other_partitions
     entry = site.log.offsets(BatchId(0))
     as_begun = replace(entry, header=entry.header | {"conf": {"spark.sql.shuffle.partitions": "2"}})
     (site.checkpoint.root / "offsets/0").write_bytes(as_begun.to_bytes())
-    with pytest.raises(InterruptedRunError, match="computed again first") as caught:
+    with pytest.raises(InterruptedRunError, match="must first be computed again") as caught:
         rescale_stage(session, site.work, 8, HOURLY, cut(3, ()))  # type: ignore[arg-type]
     assert "--state-partitions 2" in str(caught.value)
     rescale_stage(session, site.work, 2, HOURLY, cut(3, ()))  # type: ignore[arg-type]

@@ -19,5 +19,5 @@ def test_a_catalog_makes_no_table_in_a_store(exists: bool, monkeypatch: pytest.M
     if exists:
         assert locate(spark, TableAddress("hourly", named=True)).uri == "s3://lake/warehouse/hourly"
     else:
-        with pytest.raises(UnsupportedTableError, match="its catalog would make it in a store"):
+        with pytest.raises(UnsupportedTableError, match="its catalog would create it in a store"):
             locate(spark, TableAddress("hourly", named=True))
