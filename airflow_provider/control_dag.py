@@ -19,6 +19,7 @@ from airflow_provider.operators.savepoint import (
 )
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.retry import PipelineRetryPolicy
+from airflow_provider.version_compat import HAS_RETRY_POLICIES
 from spark_jobs.protocol.documents import OnRewind
 from spark_jobs.protocol.errors import InvalidParameterError
 
@@ -73,7 +74,8 @@ def control_dag(
     own = {"task_id", "home", "conn_id", "restore", "on_rewind", "allow_drained", "wait_for"}
     if pipeline is not None and (fixed := sorted(own & pipeline.keys())):
         raise ValueError(f"The control DAG sets {', '.join(fixed)} itself: remove them from pipeline=.")
-    defaults = {"retries": 2, "retry_delay": timedelta(seconds=30), "retry_policy": PipelineRetryPolicy()}
+    policy = {"retry_policy": PipelineRetryPolicy()} if HAS_RETRY_POLICIES else {}
+    defaults = {"retries": 2, "retry_delay": timedelta(seconds=30)} | policy
     settings: dict[str, Any] = {
         "description": f"Control the pipeline of {home}",
         "start_date": datetime(2026, 1, 1, tzinfo=UTC),

@@ -88,6 +88,9 @@ __all__ = [
     "conf",
 ]
 
+HAS_RETRY_POLICIES = RetryDecision is not None
+"""Whether a task may have a retry policy. Below 3.3 the task itself fails at once where a next try would meet the error again."""
+
 TRIGGERS_HEAR_KILLS = hasattr(BaseTrigger, "on_kill")
 """Whether a triggerer tells a trigger that its task was killed. Below 3.3 it only cancels the trigger, as when it is shut down itself."""
 
@@ -107,6 +110,35 @@ async def after_cancel(finish: Coroutine[Any, Any, None]) -> None:
 def asset_store(trigger: Any) -> Any:
     """Returns the store in which an asset keeps what its trigger has sent; None where Airflow has none (below 3.3)."""
     return getattr(trigger, "asset_state_store", None)
+
+
+def set_up_metrics() -> None:
+    """Sets up Airflow's metrics as ``[metrics]`` says, in a process in which Airflow itself does not."""
+    try:
+        from airflow.sdk.observability import stats
+        from airflow.sdk.observability.metrics import stats_utils
+    except ImportError:  # below 3.2: the first metric sets them up
+        return
+    metrics: Any = stats
+    factory = stats_utils.get_stats_factory()
+    if hasattr(metrics, "initialize"):
+        metrics.initialize(factory=factory, export_legacy_names=conf.getboolean("metrics", "legacy_names_on", fallback=True))
+    else:  # below 3.3
+        metrics.Stats.initialize(factory=factory)
+
+
+def emit_gauge(name: str, value: float, tags: dict[str, str]) -> None:
+    """Emits a gauge by Airflow's metrics."""
+    metrics: Any
+    try:
+        from airflow.sdk.observability import stats
+
+        metrics = stats if hasattr(stats, "gauge") else stats.Stats  # the second: below 3.3
+    except ImportError:  # below 3.2
+        from airflow.stats import Stats
+
+        metrics = Stats
+    metrics.gauge(name, value, tags=tags)
 
 
 _MARKS = ("AIRFLOW_IS_K8S_EXECUTOR_POD", "AIRFLOW_IS_EXECUTOR_CONTAINER")

@@ -4,17 +4,15 @@ Airflow sets up no metrics in the process that runs triggers, and without that a
 does in the process of a task.
 """
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
-from airflow.sdk import conf
-from airflow.sdk.observability import stats
-from airflow.sdk.observability.metrics import stats_utils
-
 from airflow_provider.tasks.identity import TaskIdentity
+from airflow_provider.version_compat import conf, emit_gauge, set_up_metrics
 from spark_jobs.home.manifests import newest_manifest
 from spark_jobs.protocol.documents import Manifest, StageState, Status
 from spark_jobs.protocol.errors import StreamPipelineError
@@ -22,6 +20,8 @@ from spark_jobs.storage.files import Files
 
 PREFIX = "stream_pipeline"
 INTERVAL_S = 10.0
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_.-]")
+"""Characters for which Airflow refuses the name of a metric, or writes an underscore."""
 
 
 class Gauge(NamedTuple):
@@ -98,9 +98,7 @@ def is_on() -> bool:
 
 @cache
 def _set_up() -> None:
-    stats.initialize(
-        factory=stats_utils.get_stats_factory(), export_legacy_names=conf.getboolean("metrics", "legacy_names_on", fallback=True)
-    )
+    set_up_metrics()
 
 
 def _emit(gauge: Gauge, task: TaskIdentity) -> None:
@@ -108,7 +106,7 @@ def _emit(gauge: Gauge, task: TaskIdentity) -> None:
     tags = {"dag_id": task.dag_id, "task_id": task.task_id, "stage": gauge.stage, "source": gauge.source}
     given = {name: value for name, value in tags.items() if value is not None}
     if conf.getboolean("metrics", "statsd_on", fallback=False):
-        parts = [PREFIX, *(stats.normalize_name_for_stats(each, log_warning=False) for each in given.values()), gauge.name]
-        stats.gauge(".".join(parts), gauge.value)
+        parts = [PREFIX, *(_NOT_IN_NAMES.sub("_", each) for each in given.values()), gauge.name]
+        emit_gauge(".".join(parts), gauge.value, {})
     else:
-        stats.gauge(f"{PREFIX}.{gauge.name}", gauge.value, tags=given)
+        emit_gauge(f"{PREFIX}.{gauge.name}", gauge.value, given)

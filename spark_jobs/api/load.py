@@ -19,6 +19,7 @@ from spark_jobs.api.refusals import Mistakes, declaring_all, suggestion
 from spark_jobs.api.settings import NO_SETTINGS
 from spark_jobs.api.user_module import import_user_module
 from spark_jobs.protocol.errors import InvalidPipelineError, MissingRequirementError
+from spark_jobs.protocol.spark_versions import cannot_load_projects, installed_minor
 
 _SESSIONS = (
     ("pyspark.sql.session", "SparkSession", "_instantiatedSession"),
@@ -105,11 +106,14 @@ def _declarative() -> Any:
     """Returns :mod:`spark_jobs.declarative.load`.
 
     Raises:
-        MissingRequirementError: A package that Spark Declarative Pipelines need is not installed.
+        MissingRequirementError: A package that Spark Declarative Pipelines need is not installed, or this Spark does not have them.
     """
     try:
         return importlib.import_module("spark_jobs.declarative.load")
     except ImportError as error:
+        minor = installed_minor()
+        if minor is not None and str(error.name).startswith("pyspark"):
+            raise cannot_load_projects(minor) from error
         raise MissingRequirementError(
             f"A Spark Declarative Pipelines project needs the package {error.name}, which is not installed.",
             safe="Nothing was started.",

@@ -72,3 +72,19 @@ def cannot_repartition(minor: str, partitions: int) -> RejectedError:
         remedy="Start with Spark 4.2 or newer, or without --state-partitions (state_partitions).",
         state_partitions=partitions,
     )
+
+
+def cannot_load_projects(minor: str) -> MissingRequirementError:
+    """Returns the error for a Spark Declarative Pipelines project where Spark has no definitions of one, or lacks some of them.
+
+    Args:
+        minor: The Spark's minor version.
+    """
+    return MissingRequirementError(
+        f"Spark {minor} lacks definitions that a Spark Declarative Pipelines project is loaded with.",
+        exists="They are in Spark 4.2 and newer.",
+        safe="Nothing was started.",
+        remedy="Load the project with one of those, or write the pipeline in Python: it runs on Spark "
+        f"{', '.join(SUPPORTED[:-1])} and {NEWEST}.",
+        found=minor,
+    )

@@ -1,7 +1,10 @@
-"""Access to Delta's own classes through a Spark session. Does not import Spark: the owner of a session has imported it."""
+"""Access to Delta's own classes through a Spark session. Does not import Spark: the owner of a session has imported it.
+
+This module alone knows the differences between releases of Delta. It finds them by probes: see :func:`call_fitting`.
+"""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spark_jobs.protocol.codec import canonical, sha256
@@ -36,6 +39,28 @@ def java_list(spark: "SparkSession", values: Any) -> list[Any]:
     """
     found = java_class(spark, "java.util.ArrayList")(values)  # access by index is slow in a Scala list
     return [found.get(index) for index in range(found.size())]
+
+
+def call_fitting(method: Callable[..., Any], *signatures: tuple[Any, ...]) -> Any:
+    """Calls a method of the JVM with the first arguments that it has parameters for.
+
+    Args:
+        method: The method of a Java object. py4j looks for one with fitting parameters at each call.
+        signatures: The arguments, those of the newest release first.
+
+    Raises:
+        Py4JError: There is no such method.
+    """
+    from py4j.protocol import Py4JError
+
+    *newer, oldest = signatures
+    for arguments in newer:
+        try:
+            return method(*arguments)
+        except Py4JError as error:
+            if type(error) is not Py4JError:  # the method was called
+                raise
+    return method(*oldest)
 
 
 class DeltaJvm:
@@ -91,7 +116,8 @@ class DeltaJvm:
     def commits(self, path: str, first: int, last: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """Yields the actions of each commit between two versions of a table, both included."""
         log, none = self.log(path), self.java("scala.Option").apply(None)
-        configuration, files = log.newDeltaHadoopConf(), log.getChangeLogFiles(first, last, none, False)
+        configuration = log.newDeltaHadoopConf()
+        files = call_fitting(log.getChangeLogFiles, (first, last, none, False), (first, last, False))  # the second: Delta 4.0
         while files.hasNext():
             commit = files.next()
             lines = str(log.store().read(commit._2(), configuration).mkString("\n"))  # one call for any number of actions
@@ -101,9 +127,9 @@ class DeltaJvm:
         """Returns True if a table's log can still reconstruct a version."""
         from py4j.protocol import Py4JJavaError
 
-        none = self.java("scala.Option").apply(None)
+        log, none = self.log(path), self.java("scala.Option").apply(None)
         try:
-            self.log(path).getSnapshotAt(version, none, none, False)
+            call_fitting(log.getSnapshotAt, (version, none, none, False), (version, none, none))  # the second: Delta 4.0
         except Py4JJavaError:
             return False
         return True

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import ParamValidationError
 
 from airflow_provider.control_dag import ACTIONS, CONTROL_TAG, chosen_task, control_dag
 from airflow_provider.exceptions import PipelineRunRefusedError
+from airflow_provider.version_compat import ParamValidationError
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding

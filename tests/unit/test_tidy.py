@@ -25,9 +25,9 @@ MAY_TOUCH_THE_JVM = {
 }
 AIRFLOWS_VERSION = re.compile(
     r"airflow(\.sdk)?\.__version__|from airflow(\.sdk)? import [^\n]*__version__|\bAIRFLOW_V_\d|\bAIRFLOW_IS_\w|apache-airflow|"
-    r"packaging\.version|airflow\.sdk\.execution_time"
+    r"packaging\.version|airflow\.sdk\.execution_time|airflow\.sdk\.observability|from airflow\.sdk import [^\n]*\bconf\b"
 )
-"""Asks which Airflow this is or which executor has started the process, or reaches below what every version promises."""
+"""Asks which Airflow this is or which executor has started the process, or names what one of the versions lacks or has elsewhere."""
 SPARKS_VERSION = re.compile(
     r"pyspark\.__version__|from pyspark import[^\n]*__version__|\bspark\.version\b|\bversion\([\"']pyspark|hasattr\(SparkSession|"
     r"SupportsTriggerAvailableNow|to_arrow_schema|_streamingCheckpointManager|execution\.streaming\.(checkpointing\b|[A-Z])"
@@ -105,6 +105,8 @@ def test_what_differs_between_versions_of_airflow_is_in_one_module() -> None:
         "import os\nos.environ.get('AIRFLOW_IS_K8S_EXECUTOR_POD')",
         "from importlib.metadata import version\nversion('apache-airflow')",
         "from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance",
+        "from airflow.sdk import DAG, conf",
+        "from airflow.sdk.observability import stats",
         "try:\n    from airflow.sdk import RetryPolicy\nexcept ImportError:\n    RetryPolicy = object",
     ],
 )

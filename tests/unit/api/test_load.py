@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 import spark_jobs
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.api.location import locate_pipeline
-from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.errors import InvalidPipelineError, MissingRequirementError
 
 ONE = "from spark_jobs import Pipeline\npipeline = Pipeline('flights')\n"
 
@@ -243,6 +243,17 @@ def test_a_plain_folder_of_that_name_hides_nothing(file: Path) -> None:
     assert load_pipeline(write(file, ONE)).name == "flights"
 
 
+@pytest.mark.every_version
 def test_a_link_to_this_package_hides_nothing(file: Path) -> None:
     (file.parent / "spark_jobs").symlink_to(Path(spark_jobs.__file__).parent)
     assert load_pipeline(write(file, ONE)).name == "flights"
+
+
+def test_a_project_is_refused_by_a_spark_that_lacks_its_definitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark 4.0 has none of them, and 4.1 not all."""
+    specification = write(tmp_path / "spark-pipeline.yml", "name: shop\nstorage: s\nlibraries: [{glob: {include: a/**}}]\n")
+    monkeypatch.setitem(sys.modules, "pyspark.pipelines.cli", None)
+    for name in [name for name in sys.modules if name.startswith("spark_jobs.declarative.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(MissingRequirementError, match=r"Spark 4\.\d lacks definitions .*They are in Spark 4\.2 and newer"):
+        load_pipeline(specification)
