@@ -19,7 +19,7 @@ from airflow_provider.triggers.end import EndTrigger
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.looking import look_for_end
 from airflow_provider.waits.patient_look import patient_look
-from airflow_provider.waits.progress import ChangeLog
+from airflow_provider.waits.progress import StateChangeLogger
 from airflow_provider.waits.waiting import Patience
 from spark_jobs.control.cancelling import Cancelled, cancel_newest, has_ended, too_late
 from spark_jobs.protocol.documents import ErrorReport
@@ -143,7 +143,7 @@ class CancelPipelineOperator(BaseOperator):
         )
 
     def _wait(self, files: Files, cancelled: Cancelled, limits: TimeLimits) -> None:
-        changes, patience = ChangeLog(self.log), Patience(limits.own_at and monotonic_at(limits.own_at))
+        changes, patience = StateChangeLogger(self.log), Patience(limits.own_at and monotonic_at(limits.own_at))
         while True:
             seen = patient_look(lambda: look_for_end(files, cancelled), patience, self.log)
             if seen is not None:

@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 
 class AcceptLossOperator(BaseOperator):
-    """Accepts losses of a pipeline: their rows stay out, and no task fails because of them any more.
+    """Accepts losses of a pipeline: their rows stay out, and tasks no longer fail because of them.
 
-    Put it behind a task with which a person decides. Idempotent: of a loss that is accepted already the first reason stands.
+    Put it after a task in which a person decides. Idempotent: a loss that is already accepted keeps its first reason.
 
-    Returns as XCom what :func:`airflow_provider.facts.acceptance_facts` says.
+    Returns as XCom the value of :func:`airflow_provider.facts.acceptance_facts`.
 
     Args:
         home: The pipeline's home, inside the connection's home roots. Templated.
         losses: The ids of the losses, such as ``"3-1"``: one, several, or none. Templated.
-        reason: Why, for whoever reads the ledger; the name of the DAG run is added. Templated.
+        reason: The reason, for readers of the ledger; the name of the DAG run is added. Templated.
         conn_id: The connection, of type ``stream_pipeline``.
-        retries: As for every operator, but for the default.
-        kwargs: As for every operator.
+        retries: The number of retries.
+        kwargs: Further arguments of every operator.
 
     Raises:
-        PipelineRunRefusedError: The home has no such loss, or its input is read again. None was accepted; Airflow does not retry.
-        PipelineRunError: The storage fails; a retry does the rest.
+        PipelineRunRefusedError: The home has no such loss, or its input is read again. No loss was accepted; Airflow does not retry.
+        PipelineRunError: The storage fails; a retry accepts the rest.
     """
 
     template_fields: Sequence[str] = ("home", "losses", "reason")
@@ -66,7 +66,6 @@ class AcceptLossOperator(BaseOperator):
         return StreamPipelineHook(self.conn_id)
 
     def execute(self, context: "Context") -> dict[str, Any]:
-        """Accepts the losses."""
         with raising_airflow_errors():
             refuse_hidden_arguments(self)
             files = self.hook.files(self.home)

@@ -1,4 +1,4 @@
-"""The operator that publishes what pipelines have staged."""
+"""The operator that publishes checkpoints of pipelines."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -37,31 +37,30 @@ _EXIT_WAIT_S = 10.0
 
 
 class PublishCheckpointOperator(BaseOperator):
-    """Publishes checkpoints of one or several pipelines: of all, or of none, as far as can be known before the first row is public.
+    """Publishes checkpoints of one or several pipelines: all of them, or none as far as this can be known before the first row is public.
 
-    Every checkpoint is looked at before anything is written to any table: each has to be complete, and every table of every one
-    fit for it. If one is not, none is published. Then they are published one after the other, those that need Spark first; whatever
-    dies, or changes in a table, in between, a retry does the rest, and each row becomes public once. All before a checkpoint that is
-    pending is published with it.
+    First it checks that every checkpoint is complete and that every table can take its rows. If one check fails, it publishes nothing.
+    Then it publishes one checkpoint after another, those that need Spark first. After a failure a retry publishes the rest, and each row
+    becomes public once. Pending earlier checkpoints are published together with theirs.
 
-    Without a JVM, in this worker, in about a second. A pipeline whose sinks Spark publishes needs the connection's ``python``, with
-    Spark, on this host: a process that outlives the task's, is found again by a next try, and is waited for in the triggerer.
+    It needs no JVM, and takes about a second. If a pipeline publishes with Spark, the connection's ``python`` has to exist on this host,
+    with Spark. That process outlives the task; a retry finds it again, and the triggerer waits for it.
 
-    Returns as XCom by home what :func:`airflow_provider.facts.publication_facts` says.
+    Returns as XCom by home the value of :func:`airflow_provider.facts.publication_facts`.
 
     Args:
-        pipelines: A home, several, or by home the number of its checkpoint, such as that of another task's XCom. Without a number,
-            or with an empty one: its newest. Homes are inside the connection's home roots. Templated.
-        deferrable: Wait for a Spark that publishes in the triggerer, and hold no worker's slot meanwhile. In a container that ends
-            with the task, the worker waits all the same.
-        conf: Spark settings, over the connection's, where Spark publishes. Templated as those of the operator that runs a pipeline.
+        pipelines: A home, several homes, or by home the number of its checkpoint, such as from the XCom of another task. Without a
+            number, or with an empty one, the newest checkpoint is published. Homes are inside the connection's home roots. Templated.
+        deferrable: Wait in the triggerer for a Spark that publishes, without a worker's slot. In a container that ends with the task, the
+            worker waits instead.
+        conf: Spark settings, over the connection's, for a Spark that publishes. Templated as in the operator that runs a pipeline.
         conn_id: The connection, of type ``stream_pipeline``.
-        retries: As for every operator, but for the default: a next try is what finds the work of one that was lost.
-        kwargs: As for every operator.
+        retries: The number of retries. A retry takes over the work of a lost try.
+        kwargs: Further arguments of every operator.
 
     Raises:
-        PipelineRunRefusedError: A checkpoint or a table is not fit for it; Airflow does not retry.
-        PipelineRunError: Anything else; a retry does what is missing.
+        PipelineRunRefusedError: A checkpoint or a table cannot be published; Airflow does not retry.
+        PipelineRunError: Any other error; a retry publishes the rest.
     """
 
     template_fields: Sequence[str] = ("pipelines", "conf")
@@ -92,7 +91,7 @@ class PublishCheckpointOperator(BaseOperator):
         return StreamPipelineHook(self.conn_id)
 
     def execute(self, context: "Context") -> dict[str, Any]:
-        """Checks all, then publishes all; deferred while Spark does, unless ``deferrable`` is off."""
+        """Checks all checkpoints, then publishes them. Deferred while Spark publishes, unless ``deferrable`` is off."""
         self._limits = time_limits(self)
         with raising_airflow_errors():
             refuse_hidden_arguments(self)
@@ -103,24 +102,24 @@ class PublishCheckpointOperator(BaseOperator):
             planned = [self.hook.plan_publication(home, number) for home, number in wanted.items()]
             if any(plan.by_spark for plan in planned):
                 self.hook.check_publishes(conf)
-            planned.sort(key=lambda plan: not plan.by_spark)  # what a Spark lacks is seen before anything else is public
+            planned.sort(key=lambda plan: not plan.by_spark)  # a problem with Spark shows before anything else is public
             checkpoints = {plan.files.url: plan.checkpoint for plan in planned}
-            if checkpoints != homes:  # the newest could not be used, or is another one by now
+            if checkpoints != homes:  # the newest one was not usable, or there is a newer one now
                 record_homes(context, self.conn_id, checkpoints)
             return self._publish(context, checkpoints)
 
     def execute_complete(self, context: "Context", event: dict[str, Any], began_at: float | None = None) -> dict[str, Any]:
-        """Goes on after Spark has published one of them, or has failed to.
+        """Continues after Spark has published one checkpoint or has failed.
 
         Args:
-            context: The task's.
-            event: What the trigger has sent.
-            began_at: When the try began, in seconds since 1970; None: `airflow dags test` resumes the task, and keeps the event alone.
+            context: The task's context.
+            event: The event of the trigger.
+            began_at: The start of the try, in seconds since 1970. None in `airflow dags test`, which keeps only the event.
         """
         self._limits = time_limits(self, began_at=began_at)
         with raising_airflow_errors():
             if "error" in event:
-                with suppress(StreamPipelineError):  # it is not what the task has failed with
+                with suppress(StreamPipelineError):  # the task fails with its own error
                     log_last_lines(self.log, self.hook.publication_log(event["home"], event["checkpoints"][event["home"]]))
                 raise reported_error(ErrorReport.model_validate(event["error"]))
             checkpoints = {home: CheckpointId(number) for home, number in event["checkpoints"].items()}
@@ -129,7 +128,7 @@ class PublishCheckpointOperator(BaseOperator):
             return self._publish(context, checkpoints)
 
     def on_kill(self) -> None:
-        """Ends a Spark that publishes; what it has not made public yet, a next try does. Called from a signal handler."""
+        """Ends a Spark that publishes; a retry publishes the rest. Called from a signal handler."""
         self._killed = True
         if self._spark is not None:
             self._spark.stop()
@@ -139,7 +138,7 @@ class PublishCheckpointOperator(BaseOperator):
         found: Mapping[str, Any] = given if isinstance(given, Mapping) else dict.fromkeys(given)
         if not found:
             raise InvalidParameterError(
-                "No pipeline is named.", safe="Nothing was published.", remedy="Name homes in pipelines=."
+                "pipelines= names no home.", safe="Nothing was published.", remedy="Name homes in pipelines=."
             )
         return {home: _number(home, number) for home, number in found.items()}
 
@@ -159,15 +158,17 @@ class PublishCheckpointOperator(BaseOperator):
         return facts
 
     def _publish_by_spark(self, home: str, checkpoints: Mapping[str, CheckpointId]) -> None:
-        """Lets Spark publish one of them: here, or somebody else who is at it already."""
+        """Publishes one checkpoint with Spark, or waits for a process that is already publishing it."""
         checkpoint = checkpoints[home]
         output = self.hook.publication_output(home, checkpoint)
         self._spark = self.hook.start_publication(home, checkpoint, checked_conf(self, self.written_conf, self.conf))
         self._check_not_killed(home, checkpoint)
         started = self._spark is not None
-        self.log.info("%s Its output: %s", "It is started." if started else "It is at work already.", output)
+        self.log.info("%s Its output: %s", "It is started." if started else "It is already at work.", output)
         ends_with_us = started and container_of_one_task() is not None
-        if self.deferrable and not ends_with_us and is_here(self.hook.files(home)):  # else the triggerer may not see the output
+        if (
+            self.deferrable and not ends_with_us and is_here(self.hook.files(home))
+        ):  # elsewhere the triggerer may not see the output
             self._defer(home, checkpoints, started=started)
         patience, check = Patience(None), partial(self._check_not_killed, home, checkpoint)
         while patient_look(lambda: is_at_work(output), patience, self.log, check) is not False:
@@ -180,11 +181,11 @@ class PublishCheckpointOperator(BaseOperator):
 
     def _check_not_killed(self, home: str, checkpoint: CheckpointId) -> None:
         if self._killed:
-            self.on_kill()  # once more: the signal may have come before the process was known
+            self.on_kill()  # again, because the signal may have come before the process was known
             raise _interrupted(home, checkpoint)
 
     def _check_published(self, home: str, checkpoint: CheckpointId) -> None:
-        """Raises why the process that this task has started has not done it."""
+        """Raises the error of the process that this task has started, if the checkpoint is not published."""
         output = self.hook.publication_output(home, checkpoint)
         if not is_at_work(output) and self.hook.plan_publication(home, checkpoint).by_spark:
             log_last_lines(self.log, self.hook.publication_log(home, checkpoint))
@@ -193,7 +194,7 @@ class PublishCheckpointOperator(BaseOperator):
     def _defer(self, home: str, checkpoints: Mapping[str, CheckpointId], *, started: bool) -> NoReturn:
         if self._spark is not None:
             self._spark.let_go()
-            self._spark = None  # a signal that comes when the task is deferred already ends it no more
+            self._spark = None  # a signal after the deferral must not end it
         self.defer(
             trigger=SparkPublicationTrigger(
                 home=home,
@@ -212,7 +213,7 @@ def _interrupted(home: str, checkpoint: CheckpointId) -> InterruptedRunError:
     return InterruptedRunError(
         f"The publication of checkpoint {checkpoint} of {home} was killed.",
         safe="Each row is public once, or not yet.",
-        remedy="A next try does the rest.",
+        remedy="A retry publishes the rest.",
         home=home,
         checkpoint=checkpoint,
     )
@@ -225,7 +226,7 @@ def _number(home: str, number: Any) -> CheckpointId | None:
         return CheckpointId(int(number))
     except (TypeError, ValueError):
         raise InvalidParameterError(
-            f"The checkpoint of {home} is {number!r}, which is no number.",
+            f"The checkpoint of {home} is {number!r}, not a number.",
             safe="Nothing was published.",
             remedy="Correct pipelines= of the task.",
             home=home,

@@ -20,7 +20,7 @@ from airflow_provider.tasks.time_limits import TimeLimits, time_limits
 from airflow_provider.triggers.request import RequestTrigger
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.patient_look import patient_look
-from airflow_provider.waits.progress import ChangeLog
+from airflow_provider.waits.progress import StateChangeLogger
 from airflow_provider.waits.requests import LookForAnswer, RequestWait, ask_once
 from airflow_provider.waits.waiting import Patience
 from spark_jobs.checkpoint.savepoint import dispose
@@ -139,7 +139,7 @@ class TriggerCheckpointOperator(BaseOperator):
         )
 
     def _wait(self, files: Files, request: RequestId, limits: TimeLimits) -> None:
-        waits, changes = RequestWait(files.url, request, self.restart_timeout_s, limits.own_s), ChangeLog(self.log)
+        waits, changes = RequestWait(files.url, request, self.restart_timeout_s, limits.own_s), StateChangeLogger(self.log)
         look, patience = LookForAnswer(files, request), Patience(limits.own_at and monotonic_at(limits.own_at))
         while True:
             seen = patient_look(look, patience, self.log)

@@ -1,4 +1,4 @@
-"""Looks into homes for pages: a few at once, and none for long. Airflow's API server needs its threads for tasks, too."""
+"""Limits the looks at homes for pages: few at a time, and none for long. Airflow's API server needs its threads for tasks, too."""
 
 import socket
 import time
@@ -14,17 +14,16 @@ T = TypeVar("T")
 
 LOOK_MAX_S = 10.0
 PLACE_MAX_S = 1.0
-"""For a place among those that look at once: looks that do not hang give theirs back soon."""
+"""The longest wait for one of the places. A look that does not hang frees its place soon."""
 _AT_ONCE = 8
 _looks = BoundedSemaphore(_AT_ONCE)
 
 
 def look_in_time(look: Callable[[], T]) -> T:
-    """What is seen in a home.
+    """Looks at a home, and returns the result.
 
     Raises:
-        HTTPException: The storage does not answer, or has not answered others who have asked before. A look that hangs goes on in a thread
-            of its own.
+        HTTPException: The storage does not answer this look, or hangs in earlier ones. A look that hangs goes on in a thread of its own.
     """
     if not _looks.acquire(timeout=PLACE_MAX_S):
         raise late()
@@ -39,11 +38,11 @@ def look_in_time(look: Callable[[], T]) -> T:
 
 
 def wait_in_time(ended: Event, began_at_s: float) -> None:
-    """Waits for the end of a look that somebody else has begun. Whoever comes when it has hung for long does not wait for it.
+    """Waits for the end of a look that another request has begun. Raises at once if that look has hung for long.
 
     Args:
-        ended: Set when the look has ended.
-        began_at_s: When it began, by ``time.monotonic``.
+        ended: The event that is set at the end of the look.
+        began_at_s: The start of the look on ``time.monotonic``.
 
     Raises:
         HTTPException: The storage does not answer.
@@ -58,8 +57,8 @@ def wait_in_time(ended: Event, began_at_s: float) -> None:
 
 
 def late() -> HTTPException:
-    """Returns the answer to whoever looks at a storage that does not answer."""
+    """Returns the HTTP error for a storage that does not answer."""
     return HTTPException(
         503,
-        f"The storage of the homes does not answer on {socket.gethostname()}, where Airflow's API server runs. Look again later.",
+        f"The storage of the homes does not answer on {socket.gethostname()}, where Airflow's API server runs. Try again later.",
     )

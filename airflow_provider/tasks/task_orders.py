@@ -1,4 +1,4 @@
-"""The order that a task's arguments come to, once templates were rendered."""
+"""Builds the order of a task from its rendered arguments."""
 
 from typing import TYPE_CHECKING
 
@@ -16,16 +16,16 @@ RESTORE_FIELDS = (
     *("restore", "allow_drained", "allow_dropped", "take_pending"),
     *("state_partitions", "new_sources", "accept_data_loss"),
 )
-"""The arguments of a task that say what it begins with."""
+"""The arguments that say from which state a task starts."""
 LATEST = "latest"
-"""As ``restore``: no savepoint, but the newest checkpoint of the home, as where none is given."""
+"""The value of ``restore`` for the newest checkpoint of the home, as without ``restore``."""
 
 
 def order_of(task: "StreamPipelineOperator", run: RunId) -> StartOrder:
-    """What a task wants, checked as far as the Airflow side can. Reads and writes nothing.
+    """Returns the order of a task, checked as far as the Airflow side can. Reads and writes nothing.
 
     Raises:
-        RejectedError: Or one of its leaves: an argument is none of its values, would show a secret, or names a place outside the roots.
+        RejectedError: Or a subclass: an argument is invalid, would show a secret, or names a place outside the roots.
     """
     refuse_hidden_arguments(task)
     return StartOrder(
@@ -53,7 +53,7 @@ def _restore_from(task: "StreamPipelineOperator") -> RestoreFrom | None:
         return RestoreFrom(savepoint=task.hook.savepoint_files(task.restore).url, **allowed)
     for name in (name for name, said in allowed.items() if said):
         raise InvalidParameterError(
-            f"{name} says something about a savepoint, and restore names none.",
+            f"{name} needs a savepoint, but restore names none.",
             safe="Nothing was started.",
             remedy=f"Name the savepoint in restore=, or leave {name} out.",
         )

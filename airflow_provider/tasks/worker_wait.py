@@ -10,7 +10,7 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.waits.goals import Goal
 from airflow_provider.waits.patient_look import patient_look
 from airflow_provider.waits.progress import ProgressLog
-from airflow_provider.waits.waiting import Look, Patience, Wait, Waited
+from airflow_provider.waits.waiting import Patience, RunLook, RunWait, Waited
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import is_here
@@ -38,7 +38,7 @@ class WorkerWait:
     pause: Callable[[], None]
     check: Callable[[], None]
 
-    def answer(self, wait: Wait, patience: Patience, goal: Goal, until_seen_s: float | None) -> StartResponse | Waited:
+    def answer(self, wait: RunWait, patience: Patience, goal: Goal, until_seen_s: float | None) -> StartResponse | Waited:
         """The answer, or why there is none yet.
 
         Args:
@@ -48,7 +48,7 @@ class WorkerWait:
             until_seen_s: How long to wait for the first sign of the driver; None: until it has answered.
 
         Raises:
-            StreamPipelineError: See :meth:`airflow_provider.waits.waiting.Wait.see`.
+            StreamPipelineError: See :meth:`airflow_provider.waits.waiting.RunWait.judge`.
         """
         began_s, progress, driver = time.monotonic(), ProgressLog(), self.driver
         lock_is_seen = is_here(self.hook.files(self.home))  # by the triggerer, which may not have a workspace
@@ -57,7 +57,7 @@ class WorkerWait:
             now_s = time.monotonic()
             for line in progress.lines(look.status, now_s):
                 self.log.info(line)
-            answer = wait.see(look, now_s)
+            answer = wait.judge(look, now_s)
             if answer is not None:
                 return answer
             submitted = driver is not None and driver.submits and driver.exit_code == 0  # else the next look tells why
@@ -69,13 +69,13 @@ class WorkerWait:
                 return Waited.SEEN
             self.pause()
 
-    def _look(self, wait: Wait, patience: Patience) -> Look:
+    def _look(self, wait: RunWait, patience: Patience) -> RunLook:
         """What the home shows, once it can be read; a home that does not answer keeps no killed task."""
         while (look := patient_look(self._look_once, patience, self.log, self.check)) is None:
             self.pause()
-            wait.began_anew(time.monotonic())
+            wait.home_is_back(time.monotonic())
         self.check()
         return look
 
-    def _look_once(self) -> Look:
+    def _look_once(self) -> RunLook:
         return self.hook.look(self.home, self.request, self.driver)

@@ -3,7 +3,7 @@
 from typing import Any, Unpack
 
 from airflow_provider.facts import checkpoint_facts
-from airflow_provider.triggers.patience import Waiting, WaitingTrigger
+from airflow_provider.triggers.patience import WaitArguments, WaitingTrigger
 from airflow_provider.waits.looking import CheckpointSearch, Listing, ListingLook, WantedCheckpoint
 from airflow_provider.waits.threads import in_thread
 from spark_jobs.protocol.documents import Manifest, StartResponse
@@ -22,7 +22,7 @@ class CheckpointTrigger(WaitingTrigger):
         final: Only a final one counts.
         run: Only one of this run counts.
         newer_than: Only one with a higher number counts.
-        waiting: As for every :class:`~airflow_provider.triggers.patience.WaitingTrigger`.
+        waiting: As for every :class:`~airflow_provider.triggers.patience.WaitArguments`.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class CheckpointTrigger(WaitingTrigger):
         final: bool,
         run: str | None,
         newer_than: int,
-        **waiting: Unpack[Waiting],
+        **waiting: Unpack[WaitArguments],
     ) -> None:
         super().__init__({"final": final, "run": run, "newer_than": newer_than}, **waiting)
         self.wanted = WantedCheckpoint(final, None if run is None else RunId(run), CheckpointId(newer_than))

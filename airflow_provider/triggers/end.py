@@ -2,9 +2,9 @@
 
 from typing import Any, Unpack
 
-from airflow_provider.triggers.patience import Waiting, WaitingTrigger
+from airflow_provider.triggers.patience import WaitArguments, WaitingTrigger
 from airflow_provider.waits.looking import EndLook, look_for_end
-from airflow_provider.waits.progress import ChangeLog
+from airflow_provider.waits.progress import StateChangeLogger
 from spark_jobs.control.cancelling import Cancelled, too_late
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
 from spark_jobs.storage.files import Files
@@ -19,7 +19,7 @@ class EndTrigger(WaitingTrigger):
     Args:
         attempt: The attempt.
         owner: As whom the task has cancelled it.
-        waiting: As for every :class:`~airflow_provider.triggers.patience.WaitingTrigger`.
+        waiting: As for every :class:`~airflow_provider.triggers.patience.WaitArguments`.
     """
 
     def __init__(
@@ -27,14 +27,14 @@ class EndTrigger(WaitingTrigger):
         *,
         attempt: int,
         owner: int,
-        **waiting: Unpack[Waiting],
+        **waiting: Unpack[WaitArguments],
     ) -> None:
         super().__init__({"attempt": attempt, "owner": owner}, **waiting)
         self.cancelled = Cancelled(AttemptNumber(attempt), OwnerNumber(owner))
 
     async def wait(self, files: Files) -> dict[str, Any]:
         """Nothing more; logs what the pipeline is doing meanwhile."""
-        changes = ChangeLog(self.log)
+        changes = StateChangeLogger(self.log)
 
         async def see(look: EndLook, left_s: float | None) -> bool:
             changes.see(look.doing)

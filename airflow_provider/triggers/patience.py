@@ -32,7 +32,7 @@ is twice the most. Where it is not enough the task fails as a lost worker does, 
 """
 
 
-class Waiting(TypedDict):
+class WaitArguments(TypedDict):
     """What every wait for something in a home is told."""
 
     home: str
@@ -54,10 +54,10 @@ class WaitingTrigger(BaseTrigger):
 
     Args:
         own: What else it is made of, by the names of its constructor's arguments; JSON values.
-        waiting: See :class:`Waiting`.
+        waiting: See :class:`WaitArguments`.
     """
 
-    def __init__(self, own: Mapping[str, Any], **waiting: Unpack[Waiting]) -> None:
+    def __init__(self, own: Mapping[str, Any], **waiting: Unpack[WaitArguments]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.settle_s = waiting.get("settle_s", SETTLE_S)
         self._arguments: dict[str, Any] = {**own, **waiting, "settle_s": self.settle_s}
@@ -76,9 +76,9 @@ class WaitingTrigger(BaseTrigger):
         except StreamPipelineError as error:
             await asyncio.sleep(self.settle_s)
             seen = failed(error)
-        yield TriggerEvent({"home": self.home} | self.told() | seen)  # type: ignore[no-untyped-call]
+        yield TriggerEvent({"home": self.home} | self.event_fields() | seen)  # type: ignore[no-untyped-call]
 
-    def told(self) -> dict[str, Any]:
+    def event_fields(self) -> dict[str, Any]:
         """What the event says whatever was seen."""
         return {}
 
@@ -138,7 +138,7 @@ async def wait_for(
                     patience.seen()
         except (StreamPipelineError, OSError) as caught:
             error = _typed(caught)
-            if _is_silence(caught) or not patience.bears(error, time.monotonic()):
+            if _is_silence(caught) or not patience.tolerates(error, time.monotonic()):
                 return failed(error)
             log.warning("The home cannot be read: %s", error)
             await asyncio.sleep(looking.pace.rarest_s)

@@ -3,8 +3,8 @@
 import time
 from typing import Any, Unpack
 
-from airflow_provider.triggers.patience import Waiting, WaitingTrigger
-from airflow_provider.waits.progress import ChangeLog
+from airflow_provider.triggers.patience import WaitArguments, WaitingTrigger
+from airflow_provider.waits.progress import StateChangeLogger
 from airflow_provider.waits.requests import LookForAnswer, RequestLook, RequestWait
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files
@@ -19,7 +19,7 @@ class RequestTrigger(WaitingTrigger):
     Args:
         request: What was asked.
         restart_timeout_s: How long no driver may be at work.
-        waiting: As for every :class:`~airflow_provider.triggers.patience.WaitingTrigger`.
+        waiting: As for every :class:`~airflow_provider.triggers.patience.WaitArguments`.
     """
 
     def __init__(
@@ -27,19 +27,19 @@ class RequestTrigger(WaitingTrigger):
         *,
         request: str,
         restart_timeout_s: float,
-        **waiting: Unpack[Waiting],
+        **waiting: Unpack[WaitArguments],
     ) -> None:
         super().__init__({"request": request, "restart_timeout_s": restart_timeout_s}, **waiting)
         self.request = RequestId(request)
         self.restart_timeout_s = restart_timeout_s
 
-    def told(self) -> dict[str, Any]:
+    def event_fields(self) -> dict[str, Any]:
         """Which request."""
         return {"request": self.request}
 
     async def wait(self, files: Files) -> dict[str, Any]:
         """Nothing more; logs what the pipeline is doing meanwhile."""
-        changes = ChangeLog(self.log)
+        changes = StateChangeLogger(self.log)
         waits = RequestWait(self.home, self.request, self.restart_timeout_s, self.timeout_s)
 
         async def see(look: RequestLook, left_s: float | None) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from airflow_provider.triggers.patience import Waiting, WaitingTrigger
+from airflow_provider.triggers.patience import WaitArguments, WaitingTrigger
 from airflow_provider.waits.pipeline_states import LookForState, StateLook, state_facts
 from airflow_provider.waits.threads import in_thread
 from spark_jobs.protocol.documents import RunState
@@ -19,14 +19,14 @@ class PipelineStateTrigger(WaitingTrigger):
 
     Args:
         states: The states, by their words.
-        waiting: As for every :class:`~airflow_provider.triggers.patience.WaitingTrigger`.
+        waiting: As for every :class:`~airflow_provider.triggers.patience.WaitArguments`.
     """
 
     def __init__(
         self,
         *,
         states: Sequence[str],
-        **waiting: Unpack[Waiting],
+        **waiting: Unpack[WaitArguments],
     ) -> None:
         super().__init__({"states": list(states)}, **waiting)
         self.states = frozenset(RunState(state) for state in states)

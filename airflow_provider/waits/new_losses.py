@@ -1,4 +1,4 @@
-"""Which losses a pipeline has recorded since somebody looked."""
+"""Finds losses that a pipeline has recorded since the last search."""
 
 from airflow_provider.waits.looking import Listing
 from spark_jobs.control.channel import Channel
@@ -9,16 +9,16 @@ from spark_jobs.protocol.ids import PipelineUuid, RoundNumber
 from spark_jobs.storage.files import Files
 
 LossPosition = tuple[RoundNumber, int]
-"""The round of a loss, and its number in that."""
+"""The round of a loss, and its number in that round."""
 
 
 class LossSearch:
-    """Searches a home for losses that nobody has accepted. While there is no new one, a search lists one directory.
+    """Searches a home for losses that are not accepted. A search without new losses lists one directory.
 
     Args:
         files: The home.
-        pipeline: Whose losses were seen; None: of nobody yet.
-        seen: The newest of them.
+        pipeline: The pipeline whose losses were found before; None: none were.
+        seen: The newest loss that was found before.
     """
 
     def __init__(self, files: Files, pipeline: PipelineUuid | None, seen: LossPosition | None) -> None:
@@ -26,7 +26,7 @@ class LossSearch:
         self._names: LossNames | None = None
 
     def find(self, listing: Listing) -> list[tuple[PipelineUuid, RecordedLoss]]:
-        """Returns those that were not found before and are open, oldest first, each with its pipeline.
+        """Returns the open losses that were not found before, oldest first, each with its pipeline.
 
         Raises:
             StorageError: The home cannot be read.
@@ -38,7 +38,7 @@ class LossSearch:
         pipeline = Channel(self._files).pipeline()
         if pipeline is None:
             return []
-        if pipeline.uuid != self._pipeline:  # somebody has made a new home in the place of the one that was seen
+        if pipeline.uuid != self._pipeline:  # a new home was made at the same place
             self._pipeline, self._seen = pipeline.uuid, None
         new = [loss for loss, position in names.recorded.items() if self._seen is None or position > self._seen]
         found = [ledger.read(loss) for loss in new if loss not in names.accepted | names.undone]

@@ -27,7 +27,7 @@ def patient_look(look: Callable[[], T], patience: Patience, log: Any, check: Cal
     try:
         found = in_time(look, now_s + patience.look_max_s(now_s), lambda: silent, check)
     except StorageError as error:
-        if error is silent or not patience.bears(error, time.monotonic()):  # a second look would hang, too
+        if error is silent or not patience.tolerates(error, time.monotonic()):  # a second look would hang, too
             raise
         log.warning("The home cannot be read: %s", error)
         return None

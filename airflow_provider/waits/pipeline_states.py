@@ -1,4 +1,4 @@
-"""Where a pipeline is: what its newest attempt says of itself, checked by whether a driver is at work."""
+"""Reads the state of a pipeline: the state in its newest heartbeat, corrected by whether a driver is at work."""
 
 from typing import Any, NamedTuple
 
@@ -9,20 +9,20 @@ from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId
 from spark_jobs.storage.files import Files
 
 ENDED = frozenset({RunState.DONE, RunState.FAILED})
-"""In these no driver is at work."""
+"""The states in which no driver is at work."""
 
 
 class StateLook(NamedTuple):
-    """What a home shows of its pipeline."""
+    """The state of a pipeline in a home."""
 
     state: RunState | None
-    """None: nothing has run there."""
+    """None: nothing has run in the home."""
     at_work: bool
     attempt: AttemptNumber | None
     run: RunId | None
 
     def is_one_of(self, states: frozenset[RunState]) -> bool:
-        """Whether the pipeline is in one of these states. A heartbeat outlives its driver, and comes before its driver's end."""
+        """Returns whether the pipeline is in one of these states. A heartbeat may outlive its driver, or announce its end before it."""
         return self.state in states and self.at_work is not (self.state in ENDED)
 
 
@@ -44,7 +44,7 @@ class LookForState:
 
 
 def state_facts(files: Files, look: StateLook) -> dict[str, Any]:
-    """What a task hands on of a pipeline's state: ``home``, ``state``, ``run``, ``attempt``, and the newest ``checkpoint`` or None."""
+    """Returns the state as XCom: ``home``, ``state``, ``run``, ``attempt``, and the newest ``checkpoint`` or None."""
     return {
         "home": files.url,
         "state": look.state and look.state.value,
@@ -55,6 +55,6 @@ def state_facts(files: Files, look: StateLook) -> dict[str, Any]:
 
 
 def newest_checkpoint(files: Files) -> CheckpointId | None:
-    """The newest complete checkpoint of a home; None where there is none."""
+    """Returns the number of the newest complete checkpoint of a home; None if there is none."""
     head = CheckpointStore(files).head()
     return None if head is None else head.checkpoint

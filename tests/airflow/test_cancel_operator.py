@@ -10,7 +10,7 @@ from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedErro
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.retry import RETRIES
-from airflow_provider.tasks.charge import Charge
+from airflow_provider.tasks.driver_lease import DriverLease
 from airflow_provider.triggers.end import EndTrigger
 from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.control.cancelling import has_ended
@@ -65,8 +65,7 @@ def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that is gone is soon taken for lost."""
-    kept: dict[str, Any] = {"timeout_s": None, "silence_max_s": 0.3, "start": None}
-    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", kept)
+    monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", 0.3)
 
 
 @pytest.mark.usefixtures("both_ways")
@@ -207,7 +206,7 @@ def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pyt
 def test_a_restart_is_prevented_although_the_home_did_not_tell_of_the_cancel_at_first(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Charge, "cancelled_since", lambda *_: None)
+    monkeypatch.setattr(DriverLease, "cancelled_since", lambda *_: None)
     assert "has cancelled it" in cancelled_before_its_restart(homes, monkeypatch, "live_failed")
 
 

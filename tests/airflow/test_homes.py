@@ -164,7 +164,7 @@ def test_a_workspace_outside_its_root_is_not_looked_into(lake: str, tmp_path: Pa
 def test_a_driver_on_this_host_needs_the_root_of_workspaces(lake: str, tmp_path: Path) -> None:
     home = open_home("flights", [lake], str(tmp_path / "not mounted"))
     check_place(home, [lake])
-    with pytest.raises(StorageError, match="The workspace root .* is not there"):
+    with pytest.raises(StorageError, match="The workspace root .* does not exist"):
         check_place(home, [lake], str(tmp_path / "not mounted"))
 
 

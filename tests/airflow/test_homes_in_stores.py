@@ -14,7 +14,7 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.tasks.worker_wait import WorkerWait
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.shared_looks import pace_at
-from airflow_provider.waits.waiting import Look, Patience, Wait, Waited
+from airflow_provider.waits.waiting import Patience, RunLook, RunWait, Waited
 from spark_jobs.control.home import DividedHome, open_home
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.protocol.documents import RunState, Status
@@ -74,11 +74,11 @@ class Looks:
     def files(self, home: str) -> Files:
         return open_home(self.home)
 
-    def look(self, home: str, request: RequestId, driver: None) -> Look:
+    def look(self, home: str, request: RequestId, driver: None) -> RunLook:
         self.count += 1
         now = datetime.now(UTC)
         begun = Status(attempt=AttemptNumber(1), run=RunId("r"), state=RunState.RUNNING, updated_at=now, stages={})
-        return Look(exit_code=None, ours_runs=False, at_work=True, status=begun if self.count >= 3 else None, answer=None)
+        return RunLook(exit_code=None, ours_runs=False, at_work=True, status=begun if self.count >= 3 else None, answer=None)
 
 
 @in_the_worker
@@ -86,7 +86,7 @@ class Looks:
 def test_a_worker_hands_over_once_the_triggerer_can_see_the_driver(home: str, looks: int) -> None:
     hook, request = Looks(home), RequestId("start-1")
     worker = WorkerWait(cast(Any, hook), home, request, None, TaskLog(), lambda: None, lambda: None)
-    found = worker.answer(Wait(home, request, began_s=0.0), Patience(None), Goal(WaitFor.FINAL_CHECKPOINT), until_seen_s=600.0)
+    found = worker.answer(RunWait(home, request, began_s=0.0), Patience(None), Goal(WaitFor.FINAL_CHECKPOINT), until_seen_s=600.0)
     assert found is Waited.SEEN
     assert hook.count == looks
 

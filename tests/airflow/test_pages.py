@@ -295,7 +295,7 @@ def test_a_publishing_task_shows_what_it_has_made_public(homes: Homes, viewer: B
 
 def test_a_publishing_task_shows_no_checkpoint_of_somebody_else(homes: Homes, viewer: Browser) -> None:
     for link in publish(homes, "by hand").values():
-        assert "of no DAG that you may see" in viewer.page(link)
+        assert "does not belong to a DAG that you may see" in viewer.page(link)
 
 
 def test_the_plugin_makes_the_pages_where_they_are_served() -> None:

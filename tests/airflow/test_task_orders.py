@@ -109,5 +109,5 @@ def test_a_form_may_say_that_staged_rows_are_taken(homes: Homes) -> None:
     found = restores(restore="saved", take_pending="true")
     assert found is not None
     assert found.take_pending is True
-    with pytest.raises(InvalidParameterError, match="take_pending says something about a savepoint"):
+    with pytest.raises(InvalidParameterError, match="take_pending needs a savepoint"):
         restores(take_pending=True)

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from airflow_provider.waits.looking import WantedCheckpoint, find_checkpoint, first_look, look_for_answer
+from airflow_provider.waits.looking import WantedCheckpoint, find_checkpoint, first_look, look_at_run
 from airflow_provider.waits.pipeline_states import LookForState
 from airflow_provider.waits.requests import LookForAnswer
 from spark_jobs.checkpoint.savepoint import export
@@ -103,7 +103,7 @@ OPERATIONS: dict[str, Callable[[CountedFiles], object]] = {
     "a run that is repeated long after": a_run_that_is_repeated,
     "a request of a running pipeline": a_request,
     "a task's first look": lambda files: first_look(files, NEW, 60.0),
-    "a wait for a run": lambda files: look_for_answer(files, start_request_id(newest(files))),
+    "a wait for a run": lambda files: look_at_run(files, start_request_id(newest(files))),
     "a wait for the checkpoint of a run": lambda files: find_checkpoint(files, WantedCheckpoint(True, RunId("run-1"))),
     "a wait for any checkpoint": lambda files: find_checkpoint(files, WantedCheckpoint(True)),
     "a wait for a state": lambda files: LookForState(files)(),
