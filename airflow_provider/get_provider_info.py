@@ -67,14 +67,10 @@ _MODULES = {
         "airflow_provider.sensors.pipeline_state",
     ],
     "triggers": [
-        "airflow_provider.triggers.checkpoint",
-        "airflow_provider.triggers.end",
+        "airflow_provider.triggers.home",
         "airflow_provider.triggers.losses",
         "airflow_provider.triggers.publication",
-        "airflow_provider.triggers.request",
         "airflow_provider.triggers.run",
-        "airflow_provider.triggers.spark_publication",
-        "airflow_provider.triggers.state",
     ],
 }
 """The modules by kind, as Airflow lists them."""

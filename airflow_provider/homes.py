@@ -17,7 +17,7 @@ from spark_jobs.storage.files import Files, is_here, local_path
 from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
 
 
-def open_home(home: str | None, roots: Sequence[str], workspace_root: str | None = None) -> Files:
+def open_allowed_home(home: str | None, roots: Sequence[str], workspace_root: str | None = None) -> Files:
     """Opens a home inside one of ``roots``. Reads and writes nothing.
 
     Args:
@@ -73,7 +73,7 @@ def open_savepoint(savepoint: str | None, roots: Sequence[str]) -> Files:
         InvalidParameterError: The text is no path or URL of a supported kind.
     """
     if not roots or savepoint is None or not savepoint.strip():
-        return open_home(savepoint, roots)  # raises
+        return open_allowed_home(savepoint, roots)  # raises
     return open_place(_inside(savepoint, roots, "savepoint"))
 
 
@@ -136,7 +136,7 @@ def _workspaces(away: Sequence[str], workspace_root: str | None, driver_is_here:
 
 
 def open_root(root: str) -> Files:
-    """Opens a root itself, resolved as in :func:`open_home`.
+    """Opens a root itself, resolved as in :func:`open_allowed_home`.
 
     Raises:
         StorageError: This host does not have the root, or the store does not answer.

@@ -12,7 +12,7 @@ from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_override
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError
-from spark_jobs.protocol.ids import InputName, RunId
+from spark_jobs.protocol.ids import CheckpointId, InputName, RunId
 from spark_jobs.protocol.restarts import RestartHistory
 
 E = TypeVar("E", bound=StrEnum)
@@ -75,6 +75,20 @@ def count(name: str, value: int | str | None) -> int | None:
     if found is not None and (not isinstance(found, int) or isinstance(found, bool) or found < 1):
         raise _invalid(name, value, "a whole number from 1 on")
     return found
+
+
+def checkpoint_number(name: str, value: int | str | None) -> CheckpointId | None:
+    """Returns the number of a checkpoint in an argument that a template may have rendered to a text; None if it is empty.
+
+    Raises:
+        InvalidParameterError: The value is no whole number from 0 on.
+    """
+    found = _typed(value) if isinstance(value, str) else value
+    if found is None:
+        return None
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise _invalid(name, value, "the number of a checkpoint")
+    return CheckpointId(found)
 
 
 def names(name: str, value: Sequence[str] | str | None) -> tuple[InputName, ...]:
@@ -157,7 +171,7 @@ def _invalid(name: str, found: object, wanted: str) -> InvalidParameterError:
     )
 
 
-def check_waits(wait_for: str, poll_interval_s: float, timeout_s: float | None, start_timeout_s: float) -> None:
+def check_waits(wait_for: str, timeout_s: float | None, start_timeout_s: float) -> None:
     """Checks the arguments of a wait.
 
     Raises:
@@ -165,5 +179,5 @@ def check_waits(wait_for: str, poll_interval_s: float, timeout_s: float | None, 
     """
     if wait_for not in list(WaitFor):
         raise ValueError(f"wait_for={wait_for!r} is not one of {', '.join(WaitFor)}.")
-    if poll_interval_s <= 0 or (timeout_s is not None and timeout_s <= 0) or start_timeout_s <= 0:
-        raise ValueError("poll_interval_s, timeout_s and start_timeout_s have to be above 0.")
+    if (timeout_s is not None and timeout_s <= 0) or start_timeout_s <= 0:
+        raise ValueError("timeout_s and start_timeout_s have to be above 0.")

@@ -53,7 +53,7 @@ class LocalDriver:
 
     @property
     def was_stopped(self) -> bool:
-        """Whether :meth:`stop` has ended the process."""
+        """True if :meth:`stop` has ended the process."""
         return self._stopping and self._process.returncode is not None
 
     def wait(self, timeout_s: float) -> bool:

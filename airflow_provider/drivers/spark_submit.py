@@ -140,7 +140,7 @@ class Submission:
 
     @property
     def driver_is_here(self) -> bool:
-        """Whether the driver is a child of ``spark-submit``."""
+        """True if the driver is a child of ``spark-submit``."""
         return self.deploy_mode is DeployMode.CLIENT
 
     def command(self, *, entry: str, home: str, request: RequestId, workspace: str | None = None) -> list[str]:

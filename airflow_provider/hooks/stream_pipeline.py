@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowRuntimeError
 
-from airflow_provider.drivers.driver_log import LogFile, answered_error, driver_log, driver_output, last_lines, made_output_place
+from airflow_provider.drivers.driver_log import LogFile, answered_error, last_lines, made_output_place
 from airflow_provider.drivers.driver_probe import probe_driver
 from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver
 from airflow_provider.hidden_values import hide
-from airflow_provider.homes import check_place, check_roots, home_options, open_home, open_savepoint
+from airflow_provider.homes import check_place, check_roots, home_options, open_allowed_home, open_savepoint
 from airflow_provider.orders import StartOrder, json_values
 from airflow_provider.settings import CONN_TYPE, Settings, read_settings
 from airflow_provider.version_compat import AirflowException, AirflowNotFoundException
-from airflow_provider.waits.looking import first_look, look_at_run
-from airflow_provider.waits.waiting import FirstLook, RunLook
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import workspace_of
@@ -41,9 +39,8 @@ from spark_jobs.protocol.errors import (
     StorageError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RequestId, RunId, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RunId, start_request_id
 from spark_jobs.protocol.spark_settings import conf_environment, shown_settings
-from spark_jobs.publication.publisher import Publication, plan_publication
 from spark_jobs.storage.beside import in_time
 from spark_jobs.storage.files import Files, local_path
 
@@ -98,7 +95,7 @@ class StreamPipelineHook(BaseHook):
 
     def files(self, home: str) -> Files:
         """Opens a home at its resolved place."""
-        return open_home(home, self.settings.roots, self.settings.workspace_root)
+        return open_allowed_home(home, self.settings.roots, self.settings.workspace_root)
 
     def savepoint_files(self, savepoint: str) -> Files:
         """Opens a savepoint at its resolved place, inside a savepoint root or a home root."""
@@ -113,14 +110,6 @@ class StreamPipelineHook(BaseHook):
         """Returns whether a driver with these settings, over the connection's, is a process on this host."""
         return not self.submits or self._submission(conf).driver_is_here
 
-    def first_look(self, home: str, run: RunId, start_timeout_s: float | None = None) -> FirstLook:
-        """Looks at a home before anything is requested; see :func:`airflow_provider.waits.looking.first_look`."""
-        return first_look(self.files(home), run, start_timeout_s)
-
-    def requested_at(self, home: str, request: RequestId) -> float:
-        """Returns the time of a start request, in seconds since 1970."""
-        return Channel(self.files(home)).request(request).requested_at.timestamp()
-
     def abandon(self, home: str, attempt: AttemptNumber, error: StreamPipelineError, owner: OwnerNumber | None = None) -> None:
         """Answers the start request of an attempt with ``error``.
 
@@ -134,10 +123,6 @@ class StreamPipelineHook(BaseHook):
         if newest is not None:  # for a driver that begins right now and has not seen the answer
             owners.cancel(newest.owner, "its driver had not begun in time")
         channel.respond_failure(channel.request(start_request_id(attempt)), error)
-
-    def look(self, home: str, request: RequestId, driver: LocalDriver | None = None) -> RunLook:
-        """Looks at a home while a start request is open."""
-        return look_at_run(self.files(home), request, driver)
 
     def submit(self, home: str, order: StartOrder) -> tuple[StartRequest, LocalDriver]:
         """Requests a run, durably, and starts a driver for it on this host, or ``spark-submit``.
@@ -209,14 +194,6 @@ class StreamPipelineHook(BaseHook):
             raise
         return request, driver
 
-    def newest_checkpoint(self, home: str) -> CheckpointId | None:
-        """Returns the number of the newest checkpoint, usable or not; None if there is none."""
-        return max(CheckpointStore(self.files(home)).taken(), default=None)
-
-    def plan_publication(self, home: str, checkpoint: CheckpointId | None) -> Publication:
-        """Returns a checked publication of a checkpoint, by default of the newest one. Writes nothing."""
-        return plan_publication(self.files(home), checkpoint)
-
     def check_publishes(self, conf: Mapping[str, str]) -> dict[str, str]:
         """Refuses settings that :meth:`start_publication` would refuse in any home. Returns the settings of its Spark."""
         settings = self.settings.local_conf(conf)
@@ -254,24 +231,6 @@ class StreamPipelineHook(BaseHook):
             checkpoint=checkpoint,
         )
 
-    def response(self, home: str, request: RequestId, run: RunId) -> StartResponse:
-        """Returns the answer to a start request of ``run``.
-
-        Raises:
-            InterruptedRunError: There is none.
-        """
-        found = Channel(self.files(home)).response(request)
-        if found is None or found.run != run:
-            raise InterruptedRunError(
-                f"{request} in {home} has no answer for {run} any more.",
-                exists="It was deleted after many later starts, or a new home was made at the same place.",
-                safe="Nothing was changed.",
-                remedy="A retry looks at the home again.",
-                home=home,
-                request=request,
-            )
-        return found
-
     def answer(self, home: str, run: RunId) -> StartResponse | None:
         """Returns the newest answer to a run; None if there is none."""
         return Channel(self.files(home)).answer(run)
@@ -295,19 +254,6 @@ class StreamPipelineHook(BaseHook):
     def manifests(self, home: str) -> list[Manifest]:
         """Returns the manifests of all usable checkpoints, newest first."""
         return CheckpointStore(self.files(home)).manifests()[::-1]
-
-    def kept(self, home: str, answer: StartResponse) -> Manifest | None:
-        """Returns the checkpoint in the answer of a run; None if it was discarded since."""
-        assert answer.checkpoint is not None
-        return CheckpointStore(self.files(home)).kept(answer.checkpoint)
-
-    def driver_output(self, home: str, attempt: AttemptNumber) -> LogFile:
-        """Returns the file with the standard output of this attempt's driver, or of ``spark-submit``."""
-        return driver_output(self.files(home), attempt)
-
-    def driver_log(self, home: str, attempt: AttemptNumber) -> LogFile:
-        """Returns the log file of this attempt's driver, in JSON lines."""
-        return driver_log(self.files(home), attempt)
 
     def test_connection(self) -> tuple[bool, str]:
         """Tests from this host whether each root can hold homes and whether a driver can start. Leaves nothing behind."""

@@ -1,17 +1,13 @@
 """The operator that accepts losses of a pipeline."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
-
-from airflow.sdk import BaseOperator
 
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import acceptance_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
-from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.retry import RETRIES
+from airflow_provider.operators.base import PipelineOperator
 from airflow_provider.tasks.identity import run_id_of
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
@@ -21,7 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class AcceptLossOperator(BaseOperator):
+class AcceptLossOperator(PipelineOperator):
     """Accepts losses of a pipeline: their rows stay out, and tasks no longer fail because of them.
 
     Put it after a task in which a person decides. Idempotent: a loss that is already accepted keeps its first reason.
@@ -32,9 +28,7 @@ class AcceptLossOperator(BaseOperator):
         home: The pipeline's home, inside the connection's home roots. Templated.
         losses: The ids of the losses, such as ``"3-1"``: one, several, or none. Templated.
         reason: The reason, for readers of the ledger; the name of the DAG run is added. Templated.
-        conn_id: The connection, of type ``stream_pipeline``.
-        retries: The number of retries.
-        kwargs: Further arguments of every operator.
+        kwargs: As for :class:`~airflow_provider.operators.base.PipelineOperator`.
 
     Raises:
         PipelineRunRefusedError: The home has no such loss, or its input is read again. No loss was accepted; Airflow does not retry.
@@ -43,7 +37,6 @@ class AcceptLossOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("home", "losses", "reason")
     operator_extra_links = LINKS
-    ui_color = "#e8f0e4"
 
     def __init__(
         self,
@@ -51,19 +44,12 @@ class AcceptLossOperator(BaseOperator):
         home: str,
         losses: str | Sequence[str],
         reason: str,
-        conn_id: str = StreamPipelineHook.default_conn_name,
-        retries: int | None = RETRIES,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, **kwargs)
+        super().__init__(**kwargs)
         self.home = home
         self.losses = losses
         self.reason = reason
-        self.conn_id = conn_id
-
-    @cached_property
-    def hook(self) -> StreamPipelineHook:
-        return StreamPipelineHook(self.conn_id)
 
     def execute(self, context: "Context") -> dict[str, Any]:
         with raising_airflow_errors():

@@ -3,10 +3,8 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
-
-from airflow.sdk import BaseOperator
 
 from airflow_provider.assets import emit_tables
 from airflow_provider.drivers.driver_log import log_last_lines
@@ -14,29 +12,33 @@ from airflow_provider.drivers.local_driver import LocalDriver, is_at_work
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import publication_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
-from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.retry import RETRIES
+from airflow_provider.operators.base import PipelineOperator
 from airflow_provider.spark_conf import checked_conf
 from airflow_provider.tasks.time_limits import time_limits
-from airflow_provider.triggers.spark_publication import SparkPublicationTrigger
+from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.version_compat import container_of_one_task
-from airflow_provider.waits.patient_look import patient_look
+from airflow_provider.waits.spark_publications import SparkPublicationWait
 from airflow_provider.waits.waiting import Patience
+from airflow_provider.waits.worker import wait_in_worker
+from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.protocol.reports import reported_error
-from spark_jobs.storage.files import is_here
+from spark_jobs.publication.publisher import plan_publication
+from spark_jobs.storage.files import Files, is_here
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _SLICE_S = 0.5
 _EXIT_WAIT_S = 10.0
+_POLL_INTERVAL_S, _MAX_POLL_INTERVAL_S = 1.0, 2.0
+"""The triggerer's pauses while Spark publishes."""
 
 
-class PublishCheckpointOperator(BaseOperator):
+class PublishCheckpointOperator(PipelineOperator):
     """Publishes checkpoints of one or several pipelines: all of them, or none as far as this can be known before the first row is public.
 
     First it checks that every checkpoint is complete and that every table can take its rows. If one check fails, it publishes nothing.
@@ -54,9 +56,7 @@ class PublishCheckpointOperator(BaseOperator):
         deferrable: Wait in the triggerer for a Spark that publishes, without a worker's slot. In a container that ends with the task, the
             worker waits instead.
         conf: Spark settings, over the connection's, for a Spark that publishes. Templated as in the operator that runs a pipeline.
-        conn_id: The connection, of type ``stream_pipeline``.
-        retries: The number of retries. A retry takes over the work of a lost try.
-        kwargs: Further arguments of every operator.
+        kwargs: As for :class:`~airflow_provider.operators.base.PipelineOperator`.
 
     Raises:
         PipelineRunRefusedError: A checkpoint or a table cannot be published; Airflow does not retry.
@@ -66,7 +66,6 @@ class PublishCheckpointOperator(BaseOperator):
     template_fields: Sequence[str] = ("pipelines", "conf")
     template_fields_renderers = {"pipelines": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
     operator_extra_links = LINKS
-    ui_color = "#e8f0e4"
 
     def __init__(
         self,
@@ -74,21 +73,14 @@ class PublishCheckpointOperator(BaseOperator):
         pipelines: str | Sequence[str] | Mapping[str, int | str | None],
         deferrable: bool = True,
         conf: Mapping[str, str] | str | None = None,
-        conn_id: str = StreamPipelineHook.default_conn_name,
-        retries: int | None = RETRIES,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, **kwargs)
+        super().__init__(**kwargs)
         self.pipelines = pipelines
         self.deferrable = deferrable
         self.conf = self.written_conf = conf
-        self.conn_id = conn_id
         self._spark: LocalDriver | None = None
         self._killed = False
-
-    @cached_property
-    def hook(self) -> StreamPipelineHook:
-        return StreamPipelineHook(self.conn_id)
 
     def execute(self, context: "Context") -> dict[str, Any]:
         """Checks all checkpoints, then publishes them. Deferred while Spark publishes, unless ``deferrable`` is off."""
@@ -97,9 +89,11 @@ class PublishCheckpointOperator(BaseOperator):
             refuse_hidden_arguments(self)
             conf = checked_conf(self, self.written_conf, self.conf)
             wanted = self._wanted()
-            homes = {self.hook.files(home).url: number or self.hook.newest_checkpoint(home) for home, number in wanted.items()}
+            homes = {
+                self.hook.files(home).url: number or _newest_checkpoint(self.hook.files(home)) for home, number in wanted.items()
+            }
             record_homes(context, self.conn_id, homes)
-            planned = [self.hook.plan_publication(home, number) for home, number in wanted.items()]
+            planned = [plan_publication(self.hook.files(home), number) for home, number in wanted.items()]
             if any(plan.by_spark for plan in planned):
                 self.hook.check_publishes(conf)
             planned.sort(key=lambda plan: not plan.by_spark)  # a problem with Spark shows before anything else is public
@@ -146,7 +140,7 @@ class PublishCheckpointOperator(BaseOperator):
         facts = {}
         for home, checkpoint in checkpoints.items():
             self._check_not_killed(home, checkpoint)
-            while (plan := self.hook.plan_publication(home, checkpoint)).by_spark:
+            while (plan := plan_publication(self.hook.files(home), checkpoint)).by_spark:
                 self.log.info("Checkpoint %s of %s: Spark publishes %s.", checkpoint, home, ", ".join(plan.by_spark))
                 self._publish_by_spark(home, checkpoints)
             facts[home] = publication_facts(home, plan, plan.carry_out())
@@ -166,15 +160,18 @@ class PublishCheckpointOperator(BaseOperator):
         started = self._spark is not None
         self.log.info("%s Its output: %s", "It is started." if started else "It is already at work.", output)
         ends_with_us = started and container_of_one_task() is not None
-        if (
-            self.deferrable and not ends_with_us and is_here(self.hook.files(home))
-        ):  # elsewhere the triggerer may not see the output
-            self._defer(home, checkpoints, started=started)
-        patience, check = Patience(None), partial(self._check_not_killed, home, checkpoint)
-        while patient_look(lambda: is_at_work(output), patience, self.log, check) is not False:
-            check()
-            time.sleep(_SLICE_S)
-        check()
+        files = self.hook.files(home)
+        wait = SparkPublicationWait(files, checkpoints=dict(checkpoints), output=str(output), started=started)
+        if self.deferrable and not ends_with_us and is_here(files):  # elsewhere the triggerer may not see the output
+            self._defer(wait)
+        wait_in_worker(
+            wait.look,
+            lambda look: wait.judge(look, time.monotonic()),
+            patience=Patience(None),
+            log=self.log,
+            pause=lambda: time.sleep(_SLICE_S),
+            check=partial(self._check_not_killed, home, checkpoint),
+        )
         if self._spark is not None:
             self._spark.wait(_EXIT_WAIT_S)
             self._check_published(home, checkpoint)
@@ -187,26 +184,32 @@ class PublishCheckpointOperator(BaseOperator):
     def _check_published(self, home: str, checkpoint: CheckpointId) -> None:
         """Raises the error of the process that this task has started, if the checkpoint is not published."""
         output = self.hook.publication_output(home, checkpoint)
-        if not is_at_work(output) and self.hook.plan_publication(home, checkpoint).by_spark:
+        if not is_at_work(output) and plan_publication(self.hook.files(home), checkpoint).by_spark:
             log_last_lines(self.log, self.hook.publication_log(home, checkpoint))
             raise self.hook.publication_error(home, checkpoint)
 
-    def _defer(self, home: str, checkpoints: Mapping[str, CheckpointId], *, started: bool) -> NoReturn:
+    def _defer(self, wait: SparkPublicationWait) -> NoReturn:
         if self._spark is not None:
             self._spark.let_go()
             self._spark = None  # a signal after the deferral must not end it
         self.defer(
-            trigger=SparkPublicationTrigger(
-                home=home,
-                checkpoints=dict(checkpoints),
-                output=str(self.hook.publication_output(home, checkpoints[home])),
-                started=started,
+            trigger=HomeTrigger(
+                kind=wait.kind,
+                arguments=wait.arguments(),
+                home=wait.files.url,
                 deadline_at=self._limits.first_at,
                 timeout_s=self._limits.first_s,
+                poll_interval_s=_POLL_INTERVAL_S,
+                max_poll_interval_s=_MAX_POLL_INTERVAL_S,
             ),
             method_name="execute_complete",
             kwargs={"began_at": self._limits.began_at},
         )
+
+
+def _newest_checkpoint(files: Files) -> CheckpointId | None:
+    """Returns the number of the newest checkpoint, usable or not; None if there is none."""
+    return max(CheckpointStore(files).taken(), default=None)
 
 
 def _interrupted(home: str, checkpoint: CheckpointId) -> InterruptedRunError:

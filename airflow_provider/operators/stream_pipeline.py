@@ -4,40 +4,48 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
-
-from airflow.sdk import BaseOperator
 
 from airflow_provider.assets import emit_tables
 from airflow_provider.drivers.local_driver import check_host_lasts
 from airflow_provider.exceptions import PipelineRunRefusedError, raising_airflow_errors
 from airflow_provider.facts import live_facts, log_result, run_facts
-from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.losses import OnLoss, not_accepted
-from airflow_provider.orders import StartOrder, check_waits
+from airflow_provider.operators.base import WaitingOperator
+from airflow_provider.orders import StartOrder, check_waits, checkpoint_overrides, choice, count, is_true, mapping, names
 from airflow_provider.params import refuse_links_out, warn_of_unknown
-from airflow_provider.retry import RETRIES, is_automatic_retry
+from airflow_provider.retry import is_automatic_retry
+from airflow_provider.spark_conf import checked_conf
 from airflow_provider.tasks.driver_lease import DriverLease, TaskKillHandler
 from airflow_provider.tasks.identity import run_id_of
-from airflow_provider.tasks.task_orders import RESTORE_FIELDS, order_of
 from airflow_provider.tasks.time_limits import not_due, time_limits
 from airflow_provider.tasks.worker_wait import WorkerWait
-from airflow_provider.triggers.patience import SETTLE_S
+from airflow_provider.triggers.home import SETTLE_S
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import container_of_one_task
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
-from airflow_provider.waits.looking import start_limit
-from airflow_provider.waits.patient_look import answered
+from airflow_provider.waits.looking import first_look, start_limit
 from airflow_provider.waits.waiting import Next, Patience, RunWait, Waited, checked, first_step, in_use, not_ending
+from airflow_provider.waits.worker import look_or_fail
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.supervision import End, Restart, next_start
-from spark_jobs.protocol.documents import ErrorReport, OnRewind, StartResponse
-from spark_jobs.protocol.errors import DeadlineExceededError, StorageError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, start_request_id
+from spark_jobs.protocol.documents import ErrorReport, OnEnd, OnRewind, Publish, RestoreFrom, StartResponse
+from spark_jobs.protocol.errors import (
+    DeadlineExceededError,
+    InterruptedRunError,
+    InvalidParameterError,
+    RejectedError,
+    StorageError,
+    StreamPipelineError,
+)
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
+from spark_jobs.protocol.losses import Loss, said
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import is_here
 
@@ -52,9 +60,25 @@ _UNTIL_SEEN_S = 10.0
 """How long a worker waits for a sign of another process's driver, before the triggerer takes over."""
 _SLICE_S = 0.5
 """The longest sleep: a signal does not end a sleep, so the flag that it sets is read this often."""
+RESTORE_FIELDS = (
+    *("restore", "allow_drained", "allow_dropped", "take_pending"),
+    *("state_partitions", "new_sources", "accept_data_loss"),
+)
+"""The arguments that say from which state a task starts."""
+LATEST = "latest"
+"""The value of ``restore`` for the newest checkpoint of the home, as without ``restore``."""
 
 
-class StreamPipelineOperator(BaseOperator):
+class OnLoss(StrEnum):
+    """The result of a task whose run has left out rows and whose losses are not accepted."""
+
+    SUCCEED = "succeed"
+    """The task succeeds. Its log and its XCom name the losses."""
+    FAIL = "fail"
+    """The task fails without a retry until the losses are accepted."""
+
+
+class StreamPipelineOperator(WaitingOperator):
     """Runs a pipeline to its final checkpoint, or supervises a pipeline without an end for as long as it lives.
 
     Each try first reads the home. If the run was answered, the try returns that answer. If a driver works on this run, the try waits for
@@ -67,7 +91,6 @@ class StreamPipelineOperator(BaseOperator):
 
     Args:
         entry: ``FILE.py[:NAME]``, ``package.module[:NAME]`` or a project's ``spark-pipeline.yml``. Not templated, because it is code.
-        home: The pipeline's home, inside the connection's home roots; a relative path starts at the first root. Templated.
         parameters: The pipeline's parameters, without secrets. Templated.
         secrets: Secret parameters: by name, the id of the Airflow connection whose password is the value.
         on_end: ``"drain"`` or ``"suspend"``, instead of the pipeline's own. Templated; empty: the pipeline's.
@@ -90,20 +113,15 @@ class StreamPipelineOperator(BaseOperator):
             empty fields are not given.
         wait_for: The event that ends the task: ``"final_checkpoint"``; ``"running"``, when the pipeline runs; or ``"submitted"``, when
             its driver was started. The last two leave the driver at work, and it is not started again after a failure.
-        deferrable: Wait in the triggerer, without a worker's slot.
         conf: Spark settings, over the connection's. Templated; settings that are not literally in the DAG file have to be in
             ``RUN_MAY_SET``.
-        poll_interval_s: The pause between two looks at the home while something changes.
-        max_poll_interval_s: The triggerer's pause after some time without a change; None: 3 s, and 30 s in an object store.
         timeout_s: The longest wait, from the start of the try. The task then fails, the driver goes on, and a retry waits for it again.
             Airflow's own ``execution_timeout`` also ends the driver, deferred or not, unless ``cancel_on_kill`` is off.
         cancel_on_kill: End the driver of a task that is killed, cleared or marked, unless another try has taken it over.
         start_timeout_s: How long a driver from ``spark-submit`` may take to appear in the home, from its request on; after that it is
             abandoned. A worker also waits this long for the first sign of its own driver.
         allow_driver_in_pod: Start a driver even if its host ends with the task. The task then waits in its worker.
-        conn_id: The connection, of type ``stream_pipeline``.
-        retries: The number of retries. A retry takes over the work of a lost try.
-        kwargs: Further arguments of every operator.
+        kwargs: As for :class:`~airflow_provider.operators.base.WaitingOperator`.
 
     Raises:
         PipelineRunRefusedError: A retry would meet the same error; Airflow does not retry.
@@ -117,13 +135,11 @@ class StreamPipelineOperator(BaseOperator):
     )
     template_fields_renderers = {"parameters": "json", "checkpoint": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
     operator_extra_links = LINKS
-    ui_color = "#e8f0e4"
 
     def __init__(
         self,
         *,
         entry: str,
-        home: str,
         parameters: Mapping[str, Any] | None = None,
         secrets: Mapping[str, str] | None = None,
         on_end: str | None = None,
@@ -140,21 +156,15 @@ class StreamPipelineOperator(BaseOperator):
         on_rewind: str = OnRewind.REFUSE.value,
         checkpoint: Mapping[str, Any] | str | None = None,
         wait_for: Literal["final_checkpoint", "running", "submitted"] = "final_checkpoint",
-        deferrable: bool = True,
         conf: Mapping[str, str] | str | None = None,
-        poll_interval_s: float = 2.0,
-        max_poll_interval_s: float | None = None,
-        timeout_s: float | None = None,
         cancel_on_kill: bool = True,
         start_timeout_s: float = 600.0,
         allow_driver_in_pod: bool = False,
-        conn_id: str = StreamPipelineHook.default_conn_name,
-        retries: int | None = RETRIES,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, **kwargs)
-        check_waits(wait_for, poll_interval_s, timeout_s, start_timeout_s)
-        self.entry, self.home = entry, home
+        super().__init__(**kwargs)
+        check_waits(wait_for, self.timeout_s, start_timeout_s)
+        self.entry = entry
         self.parameters, self.secrets = parameters, secrets
         self.on_end = on_end
         self.publish = publish
@@ -165,19 +175,12 @@ class StreamPipelineOperator(BaseOperator):
         self.allow_drained, self.allow_dropped, self.take_pending = allow_drained, allow_dropped, take_pending
         self.checkpoint = checkpoint
         self.wait_for = wait_for
-        self.deferrable = deferrable
         self.conf = self.written_conf = conf
-        self.poll_interval_s, self.max_poll_interval_s = poll_interval_s, max_poll_interval_s
-        self.timeout_s, self.start_timeout_s = timeout_s, start_timeout_s
+        self.start_timeout_s = start_timeout_s
         self.cancel_on_kill = cancel_on_kill
         self.allow_driver_in_pod = allow_driver_in_pod
-        self.conn_id = conn_id
         self._lease: DriverLease | None = None
         self._kill = TaskKillHandler()
-
-    @cached_property
-    def hook(self) -> StreamPipelineHook:
-        return StreamPipelineHook(self.conn_id)
 
     def execute(self, context: "Context") -> dict[str, Any]:
         """Runs the pipeline, or continues the work of an earlier try. Deferred unless ``deferrable`` is off."""
@@ -218,7 +221,7 @@ class StreamPipelineOperator(BaseOperator):
                 raise error
             if "reached" in event:
                 return self._left_at_work(context, number)
-            answer = self.hook.response(self.home, start_request_id(number), run_id_of(context["ti"]))
+            answer = self._answer(number, run_id_of(context["ti"]))
             return self._finished(context, checked(answer, self.home))
 
     def on_kill(self) -> None:
@@ -232,12 +235,12 @@ class StreamPipelineOperator(BaseOperator):
         """
         try:
             order, token = order_of(self, run_id_of(context["ti"])), str(context["ti"].id)
-            url = answered(lambda: self.hook.files(self.home).url, self._check_not_killed)
+            url = look_or_fail(lambda: self.hook.files(self.home).url, self._check_not_killed)
             record_homes(context, self.conn_id, {url: None})
             while True:
                 self._check_not_killed()
                 if goes_on:
-                    answered(lambda: self._current_lease.check_not_cancelled(order.run), self._check_not_killed)
+                    look_or_fail(lambda: self._current_lease.check_not_cancelled(order.run), self._check_not_killed)
                 begun, goes_on = self._begin(order, token), True
                 if isinstance(begun, StartResponse):
                     self.log.info("This run was answered before: checkpoint %s.", begun.checkpoint)
@@ -291,8 +294,9 @@ class StreamPipelineOperator(BaseOperator):
 
     def _finished(self, context: "Context", answer: StartResponse) -> dict[str, Any]:
         self._current_lease.wait_for_end(_EXIT_WAIT_S)
-        manifest = self.hook.kept(self.home, answer)
+        assert answer.checkpoint is not None
         files = self.hook.files(self.home)
+        manifest = CheckpointStore(files).kept(answer.checkpoint)
         lost = LossLedger(files).open_of(answer.run, {loss.id for loss in manifest.losses if loss.id} if manifest else ())
         tidied = Rounds(files).tidied(manifest.round) if manifest else {}
         facts = run_facts(files.url, answer, manifest, tidied, {entry.recorded.loss.id for entry in lost})
@@ -303,6 +307,25 @@ class StreamPipelineOperator(BaseOperator):
         if lost and self.on_loss == OnLoss.FAIL:
             raise not_accepted(files.url, answer, [entry.recorded.loss for entry in lost])
         return facts
+
+    def _answer(self, attempt: AttemptNumber, run: RunId) -> StartResponse:
+        """Returns the answer of an attempt.
+
+        Raises:
+            InterruptedRunError: There is no answer for ``run``.
+        """
+        request = start_request_id(attempt)
+        found = Channel(self.hook.files(self.home)).response(request)
+        if found is None or found.run != run:
+            raise InterruptedRunError(
+                f"{request} in {self.home} has no answer for {run} any more.",
+                exists="It was deleted after many later starts, or a new home was made at the same place.",
+                safe="Nothing was changed.",
+                remedy="A retry looks at the home again.",
+                home=self.home,
+                request=request,
+            )
+        return found
 
     def _left_at_work(self, context: "Context", attempt: AttemptNumber) -> dict[str, Any]:
         self._current_lease.leave_running(attempt, str(context["ti"].id))
@@ -337,11 +360,12 @@ class StreamPipelineOperator(BaseOperator):
         """Returns the time by which the driver has to begin; None if its lock shows at once that it has started."""
         if not self.hook.submits and is_here(self.hook.files(self.home)):
             return None
-        return self.hook.requested_at(self.home, start_request_id(attempt)) + self.start_timeout_s
+        request = Channel(self.hook.files(self.home)).request(start_request_id(attempt))
+        return request.requested_at.timestamp() + self.start_timeout_s
 
     @property
     def _until_seen_s(self) -> float | None:
-        """How long this worker waits for the first sign of a driver; None: until the driver has answered."""
+        """The longest wait of this worker for the first sign of a driver; None: until the driver has answered."""
         driver = self._current_lease.driver
         ends_with_it = driver is not None and not driver.submits and container_of_one_task() is not None
         until_seen_s = _UNTIL_SEEN_S if driver is None else self.start_timeout_s
@@ -350,9 +374,11 @@ class StreamPipelineOperator(BaseOperator):
     def _begin(self, order: StartOrder, token: str) -> StartResponse | AttemptNumber:
         """Returns the existing answer, or the attempt that will give it, owned by this task."""
         end_s = time.monotonic() + _LET_END_MAX_S
-        look_first = partial(self.hook.first_look, self.home, order.run, self.start_timeout_s if self.hook.submits else None)
+        start_timeout_s = self.start_timeout_s if self.hook.submits else None
         while True:
-            look = answered(look_first, self._check_not_killed)
+            look = look_or_fail(
+                lambda: first_look(self.hook.files(self.home), order.run, start_timeout_s), self._check_not_killed
+            )
             following = first_step(look, order.run)
             if following is Next.RETURN and look.answer is not None:
                 return look.answer
@@ -388,7 +414,8 @@ class StreamPipelineOperator(BaseOperator):
         deadline_s = None if self._limits.own_at is None else monotonic_at(self._limits.own_at)
         start = start_limit(self._start_by(attempt), self.start_timeout_s)
         wait = RunWait(self.home, request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
-        here = WorkerWait(self.hook, self.home, request, lease.driver, self.log, self._pause, self._check_not_killed)
+        files = self.hook.files(self.home)
+        here = WorkerWait(files, request, lease.driver, self.log, self._pause, self._check_not_killed)
         try:
             return here.answer(wait, Patience(deadline_s), Goal(WaitFor(self.wait_for)), until_seen_s)
         except StreamPipelineError as error:
@@ -423,3 +450,58 @@ class StreamPipelineOperator(BaseOperator):
 
     def _check_not_killed(self) -> None:
         self._kill.check(self.home)
+
+
+def order_of(task: StreamPipelineOperator, run: RunId) -> StartOrder:
+    """Returns the order of a task, checked as far as the Airflow side can. Reads and writes nothing.
+
+    Raises:
+        RejectedError: Or a subclass: an argument is invalid, would show a secret, or names a place outside the roots.
+    """
+    refuse_hidden_arguments(task)
+    return StartOrder(
+        entry=task.entry,
+        run=run,
+        parameters=mapping("parameters", task.parameters),
+        on_end=choice("on_end", task.on_end, OnEnd),
+        publish=choice("publish", task.publish, Publish),
+        fresh=task.fresh,
+        restore=_restore_from(task),
+        allow_dropped=is_true(task.allow_dropped),
+        state_partitions=count("state_partitions", task.state_partitions),
+        new_sources=names("new_sources", task.new_sources),
+        accept_data_loss=names("accept_data_loss", task.accept_data_loss),
+        on_rewind=choice("on_rewind", task.on_rewind, OnRewind) or OnRewind.REFUSE,
+        checkpoint=checkpoint_overrides("checkpoint= of the task", task.checkpoint),
+        conf=checked_conf(task, task.written_conf, task.conf),
+        secrets=task.secrets or {},
+    )
+
+
+def _restore_from(task: StreamPipelineOperator) -> RestoreFrom | None:
+    allowed = {name: is_true(getattr(task, name)) for name in ("allow_drained", "take_pending")}
+    if task.restore and task.restore != LATEST:
+        return RestoreFrom(savepoint=task.hook.savepoint_files(task.restore).url, **allowed)
+    without_savepoint = [name for name, value in allowed.items() if value]
+    if without_savepoint:
+        raise InvalidParameterError(
+            f"restore names no savepoint for {' and '.join(without_savepoint)}.",
+            safe="Nothing was started.",
+            remedy=f"Name the savepoint in restore=, or leave out {' and '.join(without_savepoint)}.",
+        )
+    return None
+
+
+def not_accepted(home: str, answer: StartResponse, losses: Sequence[Loss]) -> RejectedError:
+    """Returns the error for losses that are not accepted."""
+    ids = [loss.id for loss in losses if loss.id is not None]
+    named = "; ".join(f"loss {loss.id}, stage '{loss.stage}' of source '{loss.input}': {said(loss)}" for loss in losses)
+    return RejectedError(
+        f"Run {answer.run} has left out rows of its sources, and these losses are not accepted: {named}.",
+        exists=f"Checkpoint {answer.checkpoint} is complete, with all other rows.",
+        safe="The loss ledger lists everything that was left out.",
+        remedy=f"See spark-jobs losses --home {home}. If the rows may stay out: spark-jobs accept {' '.join(ids)} --home {home} "
+        "--reason TEXT, or an AcceptLossOperator. Then clear the task: it succeeds at once.",
+        home=home,
+        losses=ids,
+    )

@@ -25,7 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from airflow_provider.links import RECORD_KEY
 from airflow_provider.pages import pipelines
-from airflow_provider.pages.in_time import look_in_time
+from airflow_provider.pages.look_limits import look_with_limit
 from airflow_provider.pages.looks import Look, Record, TaskKey, look_at_homes
 from airflow_provider.pages.rendering import rendered
 
@@ -104,7 +104,7 @@ def looks(task: Annotated[TaskKey, Depends(task_of_path)], session: SessionDep, 
             404,
             "This task instance has recorded no home: it has not run yet, was refused before that, or is no task of a pipeline.",
         ) from None
-    return look_in_time(lambda: list(look_at_homes(task, record, may_see_dags(user))))
+    return look_with_limit(lambda: list(look_at_homes(task, record, may_see_dags(user))))
 
 
 Task = Annotated[TaskKey, Depends(task_of_path)]
@@ -131,7 +131,7 @@ def manifest(task: Task, looks: Looks) -> HTMLResponse:
 @router.get("/driver-log", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))])
 def driver_log(task: Task, looks: Looks) -> HTMLResponse:
     """Shows the last lines of each driver's log and output."""
-    logs = look_in_time(lambda: {look.home: list(_logs(look)) for look in looks})
+    logs = look_with_limit(lambda: {look.home: list(_logs(look)) for look in looks})
     return _page("driver_log.html", task, looks=looks, logs=logs, count=LOG_LINES, host=socket.gethostname())
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Any, Generic, TypeVar
 
-from airflow_provider.pages.in_time import wait_in_time
+from airflow_provider.pages.look_limits import wait_with_limit
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class KeptLooks:
         if entry.seen_at_s is not None:
             ended.wait(0.0 if hangs else QUICK_S)
         else:
-            wait_in_time(ended, entry.began_at_s)
+            wait_with_limit(ended, entry.began_at_s)
         with self._lock:
             if entry.seen_at_s is None:
                 assert entry.error is not None

@@ -100,10 +100,8 @@ def look_at_homes(task: TaskKey, record: Record, may_see: Callable[[str], bool])
             continue
         try:
             found = _look(task, read_only(files), checkpoint, may_see)
-        except (
-            CorruptDocumentError,
-            UnsupportedFormatError,
-        ) as error:  # its text may belong to a DAG that the viewer may not see
+        except (CorruptDocumentError, UnsupportedFormatError) as error:
+            # The error's text may belong to a DAG that the viewer may not see.
             remedy = f"Ask a person who may read the home to look for damage: spark-jobs checkpoints --home {quote(home)}"
             found = Look(home, problem=f"{error.evidence.get('path', home)} cannot be read.", remedy=remedy)
         except StreamPipelineError as error:

@@ -222,7 +222,7 @@ class ShownRow:
 
     @property
     def needs(self) -> bool:
-        """Whether the pipeline needs attention."""
+        """True if the pipeline needs attention."""
         return bool(self.reasons)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from airflow_provider.drivers.driver_log import log_last_lines
+from airflow_provider.drivers.driver_log import driver_log, driver_output, log_last_lines
 from airflow_provider.drivers.local_driver import STOP_GRACE_S, LocalDriver
 from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
@@ -243,7 +243,8 @@ class DriverLease:
         self._hook.hide_secrets(secrets)
 
         def log_lines() -> None:
-            log_last_lines(self._log, self._hook.driver_log(self._home, attempt), self._hook.driver_output(self._home, attempt))
+            files = self._hook.files(self._home)
+            log_last_lines(self._log, driver_log(files, attempt), driver_output(files, attempt))
 
         with suppress(StorageError):  # the task fails with its own error
             _before(time.monotonic() + _LIMIT_S, log_lines)

@@ -27,7 +27,7 @@ class TimeLimits:
 
     @property
     def airflows_is_first(self) -> bool:
-        """Whether Airflow's limit ends a deferred wait."""
+        """True if Airflow's limit ends a deferred wait."""
         return self.airflows_s is not None and self.first_s == self.airflows_s
 
     @property

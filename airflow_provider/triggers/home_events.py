@@ -12,10 +12,10 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_provider.homes import open_home
+from airflow_provider.homes import open_allowed_home
 from airflow_provider.settings import read_settings
 from airflow_provider.version_compat import AirflowNotFoundException, asset_store
-from airflow_provider.waits.looking import Listing, ListingLook
+from airflow_provider.waits.checkpoints import Listing, ListingLook
 from airflow_provider.waits.shared_looks import Looking, looks, pace_at
 from airflow_provider.waits.threads import in_thread
 from airflow_provider.waits.waiting import LOOK_PATIENCE_S
@@ -104,19 +104,19 @@ class HomeEventTrigger(BaseEventTrigger, Generic[Found]):
     async def _events(self) -> AsyncGenerator[TriggerEvent, None]:
         connection = await BaseHook.aget_connection(self.conn_id)
         roots = read_settings(connection.extra_dejson, self.conn_id, connection.conn_type).roots
-        files = await self._in_time(in_thread(self.home, open_home, self.home, roots))
+        files = await self._with_limit(in_thread(self.home, open_allowed_home, self.home, roots))
         await self._keep(files, 0.0)  # the position of events from before the error
         search, pace = await self._search(files), pace_at(files.url, *self.intervals_s)
         async with aclosing(looks(Looking(files.url, ("listing", False), ListingLook(files, answers=False), pace))) as listings:
             while True:
-                listing = await self._in_time(anext(listings), pace.rarest_s)
-                for found in await self._in_time(in_thread(files.url, search.find, listing)):
+                listing = await self._with_limit(anext(listings), pace.rarest_s)
+                for found in await self._with_limit(in_thread(files.url, search.find, listing)):
                     yield TriggerEvent({"home": files.url} | self.payload(found))  # type: ignore[no-untyped-call]
                     self._sent.append((found, time.monotonic()))
                 await self._keep(files, _KEPT_AFTER_S)
 
     @staticmethod
-    async def _in_time(look: Awaitable[T], pause_s: float = 0.0) -> T:
+    async def _with_limit(look: Awaitable[T], pause_s: float = 0.0) -> T:
         """Returns the result of a look. Raises TimeoutError if the storage does not answer, and run() then tries again."""
         async with asyncio.timeout(pause_s + LOOK_PATIENCE_S):
             return await look

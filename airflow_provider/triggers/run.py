@@ -7,8 +7,8 @@ from typing import Any, Unpack
 from airflow.utils.state import TaskInstanceState
 
 from airflow_provider.tasks.time_limits import not_due
+from airflow_provider.triggers.home import WaitArguments, WaitingTrigger, failed
 from airflow_provider.triggers.metrics import PipelineMetrics
-from airflow_provider.triggers.patience import WaitArguments, WaitingTrigger, failed
 from airflow_provider.version_compat import TRIGGERS_HEAR_KILLS, after_cancel, state_of
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
@@ -44,7 +44,7 @@ class RunTrigger(WaitingTrigger):
             at once.
         start_timeout_s: The configured time for ``start_by``, for its error.
         wait_for: One of :class:`airflow_provider.waits.goals.WaitFor`.
-        waiting: The arguments of every wait; see :class:`~airflow_provider.triggers.patience.WaitArguments`.
+        waiting: The arguments of every wait; see :class:`~airflow_provider.triggers.home.WaitArguments`.
     """
 
     def __init__(

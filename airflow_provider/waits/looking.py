@@ -3,26 +3,21 @@
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from airflow_provider.drivers.local_driver import LocalDriver
 from airflow_provider.waits.clocks import monotonic_at
-from airflow_provider.waits.progress import doing
 from airflow_provider.waits.waiting import FirstLook, RunLook, StartLimit
-from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.control.cancelling import Cancelled, has_ended
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import claimed_by_another, claimed_request, driver_at_work, is_elsewhere, is_fresh, is_locked
 from spark_jobs.control.old_starts import STARTS_KEPT
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.home.layout import RESPONSES
-from spark_jobs.protocol.documents import AttemptDocument, Manifest, StartRequest, StartResponse, Status
-from spark_jobs.protocol.errors import CorruptDocumentError, InterruptedRunError, NotFoundError
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
+from spark_jobs.protocol.documents import AttemptDocument, StartRequest, StartResponse, Status
+from spark_jobs.protocol.errors import InterruptedRunError, NotFoundError
+from spark_jobs.protocol.ids import RequestId, RunId, start_request_id
 from spark_jobs.storage.files import Files, is_here
 
 HEARTBEAT_S = 30.0
@@ -192,121 +187,3 @@ def same_run(before: RunLook, now: RunLook) -> bool:
 
 def _news(look: RunLook) -> object:
     return look.at_work, look.answer, look.status and (look.status.attempt, look.status.state)
-
-
-ANY_CHECKPOINT = CheckpointId(0)
-"""Every checkpoint is newer than this number."""
-
-
-@dataclass(frozen=True)
-class Listing:
-    """The names of the checkpoints and answers of a home. They are cheap to list."""
-
-    checkpoints: tuple[CheckpointId, ...]
-    """The numbers in use, ascending."""
-    answers: tuple[AttemptNumber, ...]
-    """The attempts with an answer, ascending; empty if answers are not listed."""
-
-
-class ListingLook:
-    """Lists a home. While nothing changes, a look lists one or two directories, however large the home is. One thread at a time.
-
-    Args:
-        files: The home.
-        answers: List the answers, too.
-    """
-
-    def __init__(self, files: Files, *, answers: bool) -> None:
-        self._channel, self._store = Channel(files) if answers else None, CheckpointStore(files)
-
-    def __call__(self) -> Listing:
-        return Listing(tuple(self._store.taken()), tuple(self._channel.answered()) if self._channel else ())
-
-
-@dataclass(frozen=True)
-class WantedCheckpoint:
-    """The conditions for a checkpoint that a task waits for."""
-
-    final: bool
-    """Only a final checkpoint counts."""
-    run: RunId | None = None
-    """Only a checkpoint of this run counts, or the one in its answer: another run may have finished its round."""
-    newer_than: CheckpointId = ANY_CHECKPOINT
-    """Only a checkpoint with a higher number counts."""
-
-    @property
-    def of_a_run(self) -> bool:
-        """True if only the answers can tell which checkpoint it is."""
-        return self.run is not None
-
-
-class CheckpointSearch:
-    """Searches a home for a checkpoint. It reads each document only once, because documents never change. One thread at a time.
-
-    Args:
-        files: The home.
-        wanted: The conditions.
-    """
-
-    def __init__(self, files: Files, wanted: WantedCheckpoint) -> None:
-        self._channel, self._store, self._wanted = Channel(files), CheckpointStore(files), wanted
-        self._unwanted: set[CheckpointId] = set()
-        self._read: tuple[AttemptNumber, ...] | None = None
-        self._answer: StartResponse | None = None
-
-    def find(self, listing: Listing) -> Manifest | StartResponse | None:
-        """Returns the newest checkpoint that fits, or the run's answer if its checkpoint was discarded since; None if there is none.
-
-        Raises:
-            StreamPipelineError: The home cannot be read, or not by this version.
-        """
-        if self._wanted.run is not None and listing.answers != self._read:
-            self._answer, self._read = self._channel.answer(self._wanted.run), listing.answers
-        for number in reversed(listing.checkpoints):
-            if number <= self._wanted.newer_than:
-                break
-            if number in self._unwanted and not self._answers(number):
-                continue
-            try:
-                manifest = self._store.manifest(number)
-            except (CorruptDocumentError, NotFoundError):  # a corrupt or deleted checkpoint does not count
-                continue
-            if self._is_wanted(manifest):
-                return manifest
-            self._unwanted.add(number)
-        return self._answer if self._is_of_a_discarded_one(listing) else None
-
-    def _is_of_a_discarded_one(self, listing: Listing) -> bool:
-        """Returns whether the run's answer names a checkpoint that fits and was discarded."""
-        answer = self._answer
-        if answer is None or answer.error is not None or answer.checkpoint is None or answer.checkpoint in listing.checkpoints:
-            return False
-        return answer.checkpoint > self._wanted.newer_than and (answer.ends_round or not self._wanted.final)
-
-    def _answers(self, number: CheckpointId) -> bool:
-        return self._answer is not None and self._answer.checkpoint == number
-
-    def _is_wanted(self, manifest: Manifest) -> bool:
-        asked = self._wanted.run in (None, manifest.run) or self._answers(manifest.checkpoint)
-        return asked and (manifest.ends_round or not self._wanted.final)
-
-
-def find_checkpoint(files: Files, wanted: WantedCheckpoint) -> Manifest | StartResponse | None:
-    """Searches once; see :meth:`CheckpointSearch.find`."""
-    return CheckpointSearch(files, wanted).find(ListingLook(files, answers=wanted.of_a_run)())
-
-
-class EndLook(NamedTuple):
-    """The state of a home whose attempt was cancelled."""
-
-    ended: bool
-    doing: str | None
-    """The activity of the attempt at work."""
-
-
-def look_for_end(files: Files, cancelled: Cancelled) -> EndLook:
-    """Looks once; see :func:`~spark_jobs.control.cancelling.has_ended`."""
-    if has_ended(files, cancelled):
-        return EndLook(True, None)
-    status = read_status(files)
-    return EndLook(False, doing(status) if status else None)

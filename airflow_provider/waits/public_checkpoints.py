@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from airflow_provider.waits.looking import Listing
+from airflow_provider.waits.checkpoints import Listing
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError

@@ -155,8 +155,8 @@ class Patience:
         """
         self._away_since_s = now_s if self._away_since_s is None else self._away_since_s
         passing = isinstance(error, StorageError) and (self._has_seen or not isinstance(error, AccessDeniedError))
-        in_time = self._end_s is None or now_s < self._end_s
-        return passing and in_time and now_s - self._away_since_s < STORAGE_PATIENCE_S
+        before_end = self._end_s is None or now_s < self._end_s
+        return passing and before_end and now_s - self._away_since_s < STORAGE_PATIENCE_S
 
 
 class RunWait:
@@ -206,9 +206,8 @@ class RunWait:
             return checked(look.answer, self._home)
         if look.taken_by is not None and look.exit_code == ExitCode.FAILED:
             raise self._taken(look.taken_by)
-        another_works = (
-            look.at_work and look.exit_code == ExitCode.FAILED
-        )  # our driver ended because an earlier one holds the lock
+        # Our driver ends with FAILED if an earlier one holds the lock.
+        another_works = look.at_work and look.exit_code == ExitCode.FAILED
         if look.exit_code and not another_works:
             raise self._gone(_UNANSWERED.get(look.exit_code, InterruptedRunError), f"ended with exit code {look.exit_code}")
         beat = self._beat if look.status is None else look.status.updated_at

@@ -11,7 +11,7 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.retry import RETRIES
 from airflow_provider.tasks.driver_lease import DriverLease
-from airflow_provider.triggers.end import EndTrigger
+from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.control.cancelling import has_ended
 from spark_jobs.control.channel import Channel
@@ -95,7 +95,7 @@ def test_who_waits_for_a_driver_to_end_is_told_once_what_it_does(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
     log = TaskLog()
-    for waits in (EndTrigger, CancelPipelineOperator):
+    for waits in (HomeTrigger, CancelPipelineOperator):
         monkeypatch.setattr(waits, "log", log)
     process = a_driver_at_work(homes, entry="live_stubborn")
     killer = once(lambda: "attempt 1: running" in log.text, process.kill)
@@ -107,7 +107,7 @@ def test_who_waits_for_a_driver_to_end_is_told_once_what_it_does(
 @pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
 def test_a_storage_that_is_away_for_a_while_is_borne(homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool) -> None:
     a_driver_at_work(homes, entry="live_waits")
-    monkeypatch.setattr("airflow_provider.waits.looking.has_ended", away(has_ended))
+    monkeypatch.setattr("airflow_provider.waits.ends.has_ended", away(has_ended))
     assert cancel(deferrable=deferrable)["cancelled"]
 
 

@@ -21,6 +21,7 @@ from airflow_provider.orders import StartOrder
 from airflow_provider.tasks.worker_wait import WorkerWait
 from airflow_provider.version_compat import container_of_one_task
 from airflow_provider.waits.goals import Goal, WaitFor
+from airflow_provider.waits.looking import look_at_run
 from airflow_provider.waits.waiting import Patience, RunLook, RunWait
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
@@ -187,7 +188,7 @@ def test_the_end_of_a_submitter_matters_only_where_it_has_failed_and_no_driver_w
     asked_by_an_earlier_try()
     monkeypatch.setattr("airflow_provider.waits.looking.is_locked", lambda files: at_work)
     submitter = cast(LocalDriver, SimpleNamespace(exit_code=exit_code, submits=True))
-    look = StreamPipelineHook().look("flights", start_request_id(AttemptNumber(1)), submitter)
+    look = look_at_run(StreamPipelineHook().files("flights"), start_request_id(AttemptNumber(1)), submitter)
     assert (look.exit_code, look.ours_runs) == (expected, False)
 
 
@@ -359,18 +360,16 @@ class Submission:
     def exit_code(self) -> int | None:
         return 1 if self.looks else None
 
-    def look(self, home: str, request: RequestId, driver: object) -> RunLook:
+    def look(self, files: Files, request: RequestId, driver: object) -> RunLook:
         code = self.exit_code
         self.looks += 1
         return RunLook(exit_code=code, ours_runs=False, at_work=False, status=None, answer=None)
 
-    def files(self, home: str) -> Files:
-        return open_home(home)
-
 
 def test_a_submission_that_fails_between_two_looks_is_not_handed_over() -> None:
     submission, home, request = Submission(), "/data/homes/flights", RequestId("start-1")
-    worker = WorkerWait(cast(Any, submission), home, request, cast(Any, submission), TaskLog(), lambda: None, lambda: None)
+    driver = cast(Any, submission)
+    worker = WorkerWait(open_home(home), request, driver, TaskLog(), lambda: None, lambda: None, submission.look)
     wait = RunWait(home, request, began_s=time.monotonic())
     with pytest.raises(InterruptedRunError, match="ended with exit code 1"):
         worker.answer(wait, Patience(None), Goal(WaitFor.FINAL_CHECKPOINT), until_seen_s=600.0)

@@ -9,17 +9,8 @@ import pytest
 
 from airflow_provider.facts import checkpoint_facts
 from airflow_provider.waits import looking
-from airflow_provider.waits.looking import (
-    HEARTBEAT_S,
-    CheckpointSearch,
-    Listing,
-    ListingLook,
-    RunLooks,
-    WantedCheckpoint,
-    find_checkpoint,
-    look_at_run,
-    same_run,
-)
+from airflow_provider.waits.checkpoints import CheckpointSearch, Listing, ListingLook, WantedCheckpoint, find_checkpoint
+from airflow_provider.waits.looking import HEARTBEAT_S, RunLooks, look_at_run, same_run
 from airflow_provider.waits.waiting import RunLook
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts

@@ -13,7 +13,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_provider.triggers.home_events import HomeEventTrigger
 from airflow_provider.triggers.publication import PublicationTrigger
-from airflow_provider.waits.looking import Listing, ListingLook
+from airflow_provider.waits.checkpoints import Listing, ListingLook
 from airflow_provider.waits.public_checkpoints import PublicationSearch
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.errors import StorageError
@@ -254,7 +254,7 @@ def test_a_home_outside_the_roots_is_never_read(homes: Homes, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    "hangs", ["airflow_provider.triggers.home_events.open_home", f"{PublicationSearch.__module__}.PublicationSearch.find"]
+    "hangs", ["airflow_provider.triggers.home_events.open_allowed_home", f"{PublicationSearch.__module__}.PublicationSearch.find"]
 )
 def test_a_storage_that_does_not_answer_is_told_of_and_asked_again(
     staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hangs: str

@@ -13,7 +13,7 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.savepoint import StopWithSavepointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.retry import PipelineRetryPolicy
-from airflow_provider.triggers.patience import failed
+from airflow_provider.triggers.home import failed
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.control.channel import Channel

@@ -19,14 +19,14 @@ _AT_ONCE = 8
 _looks = BoundedSemaphore(_AT_ONCE)
 
 
-def look_in_time(look: Callable[[], T]) -> T:
+def look_with_limit(look: Callable[[], T]) -> T:
     """Looks at a home, and returns the result.
 
     Raises:
         HTTPException: The storage does not answer this look, or hangs in earlier ones. A look that hangs goes on in a thread of its own.
     """
     if not _looks.acquire(timeout=PLACE_MAX_S):
-        raise late()
+        raise no_answer()
 
     def held() -> T:
         try:
@@ -34,10 +34,10 @@ def look_in_time(look: Callable[[], T]) -> T:
         finally:
             _looks.release()
 
-    return in_time(held, time.monotonic() + LOOK_MAX_S, late)
+    return in_time(held, time.monotonic() + LOOK_MAX_S, no_answer)
 
 
-def wait_in_time(ended: Event, began_at_s: float) -> None:
+def wait_with_limit(ended: Event, began_at_s: float) -> None:
     """Waits for the end of a look that another request has begun. Raises at once if that look has hung for long.
 
     Args:
@@ -48,15 +48,15 @@ def wait_in_time(ended: Event, began_at_s: float) -> None:
         HTTPException: The storage does not answer.
     """
     if time.monotonic() - began_at_s > LOOK_MAX_S or not _looks.acquire(timeout=PLACE_MAX_S):
-        raise late()
+        raise no_answer()
     try:
         if not ended.wait(LOOK_MAX_S):
-            raise late()
+            raise no_answer()
     finally:
         _looks.release()
 
 
-def late() -> HTTPException:
+def no_answer() -> HTTPException:
     """Returns the HTTP error for a storage that does not answer."""
     return HTTPException(
         503,
