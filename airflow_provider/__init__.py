@@ -1,1 +1,1 @@
-"""Runs and waits for Spark streaming pipelines from Airflow. Knows a pipeline by its home only; needs no Spark where it runs."""
+"""Runs Spark streaming pipelines from Airflow, and waits for them. It knows a pipeline only by its home, and needs no Spark."""

@@ -1,4 +1,4 @@
-"""Asset events: the tables that a task has made public, for the DAGs that are scheduled on them."""
+"""Emits asset events for the tables that a task has published, for DAGs that are scheduled on them."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
 
 def emit_tables(task: BaseOperator, context: "Context", facts: Mapping[str, Any]) -> None:
-    """Emits one event for each public table through every :class:`airflow.sdk.AssetAlias` among a task's outlets.
+    """Emits one event for each published table through every :class:`airflow.sdk.AssetAlias` among a task's outlets.
 
-    The asset is the table's URI. Its ``extra`` has ``home``, ``sink``, ``checkpoint``, ``version``, the table's Delta version, and
-    ``behind``: whether the table shows less of the checkpoint than the others, None where that is not known any more. Events
-    coalesce: who has to miss no checkpoint asks the home for what is public (:func:`spark_jobs.consistent_versions`).
+    The asset is the table's URI. Its ``extra`` has ``home``, ``sink``, ``checkpoint``, the table's Delta ``version``, and ``behind``:
+    whether the table shows less of the checkpoint than the others, or None if that is no longer known. Airflow may merge several events
+    into one DAG run. A consumer that must not miss a checkpoint asks the home (:func:`spark_jobs.consistent_versions`).
 
     Args:
         task: The task.
-        context: Of its execution.
-        facts: What it has left; see :mod:`airflow_provider.facts`. Sinks whose rows are staged only emit nothing.
+        context: The context of its execution.
+        facts: The task's result; see :mod:`airflow_provider.facts`. Sinks whose rows are only staged emit nothing.
     """
     aliases = [outlet for outlet in task.outlets if isinstance(outlet, AssetAlias)]
     for name, sink in facts["sinks"].items():

@@ -1,4 +1,4 @@
-"""A DAG that controls one pipeline, made by one call: a form in Airflow's UI, and the same over its REST API."""
+"""Creates a DAG that controls one pipeline: through a form in Airflow's UI, and through its REST API."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ from spark_jobs.protocol.documents import OnRewind
 from spark_jobs.protocol.errors import InvalidParameterError
 
 CONTROL_TAG = "stream-pipeline-control"
-"""The tag by which the pipelines page finds control DAGs."""
+"""The tag that marks a control DAG for the pipelines page."""
 ACTIONS = {
     "checkpoint": "take a checkpoint now; the pipeline runs on",
     "savepoint": "take a savepoint; the pipeline runs on",
@@ -32,10 +32,10 @@ ACTIONS = {
     "drain": "flush all windows, joins and timers for good, take a savepoint, then stop; a person approves first",
     "cancel": "end the driver at once, without a checkpoint",
     "publish": "publish the rows that are staged up to the newest checkpoint",
-    "restore": "start the pipeline from the savepoint that is named below, and supervise it",
-    "dispose": "delete the savepoint that is named below",
+    "restore": "start the pipeline from the savepoint below, and supervise it",
+    "dispose": "delete the savepoint below",
 }
-"""The choices of the form, each of which is the id of a task, and their meaning."""
+"""The choices of the form with their meaning. Each choice is the id of a task."""
 NEEDS_SAVEPOINT = ("restore", "dispose")
 
 
@@ -49,9 +49,9 @@ def control_dag(
     tags: Iterable[str] = (),
     **kwargs: Any,
 ) -> DAG:
-    """Makes the DAG that controls one pipeline. Call it at the top level of a DAG file.
+    """Creates the DAG that controls one pipeline. Call it at the top level of a DAG file.
 
-    Each run carries out the action that its form, or its ``conf``, names. Whoever may trigger the DAG may act.
+    Each run carries out the action that its form or its ``conf`` names. Everyone who may trigger the DAG may act on the pipeline.
 
     Args:
         dag_id: The id of the DAG.
@@ -60,17 +60,17 @@ def control_dag(
             form has no ``restore``.
         conn_id: The connection, of type ``stream_pipeline``.
         params: The DAG's own params, for templates in ``pipeline``.
-        tags: Tags of the DAG, beside :data:`CONTROL_TAG`.
-        kwargs: As for every DAG.
+        tags: Tags of the DAG, in addition to :data:`CONTROL_TAG`.
+        kwargs: Further arguments of the DAG.
 
     Raises:
-        ValueError: ``pipeline`` sets an argument that the control DAG sets itself, or ``params`` has a name of the form.
+        ValueError: ``pipeline`` sets an argument that the control DAG sets itself, or ``params`` uses a name of the form.
     """
     actions = [name for name in ACTIONS if name != "restore" or pipeline is not None]
     form = _form(home, conn_id, actions)
     given = dict(params or {})
     if taken := sorted(form.keys() & given.keys()):
-        raise ValueError(f"The form has {', '.join(taken)} itself: rename them in params=.")
+        raise ValueError(f"The form already has {', '.join(taken)}: rename them in params=.")
     own = {"task_id", "home", "conn_id", "restore", "on_rewind", "allow_drained", "wait_for"}
     if pipeline is not None and (fixed := sorted(own & pipeline.keys())):
         raise ValueError(f"The control DAG sets {', '.join(fixed)} itself: remove them from pipeline=.")
@@ -119,7 +119,7 @@ def _form(home: str, conn_id: str, actions: list[str]) -> dict[str, Param]:
             OnRewind.REFUSE.value,
             type="string",
             enum=[each.value for each in OnRewind],
-            title="Rows published since",
+            title="Rows published since the savepoint",
             description="With restore: refuse if rows were published after the savepoint, keep these rows, or replace them.",
         )
         form["allow_drained"] = Param(
@@ -168,7 +168,7 @@ def _add_tasks(home: str, conn_id: str, pipeline: Mapping[str, Any] | None) -> N
 
 
 def chosen_task(params: Mapping[str, Any]) -> str:
-    """Returns the id of the task that carries out what a form says.
+    """Returns the id of the task for the action that a form has chosen.
 
     Raises:
         PipelineRunRefusedError: The action needs a savepoint, and the form names none.
@@ -177,7 +177,7 @@ def chosen_task(params: Mapping[str, Any]) -> str:
     with raising_airflow_errors():
         if action in NEEDS_SAVEPOINT and not str(params.get("savepoint") or "").strip():
             raise InvalidParameterError(
-                f"The action '{action}' needs a savepoint, and the form names none.",
+                f"The action '{action}' needs a savepoint, but the form names none.",
                 safe="Nothing was started, stopped or deleted.",
                 remedy="Trigger the DAG again with the savepoint's URL. The pipelines page and 'spark-jobs savepoints' list them.",
                 parameter="savepoint",
@@ -196,7 +196,7 @@ Trigger it with the form, with a button of the pipelines page, or over REST:
 
     POST /api/v2/dags/{dag_id}/dagRuns    {{"logical_date": null, "conf": {{"action": "stop"}}}}
 
-After any loss a retry waits on for the same request. If two runs stop the pipeline at once, one wins, and the other fails with an error
-that names it. The savepoint's URL is the XCom `savepoint`. A drain cannot be undone, so `approve` waits for a person first.
-Whoever may trigger this DAG may act on the pipeline.
+If a worker or a triggerer is lost, a retry waits for the same request. If two runs stop the pipeline at once, one wins, and the other fails
+with an error that names the first. The savepoint's URL is the XCom `savepoint`. A drain cannot be undone, so `approve` waits for a person
+first. Everyone who may trigger this DAG may act on the pipeline.
 """

@@ -1,4 +1,4 @@
-"""What a task raises: the pipeline's own error, as an exception that Airflow knows what to do with."""
+"""Airflow's exceptions for the errors of a pipeline."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from spark_jobs.protocol.errors import Retry, StreamPipelineError
 class PipelineRunError(AirflowException):
     """A run that did not succeed.
 
-    Airflow retries it as the task's ``retries`` allow; a retry resumes, or takes up the live driver.
+    Airflow retries the task as its ``retries`` allow. A retry resumes the work, or waits for the running driver.
 
     Args:
         error: The pipeline's error, with its evidence as fields.
@@ -27,17 +27,17 @@ class PipelineRunError(AirflowException):
 
 
 class PipelineRunRefusedError(PipelineRunError, AirflowFailException):
-    """An error that the next try would meet again: Airflow fails the task at once, whatever its ``retries``."""
+    """An error that a retry would meet again. Airflow fails the task at once, whatever its ``retries``."""
 
 
 def airflow_error(error: StreamPipelineError) -> PipelineRunError:
-    """The exception for an error of the tree. The branch decides, never the text."""
+    """Returns the exception for an error. The error's type decides, never its text."""
     return PipelineRunRefusedError(error) if error.retry is Retry.NEVER else PipelineRunError(error)
 
 
 @contextmanager
 def raising_airflow_errors() -> Iterator[None]:
-    """Errors of the tree leave the context as Airflow's exceptions."""
+    """A context that raises a pipeline's error as an Airflow exception."""
     try:
         yield
     except StreamPipelineError as error:

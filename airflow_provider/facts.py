@@ -1,4 +1,4 @@
-"""What a task hands on as XCom: facts of the manifest, in JSON values."""
+"""Builds the XCom values of tasks from manifests and answers, as JSON values."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -22,24 +22,27 @@ def run_facts(
     tidied: Mapping[InputName, TidiedInput] = MappingProxyType({}),
     open_losses: Collection[LossId | None] = (),
 ) -> dict[str, Any]:
-    """Returns what a finished run has left.
+    """Returns the result of a finished run.
 
     Args:
         home: URL of the home.
-        answer: The run's.
-        manifest: Its checkpoint; None where that was discarded since.
-        tidied: By source the record that the files which the round has read were archived or deleted.
-        open_losses: The losses that nobody has accepted.
+        answer: The answer to the run's start request.
+        manifest: The manifest of its checkpoint; None if that checkpoint was discarded since.
+        tidied: By source, the record of the archived or deleted files of the round.
+        open_losses: The losses that are not accepted.
 
     Returns:
-        ``home``, ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained``, ``completed_at``, and per sink under ``sinks`` its
-        ``table``, Delta ``version`` (None while the rows are staged only) and ``rows``. Under ``behind`` the sinks whose tables show
-        less than the others in this checkpoint. Under ``blocked`` the publication that was blocked at the end, or None: the sinks that
-        are ``waiting``, ``since`` when, and in words what failed and what to do as ``summary``. By stage and expectation under
-        ``violations`` how many rows of the round violate it. Under ``losses`` what the round has left out: ``loss``, its id in the
-        ledger, ``source``, ``stage``, ``rows_at_most`` (None where nothing tells), whether it is ``open`` and, in words, ``lost``. By
-        source under ``tidied`` the files that were to be archived or deleted and ``left``. Without a manifest ``round``, ``drained``,
-        ``completed_at``, ``behind`` and ``violations`` are None.
+        - ``home``, ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained`` and ``completed_at``.
+        - ``sinks``: by sink its ``table``, Delta ``version`` (None while the rows are only staged) and ``rows``.
+        - ``behind``: the sinks whose tables show less than the others in this checkpoint.
+        - ``blocked``: the publication that was blocked at the end, or None: the ``waiting`` sinks, ``since`` when, and a ``summary`` in
+          words of what failed and what to do.
+        - ``violations``: by stage and expectation, the number of rows of the round that violate it.
+        - ``losses``: what the round has left out: ``loss`` (the id in the ledger), ``source``, ``stage``, ``rows_at_most`` (None if
+          unknown), whether it is ``open`` and, in words, ``lost``.
+        - ``tidied``: by source, the files that were to be archived or deleted and are still ``left``.
+
+        Without a manifest, ``round``, ``drained``, ``completed_at``, ``behind`` and ``violations`` are None.
     """
     known = _facts(home, manifest) if manifest is not None else _unknown(home, answer.checkpoint)
     losses = manifest.losses if manifest is not None else ()
@@ -55,7 +58,7 @@ def run_facts(
 
 
 def loss_facts(loss: Loss) -> dict[str, Any]:
-    """Returns what a loss is: ``loss``, its id in the ledger, ``source``, ``stage``, ``rows_at_most`` and, in words, ``lost``."""
+    """Returns a loss as ``loss`` (the id in the ledger), ``source``, ``stage``, ``rows_at_most`` and, in words, ``lost``."""
     return {
         "loss": loss.id,
         "source": loss.input,
@@ -66,50 +69,53 @@ def loss_facts(loss: Loss) -> dict[str, Any]:
 
 
 def live_facts(home: str, run: RunId, attempt: AttemptNumber, status: Status | None) -> dict[str, Any]:
-    """What a task knows of a pipeline that it leaves at work: ``home``, ``run``, ``attempt``, and its newest ``checkpoint``, or None."""
+    """Returns ``home``, ``run`` and ``attempt`` of a pipeline that runs on, and its newest ``checkpoint`` or None."""
     checkpoint = status.checkpoint if status is not None and status.attempt == attempt else None
     return {"home": home, "run": run, "attempt": attempt, "checkpoint": checkpoint}
 
 
 def acceptance_facts(home: str, accepted: Sequence[LedgerEntry], ledger: Sequence[LedgerEntry]) -> dict[str, Any]:
-    """Returns what a task has accepted: ``home``, the ids of the ``losses``, and how many of the home are still ``open``."""
+    """Returns ``home``, the ids of the accepted ``losses``, and the number of losses in the home that are still ``open``."""
     left = sum(entry.state is LossState.OPEN for entry in ledger)
     return {"home": home, "losses": [entry.recorded.loss.id for entry in accepted], "open": left}
 
 
 def log_result(log: Any, facts: Mapping[str, Any], done_by: RunId) -> None:
-    """Tells in a task's log what a run has left in its tables, and whether another one has done it."""
+    """Writes the result of a run into the task's log, and says so if another run has produced it."""
     if done_by != facts["run"]:
         log.warning(
-            "Nothing was left to do: run %s has finished the pipeline with checkpoint %s. For runs that go on with what comes later there "
-            "is on_end='suspend'; to begin anew there is fresh=True.",
+            "Nothing was left to do: run %s has finished the pipeline with checkpoint %s. Use on_end='suspend' for runs that continue with "
+            "later input, or fresh=True to begin again.",
             *(done_by, facts["checkpoint"]),
         )
     for name, sink in facts["sinks"].items():
         version = "staged" if sink["version"] is None else f"version {sink['version']}"
         log.info("Sink %s: %s of %s, %s rows", name, version, sink["table"], f"{sink['rows']:,}")
     if facts["blocked"]:
-        log.warning("%s The next start tries it again.", facts["blocked"]["summary"])
+        log.warning("%s The next start tries to publish it again.", facts["blocked"]["summary"])
     if facts["behind"]:
         log.warning("Tables that show less than the others in checkpoint %s: %s", facts["checkpoint"], ", ".join(facts["behind"]))
     for stage, counts in (facts["violations"] or {}).items():
         for name, rows in counts.items():
-            log.warning("Stage %s: %s rows violate what it expects as %s", stage, f"{rows:,}", name)
+            log.warning("Stage %s: %s rows violate the expectation %s", stage, f"{rows:,}", name)
     for loss in facts["losses"]:
         named = (loss["loss"], loss["stage"], loss["source"], loss["lost"])
-        log.warning("Loss %s: stage %s went on without rows of %s: %s", *named)
+        log.warning("Loss %s: stage %s continued without rows of %s: %s", *named)
     for name, found in facts["tidied"].items():
-        log.info("Source %s: the files that were read were taken away at %s", name, found["tidied_at"])
+        log.info("Source %s: the files that were read were archived or deleted at %s", name, found["tidied_at"])
         if found["left"]:
             log.warning(
-                "Source %s: %d files have changed since they were read, and stay: %s", name, len(found["left"]), found["left"][0]
+                "Source %s: %d files have changed since they were read, and were kept: %s",
+                name,
+                len(found["left"]),
+                found["left"][0],
             )
 
 
 def publication_facts(home: str, plan: Publication, results: Mapping[SinkName, SinkResult]) -> dict[str, Any]:
-    """What a publication has left. As :func:`checkpoint_facts`, with ``version``; ``rows`` are those of the checkpoint's round.
+    """Returns the result of a publication: :func:`checkpoint_facts` with ``version``. ``rows`` are those of the checkpoint's round.
 
-    Of a checkpoint that was public and was discarded since, all but ``home``, ``checkpoint``, ``table`` and ``version`` is None.
+    If the checkpoint was public and was discarded since, everything except ``home``, ``checkpoint``, ``table`` and ``version`` is None.
     """
     sinks = _results(results)
     if plan.was_discarded:
@@ -118,9 +124,9 @@ def publication_facts(home: str, plan: Publication, results: Mapping[SinkName, S
 
 
 def checkpoint_facts(home: str, found: Manifest | StartResponse) -> dict[str, Any]:
-    """What a checkpoint is. As :func:`run_facts`, but ``rows`` are those the checkpoint adds, and there is no ``version``.
+    """Returns a checkpoint as :func:`run_facts` does, without ``version``. ``rows`` are those that the checkpoint adds.
 
-    Of a checkpoint that was discarded since, the answer of its run tells; ``rows`` are those of the run's round.
+    For a checkpoint that was discarded since, the facts come from the answer of its run, and ``rows`` are those of the run's round.
     """
     if isinstance(found, StartResponse):
         facts = run_facts(home, found, None)
@@ -130,11 +136,11 @@ def checkpoint_facts(home: str, found: Manifest | StartResponse) -> dict[str, An
 
 
 def savepoint_facts(home: str, answer: CheckpointResponse) -> dict[str, Any]:
-    """What a savepoint, or a stop, has come to.
+    """Returns the result of a savepoint or a stop.
 
     Returns:
         ``home``, ``request``, ``checkpoint``, ``savepoint`` (a URL), ``drained``, ``behind`` and ``blocked`` as in :func:`run_facts`,
-        and per sink under ``sinks`` its ``table``, Delta ``version`` (None while the rows are staged only) and the ``rows`` that the
+        and by sink under ``sinks`` its ``table``, Delta ``version`` (None while the rows are only staged) and the ``rows`` that the
         checkpoint has added.
     """
     sinks = {name: {"table": sink.table, "version": sink.version, "rows": sink.rows} for name, sink in answer.sinks.items()}
@@ -151,11 +157,11 @@ def savepoint_facts(home: str, answer: CheckpointResponse) -> dict[str, Any]:
 
 
 def cancel_facts(files: Files, cancelled: Cancelled | None) -> dict[str, Any]:
-    """What a cancel has come to.
+    """Returns the result of a cancel.
 
     Returns:
-        ``home``, ``attempt`` and ``run`` (None where nothing ran), ``cancelled``: whether the attempt was ended, or its restart
-        was prevented, and the newest complete ``checkpoint`` of the home, or None.
+        ``home``, ``attempt`` and ``run`` (None if nothing ran), ``cancelled`` (whether the attempt was ended or its restart was
+        prevented), and the newest complete ``checkpoint`` of the home, or None.
     """
     outcome = None if cancelled is None else outcome_of(files, cancelled)
     return {
@@ -182,7 +188,7 @@ def _facts(home: str, manifest: Manifest) -> dict[str, Any]:
 
 
 def _unknown(home: str, checkpoint: CheckpointId | None) -> dict[str, Any]:
-    """As :func:`_facts`, of a checkpoint that is gone."""
+    """Returns :func:`_facts` of a checkpoint that was discarded."""
     nothing = dict.fromkeys(("run", "round", "attempt", "checkpoint", "drained", "completed_at", "behind", "violations"))
     return {"home": home} | nothing | {"checkpoint": checkpoint}
 

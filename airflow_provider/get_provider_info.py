@@ -1,4 +1,4 @@
-"""What Airflow is told about this provider."""
+"""Describes this provider to Airflow."""
 
 from typing import Any
 
@@ -8,17 +8,17 @@ _TEXTS: dict[str, Any] = {"type": ["string", "null"]}
 _FIELDS: dict[str, Any] = {
     "home_root": {
         "label": "Home roots",
-        "description": "Directories, s3://bucket/prefix or hdfs://host/prefix, with commas between, that may hold homes. No other may.",
+        "description": "Directories, s3://bucket/prefix or hdfs://host/prefix, separated by commas. Homes are allowed only there.",
         "schema": _TEXTS,
     },
     "workspace_root": {
         "label": "Workspace root",
-        "description": "Homes in a store have their workspaces in it; drivers and executors share it. A local master needs none.",
+        "description": "The directory for workspaces of homes in a store, shared by drivers and executors. A local master needs none.",
         "schema": _TEXTS,
     },
     "savepoint_root": {
         "label": "Savepoint roots",
-        "description": "Directories, s3://bucket/prefix or hdfs://host/prefix, with commas between, that may hold savepoints, too.",
+        "description": "Further places for savepoints: directories, s3://bucket/prefix or hdfs://host/prefix, separated by commas.",
         "schema": _TEXTS,
     },
     "store_conn_id": {
@@ -28,12 +28,12 @@ _FIELDS: dict[str, Any] = {
     },
     "python": {
         "label": "Driver's Python",
-        "description": "The interpreter with this package's 'spark' extra. Empty: the worker's own.",
+        "description": "A Python with this package's 'spark' extra. Empty: the worker's own.",
         "schema": _TEXTS,
     },
     "master": {
         "label": "Spark master",
-        "description": "Such as local[4]. Empty: the pipeline's, or Spark's default.",
+        "description": "For example local[4]. Empty: the pipeline's own, or Spark's default.",
         "schema": _TEXTS,
     },
     "conf": {
@@ -43,17 +43,17 @@ _FIELDS: dict[str, Any] = {
     },
     "checkpoint": {
         "label": "Checkpoint settings",
-        "description": 'A JSON object, over the pipelines\' own, such as {"interval": "30 seconds"}.',
+        "description": 'A JSON object that overrides the pipelines\' settings, such as {"interval": "30 seconds"}.',
         "schema": _TEXTS | {"format": "json"},
     },
     "spark_conn_id": {
         "label": "Spark connection",
-        "description": "Submit drivers to its master. Empty: a driver is a process of the worker's host.",
+        "description": "Drivers are submitted to its master. Empty: a driver is a process on the worker's host.",
         "schema": _TEXTS,
     },
     "spark_main": {
-        "label": "Place of main.py",
-        "description": "Where a cluster finds spark_jobs/main.py, such as local:///opt/.../spark_jobs/main.py.",
+        "label": "Path of main.py",
+        "description": "The path of spark_jobs/main.py in a cluster, such as local:///opt/.../spark_jobs/main.py.",
         "schema": _TEXTS,
     },
 }
@@ -72,21 +72,17 @@ _MODULES = {
         "airflow_provider.sensors.pipeline_state",
     ],
     "triggers": [
-        "airflow_provider.triggers.checkpoint",
-        "airflow_provider.triggers.end",
+        "airflow_provider.triggers.home",
         "airflow_provider.triggers.losses",
         "airflow_provider.triggers.publication",
-        "airflow_provider.triggers.request",
         "airflow_provider.triggers.run",
-        "airflow_provider.triggers.spark_publication",
-        "airflow_provider.triggers.state",
     ],
 }
-"""By kind what Airflow may be asked for."""
+"""The modules by kind, as Airflow lists them."""
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Airflow's description of the package; found by the entry point ``apache_airflow_provider``."""
+    """Returns Airflow's description of the package, found through the entry point ``apache_airflow_provider``."""
     package, name = "airflow-provider-spark-jobs", "Spark stream pipelines"
     return {
         "package-name": package,

@@ -1,4 +1,4 @@
-"""Keeps what Airflow hides out of what is written down: a task's arguments are recorded in the home, and shown."""
+"""Keeps secrets out of a task's arguments, which are stored in the home and shown on pages."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -14,25 +14,25 @@ class _Task(Protocol):
 
 
 def hide(secret: str) -> None:
-    """Has Airflow mask a secret, and each of its parts, in logs, rendered templates and XComs of this process from here on."""
+    """Masks a secret and its parts in this process's logs, rendered templates and XComs from now on."""
     for piece in hidden_pieces(secret):
         mask_secret(piece)
 
 
 def refuse_hidden_arguments(task: _Task) -> None:
-    """Refuses a task with a value that Airflow masks in logs in one of its arguments that may be templates, once they were rendered.
+    """Refuses a task if a rendered template field contains a value that Airflow masks in logs.
 
     Raises:
-        InvalidParameterError: As :func:`refuse_hidden`.
+        InvalidParameterError: See :func:`refuse_hidden`.
     """
     refuse_hidden(**{name: getattr(task, name) for name in task.template_fields})
 
 
 def refuse_hidden(**arguments: Any) -> None:
-    """Refuses arguments with a value that Airflow masks in logs, such as a template's password of a connection.
+    """Refuses arguments that contain a value which Airflow masks in logs, such as a connection's password from a template.
 
     Args:
-        arguments: By name what was given; looked through at any depth.
+        arguments: The arguments by name; nested values are checked, too.
 
     Raises:
         InvalidParameterError: Names the arguments, not the values.
@@ -40,8 +40,8 @@ def refuse_hidden(**arguments: Any) -> None:
     found = sorted({where for name, value in arguments.items() for where, text in _texts(name, value) if redact(text) != text})
     if found:
         raise InvalidParameterError(
-            f"Airflow hides a value of {', '.join(found)}: it would be written into the pipeline's home for everybody to read.",
-            safe="Nothing was started, and nothing was written.",
+            f"Airflow masks a value of {', '.join(found)}, but the pipeline's home would show it to all its readers.",
+            safe="Nothing was started or written.",
             remedy="Make it a secret parameter of the pipeline, and name its connection in secrets= of the task.",
             arguments=found,
         )

@@ -1,7 +1,7 @@
-"""The allow-lists of home roots and of savepoint roots: whatever a run's configuration says, no request leaves them.
+"""Checks homes and savepoints against the allowed roots. A run's configuration cannot name a place outside them.
 
-A place is resolved before it is compared: relative parts, escapes of a URL and symbolic links. What is opened afterwards is the
-resolved place, not what was asked for.
+A place is resolved before it is compared: relative parts, escapes of a URL and symbolic links. The resolved place is then opened, not the
+original text.
 """
 
 import os
@@ -17,18 +17,18 @@ from spark_jobs.storage.files import Files, is_here, local_path
 from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
 
 
-def open_home(home: str | None, roots: Sequence[str], workspace_root: str | None = None) -> Files:
+def open_allowed_home(home: str | None, roots: Sequence[str], workspace_root: str | None = None) -> Files:
     """Opens a home inside one of ``roots``. Reads and writes nothing.
 
     Args:
         home: A path or URL; a relative path starts at the first root.
         roots: Directories, or prefixes in stores, that may hold homes.
-        workspace_root: The directory in which each home in a store has its workspace, at the first start under the home's name; None:
-            a home that begins has none, and no workspace is looked into.
+        workspace_root: The directory for the workspaces of homes in stores. A new home's workspace gets the home's name. None: a new
+            home has no workspace, and an existing workspace is not read.
 
     Raises:
-        AccessDeniedError: It is outside every root, or is a root itself, or there are no roots.
-        InvalidParameterError: It is no path or URL of a supported kind.
+        AccessDeniedError: The home is outside every root, or is a root itself, or there are no roots.
+        InvalidParameterError: The text is no path or URL of a supported kind.
     """
     if not roots:
         raise AccessDeniedError(
@@ -39,9 +39,9 @@ def open_home(home: str | None, roots: Sequence[str], workspace_root: str | None
         )
     if home is None or not home.strip():  # a template may render to anything
         raise InvalidParameterError(
-            f"The home is {home!r}, which is no place.",
+            f"The home is {home!r}, which is no path or URL.",
             safe="Nothing was read or written.",
-            remedy="Give the task a home, or correct the template that makes it.",
+            remedy="Give the task a home, or correct the template that renders it.",
             home=repr(home),
         )
     place = _inside(home, roots, "home")
@@ -57,32 +57,32 @@ def open_home(home: str | None, roots: Sequence[str], workspace_root: str | None
 
 
 def _is_below(url: str, root: str) -> bool:
-    """Whether a directory is inside ``root``, once links and relative parts are resolved."""
+    """Returns whether a directory is inside ``root``, after links and relative parts were resolved."""
     return is_inside(_resolved(open_files(url)), root)
 
 
 def open_savepoint(savepoint: str | None, roots: Sequence[str]) -> Files:
-    """Opens the place of a savepoint inside one of ``roots``. Reads and writes nothing.
+    """Opens the directory of a savepoint inside one of ``roots``. Reads and writes nothing.
 
     Args:
         savepoint: A path or URL; a relative path starts at the first root.
         roots: Directories, or prefixes in object stores, that may hold savepoints.
 
     Raises:
-        AccessDeniedError: It is outside every root, or is a root itself, or there are no roots.
-        InvalidParameterError: It is no path or URL of a supported kind.
+        AccessDeniedError: The savepoint is outside every root, or is a root itself, or there are no roots.
+        InvalidParameterError: The text is no path or URL of a supported kind.
     """
     if not roots or savepoint is None or not savepoint.strip():
-        return open_home(savepoint, roots)  # which is refused
+        return open_allowed_home(savepoint, roots)  # raises
     return open_place(_inside(savepoint, roots, "savepoint"))
 
 
 def _inside(asked: str, roots: Sequence[str], what: str) -> str:
-    """Where a place really is."""
+    """Returns the resolved place, after checking that it is inside a root."""
     place = _resolved(open_place(f"{roots[0].rstrip('/')}/{asked}" if _is_relative(asked) else asked))
     if not any(is_inside(place, _resolved_root(root)) for root in roots):
         raise AccessDeniedError(
-            f"The {what} {asked!r} is not allowed: it is {place}, which is inside none of the connection's {what} roots.",
+            f"The {what} {asked!r} is not allowed: {place} is inside none of the connection's {what} roots.",
             safe="Nothing was read or written.",
             remedy=f"Use a {what} inside {' or '.join(roots)}, or add its root to {what}_root in the connection's extras.",
             found=place,
@@ -95,20 +95,20 @@ def _inside(asked: str, roots: Sequence[str], what: str) -> str:
 def check_roots(
     roots: Sequence[str], savepoint_roots: Sequence[str], workspace_root: str | None = None, *, driver_is_here: bool = True
 ) -> str:
-    """Looks whether homes can be kept in each of ``roots``, and savepoints be found in ``savepoint_roots``. Leaves nothing behind.
+    """Checks that each of ``roots`` can hold homes and that ``savepoint_roots`` can be read. Leaves nothing behind.
 
     Args:
-        roots: Those of homes.
-        savepoint_roots: Those of savepoints.
-        workspace_root: That of workspaces, which homes in stores need for drivers in a cluster.
-        driver_is_here: Drivers run on this host, which has to have that directory then.
+        roots: The roots of homes.
+        savepoint_roots: The roots of savepoints.
+        workspace_root: The root of workspaces, which homes in stores need for drivers in a cluster.
+        driver_is_here: Drivers run on this host, which then has to have the root of workspaces.
 
     Returns:
-        What was found, in words.
+        The findings, in words.
 
     Raises:
-        StorageError: This host does not have one, or may not look at it.
-        MissingRequirementError: One does not hold what a home needs, or what speaks to its store is not installed.
+        StorageError: This host does not have a root, or may not read it.
+        MissingRequirementError: A root does not support what a home needs, or the client of its store is not installed.
     """
     opened: dict[str, Files] = {}
     for root in roots:
@@ -128,21 +128,21 @@ def check_roots(
 
 
 def _workspaces(away: Sequence[str], workspace_root: str | None, driver_is_here: bool) -> str:
-    """What there is for the workspaces of homes in stores."""
+    """Describes the workspaces of homes in stores, in words."""
     if not workspace_root:
-        return f" Those in {', '.join(away)} have no workspaces: drivers keep their work on their own disks, and need a local master."
+        return f" Homes in {', '.join(away)} have no workspaces: drivers use their own disks and need a local master."
     if not driver_is_here:
-        return f" Those in {', '.join(away)} have their workspaces in {workspace_root}, on the driver's host."
+        return f" Homes in {', '.join(away)} have their workspaces in {workspace_root}, on the driver's host."
     if not os.path.isdir(workspace_root):
         raise _not_there(workspace_root, "workspace")
-    return f" Those in {', '.join(away)} have their workspaces in {workspace_root}."
+    return f" Homes in {', '.join(away)} have their workspaces in {workspace_root}."
 
 
 def open_root(root: str) -> Files:
-    """Opens a root itself, resolved as for :func:`open_home`.
+    """Opens a root itself, resolved as in :func:`open_allowed_home`.
 
     Raises:
-        StorageError: This host does not have it, or the store does not answer.
+        StorageError: This host does not have the root, or the store does not answer.
     """
     files = open_place(root)
     if not is_here(files):
@@ -155,16 +155,16 @@ def open_root(root: str) -> Files:
 
 
 def check_place(home: Files, roots: Sequence[str], workspace_root: str | None = None) -> None:
-    """Refuses a place where no home can be made, or go on.
+    """Refuses a home that cannot be made or continued at its place.
 
     Args:
         home: The home.
-        roots: Those of homes.
-        workspace_root: That of workspaces, where a driver on this host is to have one in it.
+        roots: The roots of homes.
+        workspace_root: The root of workspaces, if a driver on this host needs one.
 
     Raises:
-        StorageError: This host does not have its root: a file system that is not mounted looks like one without homes.
-        RejectedError: A home that has not begun cannot begin there: see :func:`spark_jobs.home.places.check_home`.
+        StorageError: This host does not have the home's root: a file system that is not mounted looks like a root without homes.
+        RejectedError: A new home cannot begin there: see :func:`spark_jobs.home.places.check_home`.
     """
     place = _resolved(home)
     around = [found for root in roots if is_inside(place, found := _resolved_root(root))]
@@ -177,15 +177,15 @@ def check_place(home: Files, roots: Sequence[str], workspace_root: str | None = 
 
 
 def home_options(home: str, workspace: str | None) -> list[str]:
-    """How a driver is told its home on a command line."""
+    """Returns the options that name a home on a driver's command line."""
     return ["--home", home, *(["--workspace", workspace] if workspace else [])]
 
 
 def _not_there(root: str, what: str = "home") -> StorageError:
     return StorageError(
-        f"The {what} root {root} is not there on {socket.gethostname()}.",
+        f"The {what} root {root} does not exist on {socket.gethostname()}.",
         safe="Nothing was read or written.",
-        remedy=f"Mount it there. If it is new: mkdir -p {root}. If it is mistyped, correct {what}_root in the connection's extras.",
+        remedy=f"Mount it on that host. If it is new: mkdir -p {root}. If it is mistyped, correct {what}_root in the connection's extras.",
         root=root,
     )
 
@@ -195,7 +195,7 @@ def _is_relative(home: str) -> bool:
 
 
 def _resolved(place: Files) -> str:
-    """What the storage would touch: the real path, without links and relative parts, or the URL in an object store."""
+    """Returns the real path without links and relative parts, or the URL in a store."""
     return os.path.realpath(local_path(place)) if is_here(place) else place.url
 
 

@@ -1,7 +1,7 @@
-"""Links from a task to its checkpoint's manifest, to what its driver says, and to its tables.
+"""Links from a task to its checkpoint's manifest, its driver's log and its tables.
 
-A link leads to a page of Airflow's own server (:mod:`airflow_provider.plugin`) and names the task instance, nothing else. Where the
-home is, the page learns from what the task has recorded.
+A link leads to a page of Airflow's own server (:mod:`airflow_provider.plugin`) and names only the task instance. The page finds the home
+in the XCom that the task has recorded.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 URL_PREFIX = "/stream-pipelines"
 RECORD_KEY = "stream_pipeline"
-"""The XCom in which a task records where its pipelines' homes are."""
+"""The key of the XCom in which a task records the homes of its pipelines."""
 
 
 class _PageLink(BaseOperatorLink):
@@ -30,24 +30,24 @@ class _PageLink(BaseOperatorLink):
         return self.page.replace("-", " ").capitalize()
 
     def get_link(self, operator: "BaseOperator", *, ti_key: "TaskInstanceKey") -> str:
-        """The URL of the page; relative to Airflow's own pages where this host is not told ``[api] base_url``."""
+        """Returns the URL of the page. It is relative to Airflow's pages if this host has no ``[api] base_url``."""
         return _url(ti_key, self.page)
 
 
 class ManifestLink(_PageLink):
-    """The manifest of the task's checkpoint."""
+    """Shows the manifest of the task's checkpoint."""
 
     page = "manifest"
 
 
 class DriverLogLink(_PageLink):
-    """The last lines of the driver's log."""
+    """Shows the last lines of the driver's log."""
 
     page = "driver-log"
 
 
 class TablesLink(_PageLink):
-    """The task's tables, with Delta versions and rows."""
+    """Shows the task's tables with their Delta versions and rows."""
 
     page = "tables"
 
@@ -56,12 +56,12 @@ LINKS = (ManifestLink(), DriverLogLink(), TablesLink())
 
 
 def record_homes(context: "Context", conn_id: str, homes: Mapping[str, int | None]) -> None:
-    """Records where a task's pipelines are, and shows its links from now on, deferred or not.
+    """Records the homes of a task's pipelines, and shows the task's links from now on, deferred or not.
 
     Args:
-        context: Of the task's execution.
+        context: The context of the task's execution.
         conn_id: The connection whose roots allow the homes.
-        homes: By URL the checkpoint that the task is about; None: that of its own run.
+        homes: By URL of the home, the checkpoint that the task works on; None: the checkpoint of its own run.
     """
     task = context["ti"]
     task.xcom_push(RECORD_KEY, {"conn_id": conn_id, "homes": dict(homes)})

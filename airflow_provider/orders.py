@@ -1,4 +1,4 @@
-"""What a task wants from a pipeline, checked as far as the Airflow side can."""
+"""The order of a task: its arguments as typed and checked values."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_override
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError
-from spark_jobs.protocol.ids import InputName, RunId
+from spark_jobs.protocol.ids import CheckpointId, InputName, RunId
 from spark_jobs.protocol.restarts import RestartHistory
 
 E = TypeVar("E", bound=StrEnum)
@@ -21,18 +21,18 @@ _MOST_DIGITS = 18
 
 @dataclass(frozen=True)
 class StartOrder:
-    """What somebody wants from a pipeline, and how its driver is started."""
+    """The arguments with which a pipeline is started."""
 
     entry: str
-    """``FILE.py[:NAME]`` or ``package.module[:NAME]``, where the driver runs."""
+    """``FILE.py[:NAME]`` or ``package.module[:NAME]``, on the driver's host."""
     run: RunId
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Without secrets: they are written into the home."""
+    """The parameters without secrets, because they are written into the home."""
     on_end: OnEnd | None = None
     publish: Publish | None = None
     fresh: bool = False
     restore: RestoreFrom | None = None
-    """The savepoint to begin with, inside the home roots."""
+    """The savepoint to start from."""
     state_partitions: int | None = None
     allow_dropped: bool = False
     new_sources: tuple[InputName, ...] = ()
@@ -41,16 +41,16 @@ class StartOrder:
     checkpoint: CheckpointOverrides | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Parameter name to the id of the Airflow connection whose password is its value."""
+    """By parameter name, the id of the Airflow connection whose password is the value."""
     restarts: RestartHistory | None = None
-    """What the pipeline's restart strategy remembers, where it has decided on this start."""
+    """The history of the pipeline's restart strategy, if the strategy has decided on this start."""
 
 
 def choice(name: str, value: str | None, kind: type[E]) -> E | None:
-    """One of the values of an argument; None where it is empty.
+    """Returns the enumeration member for an argument; None if the argument is empty.
 
     Raises:
-        InvalidParameterError: It is another one.
+        InvalidParameterError: There is no such member.
     """
     if not value:
         return None
@@ -61,15 +61,15 @@ def choice(name: str, value: str | None, kind: type[E]) -> E | None:
 
 
 def is_true(value: bool | str) -> bool:
-    """The value of an argument that a template may have turned into a text: one is true if it is ``true``, whatever its case."""
+    """Returns the value of a boolean argument that a template may have rendered to a text. Only the text ``true`` is true, in any case."""
     return str(value).strip().lower() == "true"
 
 
 def count(name: str, value: int | str | None) -> int | None:
-    """The value of an argument that says how many, which a template may have turned into a text; None where it is empty.
+    """Returns the value of a number argument that a template may have rendered to a text; None if it is empty.
 
     Raises:
-        InvalidParameterError: It is no whole number from 1 on.
+        InvalidParameterError: The value is no whole number from 1 on.
     """
     found = _typed(value) if isinstance(value, str) else value
     if found is not None and (not isinstance(found, int) or isinstance(found, bool) or found < 1):
@@ -77,11 +77,25 @@ def count(name: str, value: int | str | None) -> int | None:
     return found
 
 
-def names(name: str, value: Sequence[str] | str | None) -> tuple[InputName, ...]:
-    """The value of an argument that names some sources. A template may have turned it into a text, with commas or as JSON.
+def checkpoint_number(name: str, value: int | str | None) -> CheckpointId | None:
+    """Returns the number of a checkpoint in an argument that a template may have rendered to a text; None if it is empty.
 
     Raises:
-        InvalidParameterError: It is no list of names.
+        InvalidParameterError: The value is no whole number from 0 on.
+    """
+    found = _typed(value) if isinstance(value, str) else value
+    if found is None:
+        return None
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise _invalid(name, value, "the number of a checkpoint")
+    return CheckpointId(found)
+
+
+def names(name: str, value: Sequence[str] | str | None) -> tuple[InputName, ...]:
+    """Returns the names in an argument. A template may have rendered it to a text with commas, or to JSON.
+
+    Raises:
+        InvalidParameterError: The value is no list of names.
     """
     found: object = value
     if isinstance(value, str):
@@ -92,10 +106,10 @@ def names(name: str, value: Sequence[str] | str | None) -> tuple[InputName, ...]
 
 
 def mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The value of an argument that templates may have turned into something else.
+    """Returns a mapping argument; empty if it is None.
 
     Raises:
-        InvalidParameterError: They have.
+        InvalidParameterError: Templates have rendered it to something else.
     """
     if not isinstance(value, Mapping | None):
         raise _invalid(name, value, "a mapping")
@@ -103,19 +117,20 @@ def mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def checkpoint_overrides(where: str, given: object) -> CheckpointOverrides | None:
-    """What is said about checkpoints, by the names of ``CheckpointSettings``; None where nothing is.
+    """Returns overrides of checkpoint settings, by the names of ``CheckpointSettings``; None if there are none.
 
-    Templates and forms give texts: all may be JSON, and whole numbers, ``true`` and ``false`` may be texts; empty ones are not given.
+    Templates and forms may give texts: JSON for all settings, or texts for whole numbers, ``true`` and ``false``. Empty values are not
+    given.
 
     Raises:
-        InvalidParameterError: It is no mapping of settings, a value is not what it has to be, or two contradict each other.
+        InvalidParameterError: The value is no mapping of settings, or a setting is invalid, or two settings contradict each other.
     """
 
     def refused(problem: str, remedy: str, **evidence: Any) -> InvalidParameterError:
         return InvalidParameterError(f"{where}: {problem}", safe="Nothing was started.", remedy=remedy, **evidence)
 
     if isinstance(given, str):
-        with suppress(ValueError):  # what else a text is, is refused below
+        with suppress(ValueError):  # any other text is refused below
             given = json.loads(given) if given.strip() else {}
     if not isinstance(given, Mapping | None):
         raise refused(f"{given!r} is not a mapping.", 'Write {"interval": "30 seconds"}, or leave it out.')
@@ -133,10 +148,10 @@ def _typed(value: object) -> object:
 
 
 def json_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of parameters, as a request can hold them.
+    """Returns the parameters as a request can store them.
 
     Raises:
-        InvalidParameterError: One is no JSON value.
+        InvalidParameterError: A value is no JSON value.
     """
     values = dict(parameters)
     try:
@@ -156,13 +171,13 @@ def _invalid(name: str, found: object, wanted: str) -> InvalidParameterError:
     )
 
 
-def check_waits(wait_for: str, poll_interval_s: float, timeout_s: float | None, start_timeout_s: float) -> None:
-    """Refuses arguments of a wait that make none.
+def check_waits(wait_for: str, timeout_s: float | None, start_timeout_s: float) -> None:
+    """Checks the arguments of a wait.
 
     Raises:
-        ValueError: One of them does.
+        ValueError: One of them is invalid.
     """
     if wait_for not in list(WaitFor):
         raise ValueError(f"wait_for={wait_for!r} is not one of {', '.join(WaitFor)}.")
-    if poll_interval_s <= 0 or (timeout_s is not None and timeout_s <= 0) or start_timeout_s <= 0:
-        raise ValueError("poll_interval_s, timeout_s and start_timeout_s are above 0.")
+    if (timeout_s is not None and timeout_s <= 0) or start_timeout_s <= 0:
+        raise ValueError("timeout_s and start_timeout_s have to be above 0.")

@@ -1,4 +1,4 @@
-"""A DAG's form from a pipeline's own schema, so that what the form allows and what the pipeline takes cannot drift apart."""
+"""Builds a DAG's form from a pipeline's own schema, so that the form and the pipeline always agree."""
 
 import json
 import os
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 _TEXTS = ("default", "description")
 _PLAIN = r"[^/%#?*:\[\]{}\\\x00-\x1f\x7f]"
-"""A character of a name that stands for itself, for every reader of paths and URLs."""
+"""Matches a character that has no special meaning in a path or a URL."""
 _BELOW = "x-below"
-"""A key of a param's schema: the directory that every choice is in. Validators of JSON schemas pass over what they do not know."""
+"""A key in a param's schema: the directory that every choice must be in. Validators of JSON schemas ignore unknown keys."""
 _SPECIAL = re.compile(r"[][(){}.^$*+?|\\]")
 
 
 @dataclass(frozen=True)
 class Below:
-    """A path that whoever fills in a form may choose, below a directory.
+    """A path below a directory that a person may choose in a form.
 
     Args:
-        directory: The directory, absolute, or a prefix in a store. What is chosen has no ``.`` and no ``..`` in it, and nothing that is
-            read as a pattern or an escape; and the operator that runs a pipeline refuses one that a link leads out of the directory, as
-            its worker sees it.
-        path: What the form shows first, from there.
+        directory: The directory, absolute, or a prefix in a store. A choice contains no ``.`` or ``..`` and no character of a pattern or
+            an escape. The operator that runs a pipeline also refuses a choice that a link leads out of the directory, as its worker sees
+            it.
+        path: The default choice, relative to the directory.
     """
 
     directory: str
@@ -40,29 +40,29 @@ class Below:
 
     @property
     def default(self) -> str:
-        """The whole path."""
+        """The whole default path."""
         return f"{self.directory.rstrip('/')}/{self.path}"
 
     @property
     def pattern(self) -> str:
-        """What every choice matches, as a regular expression that browsers read, too."""
+        """A regular expression that every choice matches, which browsers also understand."""
         directory = _SPECIAL.sub(lambda found: f"\\{found[0]}", self.directory.rstrip("/"))
         return rf"^{directory}(/(?!\.{{1,2}}(/|$)){_PLAIN}+)+$(?!\n)"
 
 
 def params_from_schema(file: str | PathLike[str], **defaults: Any) -> dict[str, Param]:
-    """The DAG ``params`` of a pipeline.
+    """Returns the DAG ``params`` for a pipeline.
 
-    Reads what ``spark-jobs schema`` has written: parsing the DAG needs neither Spark nor the pipeline's module. Secret parameters
-    are not in that file, so a form never asks for one.
+    Reads the output of ``spark-jobs schema``, so parsing the DAG needs neither Spark nor the pipeline's module. That file contains no
+    secret parameters, so a form never asks for one.
 
     Args:
         file: The JSON schema.
-        defaults: What the form shows first, by parameter; instead of the pipeline's own default values. Where it is :class:`Below`, nothing
-            outside that directory can be chosen.
+        defaults: Default values by parameter, instead of the pipeline's own. With a :class:`Below`, only paths in its directory can be
+            chosen.
 
     Raises:
-        ValueError: A default is for a parameter that the pipeline does not have.
+        ValueError: A default names a parameter that the pipeline does not have.
     """
     schema = json.loads(Path(file).read_text(encoding="utf-8"))
     fields: dict[str, dict[str, Any]] = schema.get("properties", {})
@@ -73,7 +73,7 @@ def params_from_schema(file: str | PathLike[str], **defaults: Any) -> dict[str, 
 
 
 def _given(field: dict[str, Any], name: str, defaults: dict[str, Any]) -> dict[str, Any]:
-    """What the DAG's author says of a field."""
+    """Returns the DAG author's default for a field."""
     if name not in defaults:
         return {}
     given = defaults[name]
@@ -89,21 +89,23 @@ def _param(field: dict[str, Any]) -> Param:
 
 
 def warn_of_unknown(task: BaseOperator, context: "Context") -> None:
-    """Tells in the task's log what a run's conf names and no param of the DAG is: templates would pass over a misspelled one.
+    """Warns in the task's log about names in a run's conf that are no params of the DAG: templates would ignore a misspelled one.
 
-    A DAG without params is left alone: it may read the conf itself.
+    A DAG without params gets no warning, because it may read the conf itself.
     """
     known = list(getattr(context.get("dag"), "params", {}))
     conf = getattr(context.get("dag_run"), "conf", None) or {}
     if known and (unknown := sorted(set(conf) - set(known))):
-        task.log.warning("The conf of this run has %s, no param of the DAG; it has %s.", ", ".join(unknown), ", ".join(known))
+        task.log.warning(
+            "The conf of this run names %s, but the DAG has only these params: %s.", ", ".join(unknown), ", ".join(known)
+        )
 
 
 def refuse_links_out(context: "Context") -> None:
-    """Refuses a path of a form, see :class:`Below`, that a link leads out of its directory, as this host sees it.
+    """Refuses a chosen path (see :class:`Below`) that a link leads out of its directory, as this host sees it.
 
     Raises:
-        InvalidParameterError: One does.
+        InvalidParameterError: A path leads out of its directory.
     """
     chosen = context.get("params") or {}
     for name, param in getattr(context.get("dag"), "params", {}).items():
@@ -113,9 +115,9 @@ def refuse_links_out(context: "Context") -> None:
         root, place = os.path.realpath(directory), os.path.realpath(path)
         if place != root and not is_inside(place, root):
             raise InvalidParameterError(
-                f"The param {name} is {path}, which a link leads to {place}, out of {directory}.",
+                f"The param {name} is {path}, but a link leads from there to {place}, outside {directory}.",
                 safe="Nothing was started or written.",
-                remedy="Choose another path, or remove the link. Let only those write there who may choose any path.",
+                remedy="Choose another path, or remove the link. Allow writing there only to people who may choose any path.",
                 parameter=name,
                 path=path,
             )

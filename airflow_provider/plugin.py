@@ -1,4 +1,4 @@
-"""The plugin: pages of Airflow's API server about the pipelines that tasks have run."""
+"""The plugin that adds the provider's pages to Airflow's API server."""
 
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,10 @@ _PAGES = URL_PREFIX.lstrip("/")
 
 
 class StreamPipelinesPlugin(AirflowPlugin):
-    """Found by the entry point ``airflow.plugins``. Every process of Airflow makes one; only its API server asks for the pages."""
+    """The plugin, found through the entry point ``airflow.plugins``.
+
+    Every Airflow process creates it; only the API server uses its pages.
+    """
 
     name = "stream_pipelines"
     external_views = [  # noqa: RUF012  # as Airflow declares it
@@ -28,11 +31,11 @@ class StreamPipelinesPlugin(AirflowPlugin):
             "url_route": "stream-pipelines-of-task",
         },
     ]
-    """The pipelines page: a window of its own from the navigation, and tabs of DAGs and task instances."""
+    """The pipelines page, as an entry of the navigation and as tabs of DAGs and task instances."""
 
     @cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
-        """The pages, where they are served: no worker imports what they need."""
+        """The app with the pages. It is imported only where it is served, so no worker imports a web framework."""
         from airflow_provider.pages.app import make_app
 
         return [{"app": make_app(), "url_prefix": URL_PREFIX, "name": "Stream pipelines"}]

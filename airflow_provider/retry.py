@@ -1,4 +1,4 @@
-"""When a pipeline's error is worth another try: by its branch in the error tree, never by its text."""
+"""Decides whether a task retries after a pipeline's error: by the error's type, never by its text."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,71 +13,73 @@ if TYPE_CHECKING:
 
 _DOUBLED_MOST = 30
 _LONGEST = timedelta(minutes=10)
-"""Of a pause, unless the task says otherwise."""
+"""The longest pause, unless the task sets one."""
 RETRIES = 3
-"""Of a task that may be tried again at any time, because a next try takes up what is there. Airflow's own default is none."""
+"""The default for tasks of this provider. A retry is safe at any time because it continues existing work. Airflow's own default is 0."""
 
 
 class Tries(Protocol):
-    """What a task instance knows of its tries."""
+    """A task instance, as far as its tries are concerned."""
 
     try_number: int
     max_tries: int
 
 
 def is_automatic_retry(task: Tries, retries: int | None) -> bool:
-    """Whether Airflow tries a task again by itself: neither for the first time, nor because somebody has cleared it."""
+    """Returns whether this try is an automatic retry, and not the first try or the first one after the task was cleared."""
     return task.try_number > first_try(task.max_tries, retries)
 
 
 def first_try(max_tries: int, retries: int | None) -> int:
-    """The number of the try since which Airflow counts ``retries``.
+    """Returns the number of the first try since the task was created or cleared.
 
-    A clear raises ``max_tries`` so that the try after it has all of them again, as the first one had.
+    Clearing a task raises ``max_tries``, so that it has all its ``retries`` again.
     """
     return max(1, max_tries - (retries or 0) + 1)
 
 
 class PipelineRetryPolicy(RetryPolicy):
-    """Retries at once what somebody else won, fails at once what would be refused again, and the rest with backoff.
+    """A retry policy for pipelines.
 
-    "The rest" waits for the task's ``retry_delay``, and after each further try twice as long, up to ``max_retry_delay`` or ten minutes; a
-    task with ``retry_exponential_backoff`` has a backoff of its own, which counts. No policy goes beyond ``retries``; and Airflow asks none
-    where there is no exception: a worker that is lost is retried as ``retries`` say. Errors that are not a pipeline's are treated as
-    without a policy.
+    It retries at once after losing a race, fails at once on an error that a retry would meet again, and retries other errors with
+    backoff. The pause is the task's ``retry_delay`` and doubles with each try, up to ``max_retry_delay`` or ten minutes. A task with
+    ``retry_exponential_backoff`` uses Airflow's own backoff instead.
+
+    The policy never exceeds ``retries``. If a worker is lost without an exception, Airflow asks no policy: then ``retries`` alone
+    decides. Errors that are not a pipeline's are treated as without a policy.
 
     Raises:
-        MissingRequirementError: This Airflow, below 3.3, has no retry policies.
+        MissingRequirementError: This Airflow is below 3.3 and has no retry policies.
     """
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: "Context | None" = None
     ) -> "RetryDecision":
-        """What follows from the error; the reason goes into the task's log and its history."""
+        """Returns the decision for an error. Airflow shows its reason in the task's log and history."""
         error = exception.error if isinstance(exception, PipelineRunError) else exception
         if not isinstance(error, StreamPipelineError):
             return RetryDecision.default()
         name = type(error).__name__
         match error.retry:
             case Retry.NEVER:
-                return RetryDecision.fail(f"{name}: the next try would meet it again")
+                return RetryDecision.fail(f"{name}: a retry would fail with the same error")
             case Retry.AT_ONCE:
-                return RetryDecision.retry(timedelta(0), f"{name}: look again at once")
+                return RetryDecision.retry(timedelta(0), f"{name}: retry at once")
         delay = None if context is None else _delay(context["task"], try_number, max_tries)
-        return RetryDecision.retry(delay, f"{name}: a next try may find it mended, and goes on from what is durable")
+        return RetryDecision.retry(delay, f"{name}: a retry continues from what is durable")
 
     def serialize(self) -> dict[str, Any]:
-        """Nothing: it has no settings."""
+        """Returns no arguments: the policy has no settings."""
         return {}
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> "PipelineRetryPolicy":
-        """The policy."""
+        """Returns a new policy."""
         return cls()
 
 
 def _delay(task: "BaseOperator | MappedOperator", try_number: int, max_tries: int) -> timedelta | None:
-    """The pause after a try; None: as the task has it."""
+    """Returns the pause after a try; None: the task's own."""
     if task.retry_exponential_backoff:
         return None
     first, longest = _duration(task.retry_delay), _duration(task.max_retry_delay or _LONGEST)

@@ -1,4 +1,4 @@
-"""What a ``stream_pipeline`` connection says, checked."""
+"""Reads and checks the extras of a ``stream_pipeline`` connection."""
 
 import json
 import os
@@ -27,53 +27,54 @@ EXTRAS = (
     "spark_conn_id",
     "spark_main",
 )
-"""What a connection may say: the fields of its form."""
+"""The allowed extras of a connection, which are the fields of its form."""
 _PROPERTY = re.compile(r"-D([^\s=]+)=\S")
-"""One that is handed to a JVM."""
+"""Matches a Java property on a command line."""
 _KNOWN_PROPERTY = re.compile(
     r"(log4j2?|javax?|jdk|sun|com[.]sun|user|file|os|net|networkaddress|https?|io[.]netty|derby|delta|arrow)[.]|(stdout|stderr)[.]encoding$"
 )
-"""Java properties that may be on the command line of a JVM of Spark, where they end: others may hold anything."""
+"""Matches Java properties that may appear on the command line of Spark's JVM. Any other one might hold a secret."""
 _SECRET_INSIDE = re.compile(
     r"://[^/\s:@]+:[^/\s@]+@|\b(bearer|basic)\s+\S|(^|[?&;\s])(password|pwd|sig|secret|token|AccountKey|SharedAccessKey)=\S",
     re.IGNORECASE,
 )
-"""In a URL with a user's password, as of a repository of packages, or in the parameters of a URL, a connection or a login."""
+"""Matches a password in a URL, or a secret among the parameters of a URL, a connection or a login."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where homes and savepoints may be, and how a driver is started."""
+    """The places of homes and savepoints, and the settings with which drivers are started."""
 
     roots: tuple[str, ...] = ()
-    """``home_root``: where homes may be; required."""
+    """``home_root``: the directories that may hold homes; required."""
     savepoint_roots: tuple[str, ...] = ()
-    """Where savepoints may be, beside the homes."""
+    """Further directories that may hold savepoints."""
     python: str = sys.executable
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     checkpoint: CheckpointOverrides | None = None
-    """Instead of some of the pipelines' checkpoint settings."""
+    """Overrides for the pipelines' checkpoint settings."""
     spark_conn_id: str | None = None
-    """The Spark connection whose master drivers are submitted to; None: a driver is a process of ``python`` on this host."""
+    """The Spark connection to whose master drivers are submitted. None: a driver is a process of ``python`` on this host."""
     spark_main: str | None = None
-    """Where a cluster finds ``spark_jobs/main.py``."""
+    """The path of ``spark_jobs/main.py`` in a cluster."""
     workspace_root: str | None = None
-    """In which homes in stores have their workspaces."""
+    """The directory for the workspaces of homes in stores."""
     store_conn_id: str | None = None
-    """The connection of type ``aws`` with the credentials for object stores; None: those of the environment, or the role of the host."""
+    """The connection of type ``aws`` with the credentials for object stores. None: those of the environment, or the role of the host."""
 
     def driver_conf(self, own: Mapping[str, str]) -> dict[str, str]:
-        """The Spark settings of one driver: the connection's, and over them a task's ``own``.
+        """Returns the Spark settings of one driver: the connection's, overridden by the task's ``own``.
 
         Raises:
-            InvalidParameterError: A setting is a secret, or says one: Airflow shows a task's settings, and a host its command lines.
+            InvalidParameterError: A setting is or contains a secret. Airflow shows the settings of a task, and every user of a host can
+                read command lines.
         """
         master = {"spark.master": self.master} if self.master else {}
         conf = master | dict(self.conf) | dict(own)
         if secrets := sorted(key for key, value in conf.items() if _is_secret(key, value)):
             raise InvalidParameterError(
-                f"Spark settings with secrets cannot be given here: {', '.join(secrets)}.",
+                f"Spark settings of a connection or a task may not contain secrets: {', '.join(secrets)}.",
                 safe="No driver was started.",
                 remedy="Put them into spark-defaults.conf of the driver's host, or use a credentials provider.",
                 settings=secrets,
@@ -81,11 +82,11 @@ class Settings:
         return conf
 
     def local_conf(self, own: Mapping[str, str]) -> dict[str, str]:
-        """As :meth:`driver_conf`, for a Spark in a process on this host, whatever cluster the drivers have."""
+        """Returns :meth:`driver_conf` for a Spark in a process on this host, whatever cluster runs the drivers."""
         return {key: value for key, value in self.driver_conf(own).items() if key != "spark.submit.deployMode"}
 
     def check_python(self) -> None:
-        """Refuses a driver's Python that is not there, before anything is asked for.
+        """Refuses a driver's Python that does not exist, before a start is requested.
 
         Raises:
             MissingRequirementError: It is no program on this host.
@@ -94,7 +95,7 @@ class Settings:
             raise MissingRequirementError(
                 f"The driver's Python {self.python} is not a program on this host.",
                 safe="No driver was started.",
-                remedy="Correct 'python' in the connection's extras: a Python with this package's 'spark' extra.",
+                remedy="Set 'python' in the connection's extras to a Python with this package's 'spark' extra.",
                 python=self.python,
             )
 
@@ -107,17 +108,17 @@ def _is_secret(key: str, value: str) -> bool:
 
 
 def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None = CONN_TYPE) -> Settings:
-    """Reads a connection's extras; empty fields of a form count as not given.
+    """Reads the extras of a connection. An empty field of the form counts as not given.
 
     Raises:
-        InvalidParameterError: The connection is of another type, or an extra is not known, or has a value that is not allowed.
+        InvalidParameterError: The connection has another type, or an extra is unknown or has an invalid value.
     """
     if conn_type and conn_type != CONN_TYPE:
         raise InvalidParameterError(
-            f"Connection '{conn_id}' is of type '{conn_type}', and a pipeline needs one of type '{CONN_TYPE}'.",
+            f"Connection '{conn_id}' has the type '{conn_type}', but a pipeline needs the type '{CONN_TYPE}'.",
             safe="Nothing was read or written.",
-            remedy="Name another connection (conn_id), or change the type under Admin, Connections. A Spark connection is named by the "
-            "extra spark_conn_id.",
+            remedy="Name another connection in conn_id, or change the type under Admin, Connections. To use a Spark connection, name it in "
+            "the extra spark_conn_id.",
             connection=conn_id,
             expected=CONN_TYPE,
             found=conn_type,
@@ -125,10 +126,10 @@ def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None 
     given = {name: value for name, value in extra.items() if value not in (None, "", [], {})}
     if unknown := sorted(set(given) - set(EXTRAS)):
         raise InvalidParameterError(
-            f"Connection '{conn_id}' has extras that are not known: {', '.join(unknown)}.",
-            exists=f"Known are: {', '.join(EXTRAS)}.",
+            f"Connection '{conn_id}' has unknown extras: {', '.join(unknown)}.",
+            exists=f"Known extras are: {', '.join(EXTRAS)}.",
             safe="Nothing was read or written.",
-            remedy="Correct or remove them under Admin, Connections.",
+            remedy="Correct or remove these extras under Admin, Connections.",
             connection=conn_id,
             extras=unknown,
         )
@@ -136,7 +137,7 @@ def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None 
         if not isinstance(given.get(name, ""), str):
             raise _refused(conn_id, name, given[name], "a text")
     if not os.path.isabs(given.get("workspace_root", "/")):
-        raise _refused(conn_id, "workspace_root", given["workspace_root"], "a directory, absolute")
+        raise _refused(conn_id, "workspace_root", given["workspace_root"], "an absolute directory")
     conf = given.get("conf", {})
     if isinstance(conf, str):
         try:
@@ -171,7 +172,7 @@ def _roots(conn_id: str, name: str, given: Mapping[str, Any]) -> tuple[str, ...]
     if isinstance(roots, str):
         roots = [root.strip() for root in re.split(r"[,\n]", roots) if root.strip()]
     if not isinstance(roots, list | tuple) or not all(isinstance(root, str) for root in roots):
-        raise _refused(conn_id, name, roots, "a directory, or several with commas between them")
+        raise _refused(conn_id, name, roots, "a directory, or several separated by commas")
     return tuple(roots)
 
 
@@ -179,7 +180,7 @@ def _refused(conn_id: str, name: str, found: Any, wanted: str) -> InvalidParamet
     return InvalidParameterError(
         f"The extra '{name}' of connection '{conn_id}' is {type(found).__name__}, not {wanted}.",
         safe="Nothing was read or written.",
-        remedy="Correct it under Admin, Connections.",
+        remedy="Correct the extra under Admin, Connections.",
         connection=conn_id,
         extra=name,
     )

@@ -1,7 +1,7 @@
-"""The Spark settings of a task, and which of them a run may choose.
+"""Checks the Spark settings of a task, and which of them a DAG run may choose.
 
-Whoever may trigger a DAG is no author of code. A setting that stands in the DAG file is the author's, whatever it does; one that a
-template, or an expansion, has put there may only say how big a run is (docs/adr/0013-what-a-run-may-set.md).
+A person who may trigger a DAG is not an author of its code. The author may write any setting into the DAG file. A setting that comes from
+a template or an expansion may only change the size of a run (docs/adr/0013-what-a-run-may-set.md).
 """
 
 import json
@@ -58,21 +58,22 @@ RUN_MAY_SET = frozenset(
         "spark.task.maxFailures",
     }
 )
-"""Settings that say how big or how patient a run is, and nothing else. None of them names a class, a file, a host or a user."""
+"""Settings that only change the size or the patience of a run. None of them names a class, a file, a host or a user."""
 _SIZE = re.compile(r"-?[0-9A-Za-z.]{1,32}")
-"""Numbers, sizes, times and booleans; no ``$`` that Spark would replace and no blank that a command line could be cut at."""
+"""Matches numbers, sizes, times and booleans. It allows no ``$``, which Spark would replace, and no blank, which could split a command
+line."""
 
 
 def checked_conf(task: "BaseOperator", written: object, rendered: object) -> dict[str, str]:
-    """The settings of one task instance.
+    """Returns the Spark settings of one task instance.
 
     Args:
         task: The task that is executed.
-        written: What its constructor was given.
-        rendered: What templates have made of it.
+        written: The argument of its constructor.
+        rendered: The same argument after templates were rendered.
 
     Raises:
-        InvalidParameterError: A run has chosen a setting that it may not choose, or it is no mapping.
+        InvalidParameterError: The run has chosen a setting that it may not choose, or the argument is no mapping.
     """
     own = _declared(task, written)
     conf = _mapping(rendered)
@@ -80,17 +81,20 @@ def checked_conf(task: "BaseOperator", written: object, rendered: object) -> dic
     refused = sorted(str(key) for key, value in conf.items() if key not in written_so and not _is_size(key, value))
     if refused:
         raise InvalidParameterError(
-            f"A run may not choose these Spark settings, or not these values: {', '.join(refused)}.",
+            f"A run may not choose these Spark settings or values: {', '.join(refused)}.",
             safe="Nothing was started.",
-            remedy="Write them into the DAG file without a template, or into the connection's conf. What a run may choose is how big "
-            "it is: memory, cores, executors and partitions (docs/reference/airflow.md).",
+            remedy="Write them into the DAG file without a template, or into the connection's conf. A run may choose only its size: "
+            "memory, cores, executors and partitions (docs/reference/airflow.md).",
             settings=refused,
         )
     return {str(key): _text(value) for key, value in conf.items()}
 
 
 def _declared(task: "BaseOperator", written: object) -> Mapping[Any, Any]:
-    """What stands in the DAG file. A mapped task's constructor is given expanded values: only those for all instances stand there."""
+    """Returns the settings in the DAG file.
+
+    For a mapped task these are the settings of ``partial()``, because expanded values are not in the file.
+    """
     declared = task.dag.get_task(task.task_id) if task.has_dag() else task  # type: ignore[no-untyped-call]
     if isinstance(declared, MappedOperator):
         written = declared.partial_kwargs.get("conf")
@@ -98,7 +102,7 @@ def _declared(task: "BaseOperator", written: object) -> Mapping[Any, Any]:
 
 
 def _mapping(rendered: object) -> Mapping[Any, Any]:
-    """A template that stands for all settings may give a mapping, or JSON."""
+    """Returns the rendered settings. A template for all of them may render to a mapping or to JSON."""
     found = rendered
     if isinstance(rendered, str) and rendered.strip():
         try:
@@ -111,7 +115,7 @@ def _mapping(rendered: object) -> Mapping[Any, Any]:
         raise InvalidParameterError(
             f"conf is {type(found).__name__}, not a mapping of Spark settings.",
             safe="Nothing was started.",
-            remedy="Correct conf= of the task; a template for all of it gives JSON, as with the filter 'tojson'.",
+            remedy="Correct conf= of the task. A template for all settings has to render to JSON, as with the filter 'tojson'.",
             argument="conf",
         )
     return found

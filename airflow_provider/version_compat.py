@@ -1,7 +1,7 @@
-"""What differs between the versions of Airflow, from 3.1 on. No other module looks at a difference.
+"""The differences between the versions of Airflow, from 3.1 on. No other module depends on Airflow's version.
 
-It is found by a probe (can the name be imported, has the class the attribute), never by a version number. What an older version lacks is
-done in another way here, or refused by name. ``docs/reference/versions.md`` has the table.
+Each difference is found by a probe, such as an import or an attribute, and never by a version number. A feature that an older version
+lacks is replaced here, or refused by name. ``docs/reference/versions.md`` has the table.
 """
 
 import asyncio
@@ -62,14 +62,14 @@ else:
         RetryDecision = None
 
         class RetryPolicy:
-            """Stands for Airflow's retry policies where it has none: refuses to be one."""
+            """Replaces Airflow's class below 3.3. Creating an instance fails."""
 
             def __init__(self) -> None:
                 raise MissingRequirementError(
-                    f"Airflow {version('apache-airflow-core')} has no retry policies, and {type(self).__name__} is one.",
+                    f"Airflow {version('apache-airflow-core')} has no retry policies, and {type(self).__name__} needs them.",
                     safe="Nothing was started.",
-                    remedy="Leave retry_policy out: an error that a next try would meet again fails a task of this provider at once, "
-                    "with or without it. Or use Airflow 3.3 or newer.",
+                    remedy="Leave retry_policy out: a task of this provider fails at once on an error that a retry would meet again, "
+                    "with or without the policy. Or use Airflow 3.3 or newer.",
                 )
 
 
@@ -92,13 +92,14 @@ HAS_RETRY_POLICIES = RetryDecision is not None
 """Whether a task may have a retry policy. Below 3.3 the task itself fails at once where a next try would meet the error again."""
 
 TRIGGERS_HEAR_KILLS = hasattr(BaseTrigger, "on_kill")
-"""Whether a triggerer tells a trigger that its task was killed. Below 3.3 it only cancels the trigger, as when it is shut down itself."""
+"""Whether a triggerer calls a trigger's ``on_kill`` if its task was killed. Below 3.3 it only cancels the trigger, as it also does at its
+own shutdown."""
 
 
 async def after_cancel(finish: Coroutine[Any, Any, None]) -> None:
-    """Finishes what a cancelled trigger still has to do, however often it is cancelled meanwhile.
+    """Finishes the last work of a cancelled trigger, however often the trigger is cancelled again.
 
-    A triggerer of Airflow below 3.3 cancels a trigger again each second, until the trigger has ended.
+    A triggerer of Airflow below 3.3 cancels a trigger again each second until it has ended.
     """
     work = asyncio.ensure_future(finish)
     while not work.done():
@@ -108,7 +109,7 @@ async def after_cancel(finish: Coroutine[Any, Any, None]) -> None:
 
 
 def asset_store(trigger: Any) -> Any:
-    """Returns the store in which an asset keeps what its trigger has sent; None where Airflow has none (below 3.3)."""
+    """Returns the store of an asset for the state of its trigger; None below Airflow 3.3, which has no such store."""
     return getattr(trigger, "asset_state_store", None)
 
 
@@ -142,26 +143,26 @@ def emit_gauge(name: str, value: float, tags: dict[str, str]) -> None:
 
 
 _MARKS = ("AIRFLOW_IS_K8S_EXECUTOR_POD", "AIRFLOW_IS_EXECUTOR_CONTAINER")
-"""Set by an executor in the container that it starts for one task: by the KubernetesExecutor, and by those of other platforms (ECS, Batch,
-Lambda). Airflow's own logging asks them the same way. ``[core] executor`` and a task's ``executor`` do not answer this: the first may be
-another one inside a pod, and either may name what a test run of a DAG, in a process of its own, does not use."""
+"""Variables that an executor sets in a container that it starts for one task: the KubernetesExecutor, and the executors of other
+platforms (ECS, Batch, Lambda). Airflow's logging reads the same variables. ``[core] executor`` and a task's ``executor`` do not help: the
+executor inside a pod may differ, and a test run of a DAG in its own process uses neither."""
 
 
 def container_of_one_task() -> str | None:
-    """What says that this host ends with the task that runs on it; None where it goes on."""
+    """Returns the variable that says that this host ends with its task; None if the host lasts."""
     return next((mark for mark in _MARKS if os.environ.get(mark)), None)
 
 
 _ASK_MAX_S = 20.0
-"""A trigger that is killed has 30 s for all that it does (``[triggerer] on_kill_timeout``)."""
+"""A killed trigger has 30 s in all (``[triggerer] on_kill_timeout``)."""
 _ASK_AGAIN_S = 1.0
 
 
 async def state_of(task: Any) -> str | None:
-    """The state of a trigger's task instance in Airflow's database; None where it is gone.
+    """Returns the state of a trigger's task instance in Airflow's database; None if it does not exist any more.
 
     Raises:
-        TimeoutError: Nobody can say: the API server or the database is away, or overloaded. It was asked again and again.
+        TimeoutError: The API server or the database did not answer, although it was asked several times.
     """
     from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance

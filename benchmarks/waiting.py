@@ -158,8 +158,9 @@ class Checkpoints:
         CheckpointStore(open_home(home)).complete(self._first)
 
     def trigger(self, home: str) -> Trigger:
-        own = {"home": home, "final": False, "run": None, "newer_than": 1}
-        return "airflow_provider.triggers.checkpoint.CheckpointTrigger", own | _limits()
+        arguments = {"final": False, "run": None, "newer_than": 1}
+        own = {"home": home, "kind": "checkpoint", "arguments": arguments}
+        return "airflow_provider.triggers.home.HomeTrigger", own | _limits()
 
     def end(self, home: str) -> None:
         CheckpointStore(open_home(home)).complete(self._following)

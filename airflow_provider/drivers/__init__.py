@@ -1,1 +1,1 @@
-"""Drivers: started on this host or through ``spark-submit``, found again, and what they have said last."""
+"""Drivers: started on this host or through ``spark-submit``, found again, with their last log lines."""

@@ -1,4 +1,4 @@
-"""What a process of ``spark-jobs`` has said last, for whoever looks for the reason of its end."""
+"""Reads the last lines that a ``spark-jobs`` process has logged or printed, to show why it ended."""
 
 import json
 import os
@@ -30,19 +30,19 @@ _SHOWN_MAX_BYTES = 4 << 20
 
 
 class _Failure(BaseModel):
-    """What a command of ``spark-jobs`` answers when it did not do what was asked."""
+    """The answer of a ``spark-jobs`` command that has failed."""
 
     error: ErrorReport
 
 
 @dataclass(frozen=True)
 class LogFile:
-    """What a driver says in a home.
+    """A file in a home into which a driver writes its log or its output.
 
     Args:
         name: Its path in the home.
-        path: Where this host would have it; None where it has not.
-        shown: The home whose own storage shows its end to hosts that do not have the file.
+        path: The file on this host, which need not exist. None: this host cannot have it.
+        shown: The home, if its storage shows the end of the file to other hosts.
     """
 
     name: str
@@ -53,7 +53,7 @@ class LogFile:
         return f"{self.shown.url}/{self.name}" if self.shown and not (self.path and self.path.exists()) else str(self.path)
 
     def last_lines(self, count: int) -> list[str]:
-        """As the function of this name."""
+        """Returns the last lines, at most ``count``; see :func:`last_lines`."""
         here = last_lines(self.path, count) if self.path else []
         return here or self._shown_lines(count)
 
@@ -69,24 +69,24 @@ _TOLD_LINES = 50
 
 
 def driver_log(files: Files, attempt: AttemptNumber) -> LogFile:
-    """The own log of an attempt's driver, JSON lines."""
+    """Returns the log file of an attempt's driver, in JSON lines."""
     return _log_file(files, log_path(attempt), files.local(log_path(attempt)))
 
 
 def driver_output(files: Files, attempt: AttemptNumber) -> LogFile:
-    """What an attempt's driver, or ``spark-submit``, has printed."""
+    """Returns the file with the standard output of an attempt's driver, or of ``spark-submit``."""
     return _log_file(files, output_path(attempt), output_place(files, attempt))
 
 
 def output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: bool = False) -> Path:
-    """Where this host keeps what a process prints that it starts for an attempt.
+    """Returns the file on this host for the output of a process that this host starts for an attempt.
 
-    In the home, or in its workspace where this host has that; else in a directory of its own.
+    The file is in the home, or in the home's workspace if this host has it. Otherwise it is in a directory of this user.
 
     Args:
         files: The home.
         attempt: The attempt.
-        driver_is_here: The process is the driver: this host has the workspace, or makes it.
+        driver_is_here: The process is the driver. This host then has the workspace, or makes it.
     """
     place = files.local(output_path(attempt))
     if place is not None and (driver_is_here or is_here(files) or place.parents[1].is_dir()):
@@ -95,10 +95,10 @@ def output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: bool =
 
 
 def made_output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: bool) -> Path:
-    """As :func:`output_place`, for who is going to write there; what the oldest attempts have left in a directory of this host's own goes.
+    """Prepares the file of :func:`output_place` for writing. In this user's own directory, deletes the output of the oldest attempts.
 
     Raises:
-        AccessDeniedError: Somebody else has made that directory.
+        AccessDeniedError: Another user has made that directory.
     """
     place, own = output_place(files, attempt, driver_is_here=driver_is_here), _own_directory()
     if place.is_relative_to(own):
@@ -125,9 +125,9 @@ def _log_file(files: Files, name: str, path: Path | None) -> LogFile:
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """The last lines of a log on this host, at most ``count``; empty where there is no such file, or only a link.
+    """Returns the last lines of a log on this host, at most ``count``. Returns none if the file does not exist or is a link.
 
-    JSON lines become time, level and message. At most 4 KiB per line that is asked for are read.
+    A JSON line is shown as time, level and message. Reads at most 4 KiB per line.
     """
     try:
         with os.fdopen(open_plain(path), "rb") as stream:
@@ -140,25 +140,25 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def log_last_lines(log: Any, *logs: LogFile) -> None:
-    """Tells in a task's log what a process has said last, as far as this host can see, or that there is nothing."""
+    """Writes the last lines of a process into a task's log, as far as this host can read them."""
     found = {each: lines for each in logs if (lines := each.last_lines(_TOLD_LINES))}
     for each, lines in found.items():
         log.error("The last %d lines of %s:\n%s", len(lines), each, "\n".join(lines))
     if not found:
-        log.error("%s has nothing that the driver has said; it would be in %s.", socket.gethostname(), logs[0])
+        log.error("The driver has written nothing that %s can read; its output would be in %s.", socket.gethostname(), logs[0])
 
 
 def answered_error(output: str) -> StreamPipelineError | None:
-    """The error that a command has answered with, where its answer is in what it has printed."""
+    """Returns the error in the answer of a command; None if its output contains no such answer."""
     for start in reversed([found.start() for found in re.finditer(r"^\{$", output, re.MULTILINE)]):
-        with suppress(ValueError):  # as a validation's is
+        with suppress(ValueError):  # pydantic's ValidationError is one
             answer, _ = json.JSONDecoder().raw_decode(output, start)
             return reported_error(_Failure.model_validate(answer).error)
     return None
 
 
 def _at_most(chunks: Generator[bytes, None, None], size_bytes: int) -> Iterator[bytes]:
-    """What comes before so many bytes have come: no driver shows more."""
+    """Yields chunks until ``size_bytes`` have come. No driver shows a longer end."""
     with closing(chunks):
         for chunk in chunks:
             yield chunk

@@ -1,4 +1,4 @@
-"""What a driver on this host would have: Python, Spark, Delta and Java."""
+"""Finds the versions of Python, Spark, Delta and Java that a driver on this host would use."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from spark_jobs.protocol.errors import MissingRequirementError
 from spark_jobs.protocol.spark_versions import check_spark_version
 
 _JAVA = 17
-"""The oldest that it runs on."""
+"""The oldest version of Java that Spark runs on."""
 _PROBE_TIMEOUT_S = 60.0
 _PROBE = """
 import importlib.metadata as m, json, os, platform, shutil, subprocess
@@ -23,13 +23,13 @@ print(json.dumps({"Python": platform.python_version(), "pyspark": m.version("pys
 
 
 def probe_driver(python: str) -> dict[str, str]:
-    """The versions of what a driver needs, by name; starts that Python.
+    """Starts the driver's Python and returns the versions of Python, Spark, Delta and Java, by name.
 
     Raises:
-        MissingRequirementError: Something is missing, or is of a version that runs no pipelines.
+        MissingRequirementError: Something is missing, or has a version that cannot run pipelines.
     """
     try:
-        with TemporaryDirectory(prefix="spark-jobs-") as empty:  # nothing is imported from where this process is
+        with TemporaryDirectory(prefix="spark-jobs-") as empty:  # so that nothing is imported from this process's directory
             probe = subprocess.run(
                 [python, "-P", "-c", _PROBE],
                 cwd=empty,

@@ -1,4 +1,4 @@
-"""The keytab of a Spark connection, as a file for ``spark-submit``."""
+"""Writes the keytab of a Spark connection into a file for ``spark-submit``."""
 
 import base64
 import binascii
@@ -12,17 +12,17 @@ from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError
 
 
 def keytab_file(encoded: str | None) -> str | None:
-    """Where this host has the keytab, made if missing; None where there is none.
+    """Returns the path of the keytab file on this host, and writes the file if it does not exist. Returns None without a keytab.
 
-    The same keytab is the same file, in a directory of temporary files that only this user can enter. The Spark provider would write it
-    where every user of the host can read it.
+    The same keytab is always the same file, in a temporary directory that only this user can enter. The Spark provider itself would write
+    it where every user of the host can read it.
 
     Args:
-        encoded: The keytab in base64, as a Spark connection has it.
+        encoded: The keytab in base64, from the Spark connection.
 
     Raises:
-        InvalidParameterError: It is not base64.
-        AccessDeniedError: Somebody else has made that directory.
+        InvalidParameterError: The text is not base64.
+        AccessDeniedError: Another user has made that directory.
     """
     if not encoded:
         return None
@@ -32,11 +32,11 @@ def keytab_file(encoded: str | None) -> str | None:
         raise InvalidParameterError(
             "The keytab of the Spark connection is not base64.",
             safe="No driver was started.",
-            remedy="Write what `base64 KEYTAB` prints into it.",
+            remedy="Set it to the output of `base64 KEYTAB`.",
         ) from error
     file = _private_directory() / f"{hashlib.sha256(content).hexdigest()[:32]}.keytab"
     if not file.exists():
-        descriptor, unfinished = tempfile.mkstemp(dir=file.parent)  # readable for this user only
+        descriptor, unfinished = tempfile.mkstemp(dir=file.parent)  # only this user can read it
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
         os.replace(unfinished, file)
@@ -49,9 +49,9 @@ def _private_directory() -> Path:
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise AccessDeniedError(
-            f"{directory} belongs to somebody else, or others can enter it: no keytab is put there.",
+            f"{directory} belongs to another user, or others can enter it. No keytab was written.",
             safe="No driver was started.",
-            remedy="Remove it.",
+            remedy=f"Remove {directory}.",
             path=str(directory),
         )
     return directory

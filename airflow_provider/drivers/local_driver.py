@@ -1,8 +1,8 @@
-"""A driver as a process on this host. It outlives the task that has started it, and is found again through its home.
+"""Drivers as processes on this host. A driver outlives the task that has started it, and is found again through its home.
 
-- A session of its own: signals for the task's session do not reach it.
-- Input from the null device and output into a file: an inherited pipe would hold the worker's slot until the driver ends.
-- No environment of Airflow's: connections, variables and keys are none of its business.
+- The driver has a session of its own, so that signals for the task's session do not reach it.
+- It reads from the null device and writes into a file. An inherited pipe would hold the worker's slot until the driver ends.
+- It gets none of Airflow's environment variables, because it needs no connection, variable or key of Airflow.
 """
 
 import errno
@@ -21,15 +21,15 @@ from spark_jobs.storage.os_errors import translated
 from spark_jobs.storage.system import DIRECTORY_MODE
 
 STOP_GRACE_S = 3.0
-"""Between the request to end and the kill. Airflow gives a killed task 5 s."""
+"""The time between SIGTERM and SIGKILL. Airflow gives a killed task 5 s."""
 _END_MAX_S = 0.5
-"""Between a kill and the end of what is killed."""
+"""The time to wait for the end of a process after SIGKILL."""
 _AIRFLOWS = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "__AIRFLOW_")
 _NO_PROGRAM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC)
 
 
 _let_go: "list[subprocess.Popen[bytes]]" = []
-"""Python warns of a process object that is collected while its process runs."""
+"""Keeps the objects of processes that run on: Python warns if such an object is collected."""
 
 
 class LocalDriver:
@@ -39,9 +39,9 @@ class LocalDriver:
         self._process = process
         self._stopping = False
         self.output = output
-        """Where its standard output and errors go."""
+        """The file with its standard output and errors."""
         self.submits = submits
-        """It has a cluster start the driver, and is none itself."""
+        """True for ``spark-submit`` in cluster mode: the driver itself runs elsewhere."""
 
     @property
     def pid(self) -> int:
@@ -49,16 +49,16 @@ class LocalDriver:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The exit code; None while the process runs."""
         return self._process.returncode if self._stopping else self._process.poll()
 
     @property
     def was_stopped(self) -> bool:
-        """:meth:`stop` has ended it."""
+        """True if :meth:`stop` has ended the process."""
         return self._stopping and self._process.returncode is not None
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits for its end; whether it has ended."""
+        """Waits for the end of the process. Returns whether it has ended."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -66,13 +66,14 @@ class LocalDriver:
         return True
 
     def let_go(self) -> None:
-        """Leaves the driver to itself: this process ends, or goes on with something else, while the driver runs."""
+        """Leaves the driver to itself: it runs on when this process ends."""
         _let_go.append(self._process)
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """Ends the driver with every process it has started: asks first, kills after ``grace_s``; idempotent.
+        """Ends the driver and every process that it has started: sends SIGTERM, and SIGKILL after ``grace_s``. Idempotent.
 
-        Returns when it has ended, or hangs in a storage where no kill reaches it. A driver that has ended by itself is left alone.
+        Returns when the driver has ended, or when a SIGKILL does not end it because it hangs in a storage. A driver that has already
+        ended is left alone.
         """
         if self._process.returncode is not None:
             return
@@ -85,10 +86,10 @@ class LocalDriver:
         self.wait(_END_MAX_S)
 
     def _has_ended(self) -> bool:
-        # Looked at without reaping: until then its process id, which is its group's too, can be nobody else's.
+        # WNOWAIT does not reap the process: until it is reaped, no other process or group can get its id.
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # a look at its exit code was under way
+        except ChildProcessError:  # another thread reads the exit code right now
             return True
 
     def _signal_group(self, which: signal.Signals) -> None:
@@ -109,24 +110,25 @@ def start_local_driver(
     submits: bool = False,
     popen: "Callable[..., subprocess.Popen[bytes]]" = subprocess.Popen,
 ) -> LocalDriver:
-    """Starts ``command`` by the rules of this module.
+    """Starts ``command`` as this module's docstring says.
 
     Args:
-        command: Arguments, never a shell line. Visible to every user of the host: without secrets.
-        output: Appended to, or with ``alone`` begun anew; made with its directories, for this user's eyes only.
-        environment: Added to this process's, without Airflow's own part of it.
-        store: What its environment says of object stores, instead of what this process's says.
-        directory: Where it starts, and where Spark starts the Pythons of its workers; made if it is not there. None: where this process is,
-            which may be a directory that others write into.
-        alone: Only one process at a time with this output; see :func:`is_at_work`.
-        submits: It has a cluster start the driver, and ends.
-        popen: How a process is made.
+        command: The arguments, never a shell line. Every user of the host can see them, so they contain no secrets.
+        output: The file for the output, made with its directories and readable for this user only. Output is appended; with ``alone`` the
+            file is emptied first.
+        environment: Variables that are added to this process's own, without those of Airflow.
+        store: Settings of object stores, in place of those in this process's environment.
+        directory: The working directory, in which Spark also starts its Python workers. It is made if needed. None: the directory of this
+            process, into which others may be able to write.
+        alone: Allow only one process at a time with this output; see :func:`is_at_work`.
+        submits: The process has a cluster start the driver, and ends.
+        popen: Makes the process.
 
     Raises:
-        MissingRequirementError: There is no such program, or it cannot be run.
-        InterruptedRunError: The host makes no process at the moment.
+        MissingRequirementError: The program does not exist, or cannot be run.
+        InterruptedRunError: The host cannot make another process at the moment.
         StorageError: The output cannot be written.
-        BlockingIOError: ``alone``, and one is at work.
+        BlockingIOError: With ``alone``, another process is at work.
     """
     with translated(str(output)):
         for made in (output.parent, *([directory] if directory else [])):
@@ -161,11 +163,11 @@ def _environment(store: ObjectStoreSettings | None) -> dict[str, str]:
 
 def _not_started(program: str, error: OSError) -> StreamPipelineError:
     safe = "No driver was started."
-    if error.errno not in _NO_PROGRAM:  # the host lacks memory, or processes, at the moment
+    if error.errno not in _NO_PROGRAM:  # the host is short of memory or processes at the moment
         return InterruptedRunError(
-            f"No process could be made for {program}: {error.strerror}.",
+            f"The host could not start a process for {program}: {error.strerror}.",
             safe=safe,
-            remedy="A retry may find the host less busy; else raise this user's limits, or run fewer tasks on it at a time.",
+            remedy="Retry when the host is less busy. Otherwise raise this user's limits, or run fewer tasks at a time on this host.",
             program=program,
         )
     if Path(program).name.endswith("submit"):
@@ -176,13 +178,13 @@ def _not_started(program: str, error: OSError) -> StreamPipelineError:
 
 
 def is_at_work(output: Path) -> bool:
-    """Whether a process that was started ``alone`` with this output still runs, or one that it has started.
+    """Returns whether a process that was started ``alone`` with this output still runs, or one of its children.
 
-    The lock belongs to the open file that those processes have inherited: it ends with the last of them, however they end. Seen from
-    every process of the host, and of other hosts where their file system shares such locks.
+    Those processes have inherited the open file, and the lock belongs to it: the lock ends with the last of them, however they end. Every
+    process of this host sees the lock. So do other hosts, if their file system shares such locks.
 
     Raises:
-        StorageError: The file cannot be looked at.
+        StorageError: The file cannot be read.
     """
     with translated(str(output)):
         try:
@@ -196,16 +198,16 @@ def is_at_work(output: Path) -> bool:
 
 
 def check_host_lasts() -> None:
-    """Refuses to start a driver on a host that ends with the task that runs on it.
+    """Refuses to start a driver on a host that ends with its task.
 
     Raises:
-        RejectedError: It does.
+        RejectedError: The host is the container of one task.
     """
     mark = container_of_one_task()
     if mark is None:
         return
     raise RejectedError(
-        f"The driver would be a process of this task's container ({mark} is set), and end with it.",
+        f"The driver would end with this task's container ({mark} is set).",
         safe="No driver was started.",
         remedy="Submit it to a cluster (spark_conn_id of the connection, deploy mode cluster), use an executor with lasting workers, or "
         "set allow_driver_in_pod=True: the task then keeps its container until the run has ended.",

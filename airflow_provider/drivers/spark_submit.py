@@ -1,7 +1,7 @@
-"""Drivers that ``spark-submit`` starts: the master of a Spark connection, and the command as the Spark provider builds it.
+"""Submits drivers with ``spark-submit``, to the master of a Spark connection, with the command that the Spark provider builds.
 
-Only the command is the provider's. Who waits, what counts as success and how a driver is ended do not depend on it: a driver is known by
-its home, wherever it runs.
+Only the command comes from that provider. A driver is known by its home, wherever it runs. Waiting for it, judging its result and ending
+it do not depend on how it was started.
 """
 
 import os
@@ -29,9 +29,9 @@ from spark_jobs.protocol.spark_settings import conf_environment, hidden_settings
 from spark_jobs.protocol.spark_versions import NEWEST, SUPPORTED, check_spark_version, spark_minor
 
 DELTA_VERSION = "4.4.0"
-"""The release of Delta Lake that drivers are submitted with. It has jars for each Spark that pipelines run on."""
+"""The release of Delta Lake for submitted drivers. It has jars for each Spark version that pipelines run on."""
 _SPARK_JARS = ("jars", "lib/python3*/site-packages/pyspark/jars")
-"""Where a Spark has its jars: a distribution, and one that pip has installed."""
+"""The directories with Spark's jars, in a distribution and in an installation by pip."""
 _SPARK_CORE = re.compile(r"spark-core_2[.]13-(.+)[.]jar")
 _DELTA = re.compile(r"io[.]delta:delta-spark_")
 _PACKAGES = "spark.jars.packages"
@@ -47,7 +47,7 @@ _STANDALONE = re.compile(rf"spark://{_HOST}:\d+(?:,{_HOST}:\d+)*")
 
 
 class MasterKind(StrEnum):
-    """Who gives a driver its executors."""
+    """The kind of cluster that gives a driver its executors."""
 
     LOCAL = "local"
     STANDALONE = "standalone"
@@ -56,19 +56,19 @@ class MasterKind(StrEnum):
 
 
 class DeployMode(StrEnum):
-    """Where a driver runs."""
+    """The place where a driver runs."""
 
     CLIENT = "client"
-    """In the process tree of ``spark-submit``, on this host."""
+    """On this host, as a child of ``spark-submit``."""
     CLUSTER = "cluster"
-    """Where the cluster puts it."""
+    """On a host that the cluster chooses."""
 
 
 def parse_master(master: str) -> MasterKind:
-    """The kind of a Spark master, by its whole address.
+    """Returns the kind of a Spark master, by its whole address.
 
     Raises:
-        InvalidParameterError: It is none that Spark knows.
+        InvalidParameterError: Spark knows no such address.
     """
     if _LOCAL.fullmatch(master):
         return MasterKind.LOCAL
@@ -95,10 +95,10 @@ def _is_kubernetes_address(address: str) -> bool:
 
 
 class _CommandBuilder(SparkSubmitHook):
-    """The provider's command builder, which is told what it would find out by itself.
+    """The Spark provider's command builder, with the connection and the kind of master given.
 
-    Without a connection it takes the master ``yarn``; so it is given the one that was looked up. And it knows kinds of masters by words
-    anywhere in an address.
+    Without a connection, that builder would use the master ``yarn``. It would also guess the kind of a master from words anywhere in its
+    address.
     """
 
     def __init__(self, connection: Connection, **arguments: Any) -> None:
@@ -123,28 +123,28 @@ class _CommandBuilder(SparkSubmitHook):
 
 @dataclass(frozen=True)
 class Submission:
-    """How drivers are submitted through one Spark connection, checked."""
+    """The checked settings with which drivers are submitted through one Spark connection."""
 
     connection: Connection = field(repr=False)
     master: str
     kind: MasterKind
     deploy_mode: DeployMode
     program: str
-    """``spark-submit``, where it was found."""
+    """The path of ``spark-submit``."""
     python: str
-    """Of a driver on this host."""
+    """The interpreter of a driver on this host."""
     application: str
-    """What ``spark-submit`` runs: ``spark_jobs/main.py``, here or where the cluster finds it."""
+    """The path of ``spark_jobs/main.py``, on this host or in the cluster."""
     conf: Mapping[str, str]
     keytab: str | None
 
     @property
     def driver_is_here(self) -> bool:
-        """Whether the driver belongs to the process tree of ``spark-submit``."""
+        """True if the driver is a child of ``spark-submit``."""
         return self.deploy_mode is DeployMode.CLIENT
 
     def command(self, *, entry: str, home: str, request: RequestId, workspace: str | None = None) -> list[str]:
-        """The arguments that start the driver for a request; without secrets."""
+        """Returns the arguments that start the driver for a request. They contain no secrets."""
         builder = _CommandBuilder(
             self.connection,
             conf=shown_settings(self.conf),
@@ -156,26 +156,26 @@ class Submission:
         return builder.command(self.kind, self.program, self.application)
 
     def environment(self) -> dict[str, str]:
-        """What ``spark-submit`` is given beside this process's environment."""
+        """Returns the variables that ``spark-submit`` gets in addition to this process's own."""
         chosen = any(key in self.conf for key in ("spark.pyspark.driver.python", "spark.pyspark.python"))
         python = {"PYSPARK_DRIVER_PYTHON": self.python} if self.driver_is_here and not chosen else {}
         return python | conf_environment(self.conf)
 
     def check_secrets(self, names: list[str]) -> None:
-        """Refuses secret parameters where a driver has another environment than ``spark-submit``.
+        """Refuses secret parameters for a driver that does not share the environment of ``spark-submit``.
 
         Raises:
-            RejectedError: There are some.
+            RejectedError: There are secret parameters.
         """
         if not names or self.driver_is_here:
             return
         variables = [f"{_PARAMETER}{name.upper()}" for name in names]
-        remedy = "Use deploy mode client, or have the pipeline read them where its driver runs, with a credentials provider."
+        remedy = "Use deploy mode client, or let the pipeline read them in its driver with a credentials provider."
         if self.kind is MasterKind.KUBERNETES:
             settings = ", ".join(f"{_SECRET_REFERENCE}{each}=NAME:KEY" for each in variables)
-            remedy = f"Remove them from secrets=, and have Kubernetes give them to the driver: {settings} in conf."
+            remedy = f"Remove them from secrets=, and let Kubernetes give them to the driver: {settings} in conf."
         raise RejectedError(
-            f"The secret parameters {', '.join(names)} cannot be given to a driver in cluster mode: spark-submit would show them.",
+            f"The secret parameters {', '.join(names)} cannot reach a driver in cluster mode: spark-submit would show them.",
             safe="No driver was started.",
             remedy=remedy,
             parameters=names,
@@ -183,14 +183,14 @@ class Submission:
 
 
 def plan_submission(settings: Settings, conf: Mapping[str, str]) -> Submission:
-    """How a driver is submitted, by the connection that ``settings`` names. Starts nothing.
+    """Checks the Spark connection and the settings of a submission. Starts nothing.
 
     Args:
-        settings: Of the ``stream_pipeline`` connection; names a Spark connection.
+        settings: The settings of the ``stream_pipeline`` connection, which name a Spark connection.
         conf: All Spark settings of the driver.
 
     Raises:
-        RejectedError: The Spark connection, or a setting, does not allow it.
+        RejectedError: The Spark connection or a setting is not allowed.
     """
     assert settings.spark_conn_id is not None
     connection = _connection(settings.spark_conn_id)
@@ -223,10 +223,10 @@ def plan_submission(settings: Settings, conf: Mapping[str, str]) -> Submission:
 
 
 def check_spark(submission: Submission) -> str:
-    """The version of Spark that ``spark-submit`` belongs to; starts it.
+    """Runs ``spark-submit --version`` and returns the version of Spark.
 
     Raises:
-        MissingRequirementError: It does not run, or is of a Spark that runs no pipelines.
+        MissingRequirementError: It does not run, or belongs to a Spark version that cannot run pipelines.
     """
     try:
         done = subprocess.run(
@@ -267,7 +267,7 @@ def _connection(conn_id: str) -> Connection:
         ) from error
     if connection.conn_type and connection.conn_type != SparkSubmitHook.conn_type:
         raise InvalidParameterError(
-            f"Connection '{conn_id}' is of type '{connection.conn_type}', and spark_conn_id needs one of type"
+            f"Connection '{conn_id}' has the type '{connection.conn_type}', but spark_conn_id needs the type"
             f" '{SparkSubmitHook.conn_type}'.",
             safe="No driver was started.",
             remedy="Name another connection in the extra spark_conn_id, or change the type under Admin, Connections.",
@@ -281,15 +281,15 @@ def _connection(conn_id: str) -> Connection:
 def _checked(conf: Mapping[str, str]) -> dict[str, str]:
     if "spark.master" in conf:
         raise InvalidParameterError(
-            "spark.master cannot be set beside a Spark connection: the connection names the master.",
+            "spark.master is set, but the Spark connection already names the master.",
             safe="No driver was started.",
-            remedy="Remove it from conf.",
+            remedy="Remove spark.master from conf.",
             setting="spark.master",
         )
     shown = sorted(key for key in conf if f".{_PARAMETER}" in key and not key.startswith(_SECRET_REFERENCE))
     if shown:
         raise InvalidParameterError(
-            f"{', '.join(shown)} would show the value of a secret parameter to everybody who sees the application.",
+            f"{', '.join(shown)} would show the value of a secret parameter to everyone who can see the application.",
             safe="No driver was started.",
             remedy=f"On Kubernetes use {_SECRET_REFERENCE}{_PARAMETER}NAME=SECRET:KEY; elsewhere deploy mode client and secrets=.",
             settings=shown,
@@ -298,11 +298,11 @@ def _checked(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_shown(conf: Mapping[str, str]) -> None:
-    """Refuses settings that only a command line could give to a driver in cluster mode, and that may not be there."""
+    """Refuses secret settings in cluster mode: only a command line could carry them to the driver, and everyone can read that."""
     hidden = sorted(hidden_settings(conf))
     if hidden:
         raise InvalidParameterError(
-            f"{', '.join(hidden)} cannot be given to a driver in cluster mode: everybody could read the value in a command line.",
+            f"{', '.join(hidden)} cannot reach a driver in cluster mode: the command line would show the value to everyone on the host.",
             safe="No driver was started.",
             remedy="Put it into spark-defaults.conf of the host that runs spark-submit, or use deploy mode client.",
             settings=hidden,
@@ -334,9 +334,9 @@ def _deploy_mode(mode: str, kind: MasterKind) -> DeployMode:
 
 
 def _program(binary: str, python: str) -> str:
-    """``spark-submit`` of the worker's path; where there is none, the one that came with the driver's Python."""
-    beside = os.path.dirname(shutil.which(python) or python)
-    found = shutil.which(binary) or shutil.which(binary, path=beside)
+    """Returns the ``spark-submit`` on the worker's PATH, or else the one that was installed with the driver's Python."""
+    directory = os.path.dirname(shutil.which(python) or python)
+    found = shutil.which(binary) or shutil.which(binary, path=directory)
     if found is None:
         raise MissingRequirementError(
             f"{binary} is not a program on this host.",
@@ -353,9 +353,9 @@ def delta_package(minor: str) -> str:
 
 
 def _spark_minor(program: str) -> str:
-    """Returns the minor version of the Spark that a ``spark-submit`` belongs to, by its jars; the newest where none are found.
+    """Returns the minor version of the Spark that a ``spark-submit`` belongs to, by its jars; the newest one without jars.
 
-    Nothing is started. A driver with jars for another Spark does not start, and says which package it needs.
+    Starts nothing. A driver with jars for another Spark version does not start, and its error names the package that it needs.
     """
     own = Path(program).resolve().parent.parent
     homes = [Path(given)] if (given := os.environ.get("SPARK_HOME")) else [own]
@@ -370,7 +370,7 @@ def _application(settings: Settings, kind: MasterKind, mode: DeployMode, conf: M
         return own
     if settings.spark_main is None and kind is MasterKind.KUBERNETES and _UPLOAD_PATH not in conf:
         raise MissingRequirementError(
-            "Where spark_jobs/main.py is in the driver's image is not known.",
+            "The path of spark_jobs/main.py in the driver's image is not known.",
             safe="No driver was started.",
             remedy="Set spark_main in the stream_pipeline connection's extras, such as local:///opt/venv/lib/python3.11/site-packages/"
             f"spark_jobs/main.py, or {_UPLOAD_PATH} in conf.",
@@ -379,7 +379,11 @@ def _application(settings: Settings, kind: MasterKind, mode: DeployMode, conf: M
 
 
 def _defaults(kind: MasterKind, mode: DeployMode) -> dict[str, str]:
-    """A submitter that waits would keep a JVM on the worker; a driver that the cluster starts again would find its attempt begun."""
+    """Returns the settings of cluster mode.
+
+    ``spark-submit`` ends at once, because a waiting one would keep a JVM on the worker. YARN starts the driver only once, because a
+    second driver would find that its attempt has begun.
+    """
     if mode is DeployMode.CLIENT:
         return {}
     if kind is MasterKind.YARN:
@@ -388,7 +392,7 @@ def _defaults(kind: MasterKind, mode: DeployMode) -> dict[str, str]:
 
 
 def _delta(conf: Mapping[str, str], program: str) -> dict[str, str]:
-    """Delta's package beside those that are asked for. An empty list of packages says that Spark has Delta already."""
+    """Adds Delta's package to the requested packages. An empty list of packages means that Spark already has Delta."""
     own = delta_package(_spark_minor(program))
     packages = [package.strip() for package in conf.get(_PACKAGES, own).split(",") if package.strip()]
     if not packages or any(_DELTA.match(package) for package in packages):

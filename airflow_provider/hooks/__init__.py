@@ -1,1 +1,1 @@
-"""The connection type ``stream_pipeline``."""
+"""The hook of the connection type ``stream_pipeline``."""

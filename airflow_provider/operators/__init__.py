@@ -1,1 +1,1 @@
-"""Tasks that act on a pipeline."""
+"""The operators, which act on pipelines."""

@@ -1,17 +1,13 @@
 """The operator that accepts losses of a pipeline."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
-
-from airflow.sdk import BaseOperator
 
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import acceptance_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
-from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.retry import RETRIES
+from airflow_provider.operators.base import PipelineOperator
 from airflow_provider.tasks.identity import run_id_of
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
@@ -21,29 +17,26 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class AcceptLossOperator(BaseOperator):
-    """Accepts losses of a pipeline: their rows stay out, and no task fails because of them any more.
+class AcceptLossOperator(PipelineOperator):
+    """Accepts losses of a pipeline: their rows stay out, and tasks no longer fail because of them.
 
-    Put it behind a task with which a person decides. Idempotent: of a loss that is accepted already the first reason stands.
+    Put it after a task in which a person decides. Idempotent: a loss that is already accepted keeps its first reason.
 
-    Returns as XCom what :func:`airflow_provider.facts.acceptance_facts` says.
+    Returns as XCom the value of :func:`airflow_provider.facts.acceptance_facts`.
 
     Args:
         home: The pipeline's home, inside the connection's home roots. Templated.
         losses: The ids of the losses, such as ``"3-1"``: one, several, or none. Templated.
-        reason: Why, for whoever reads the ledger; the name of the DAG run is added. Templated.
-        conn_id: The connection, of type ``stream_pipeline``.
-        retries: As for every operator, but for the default.
-        kwargs: As for every operator.
+        reason: The reason, for readers of the ledger; the name of the DAG run is added. Templated.
+        kwargs: As for :class:`~airflow_provider.operators.base.PipelineOperator`.
 
     Raises:
-        PipelineRunRefusedError: The home has no such loss, or its input is read again. None was accepted; Airflow does not retry.
-        PipelineRunError: The storage fails; a retry does the rest.
+        PipelineRunRefusedError: The home has no such loss, or its input is read again. No loss was accepted; Airflow does not retry.
+        PipelineRunError: The storage fails; a retry accepts the rest.
     """
 
     template_fields: Sequence[str] = ("home", "losses", "reason")
     operator_extra_links = LINKS
-    ui_color = "#e8f0e4"
 
     def __init__(
         self,
@@ -51,22 +44,14 @@ class AcceptLossOperator(BaseOperator):
         home: str,
         losses: str | Sequence[str],
         reason: str,
-        conn_id: str = StreamPipelineHook.default_conn_name,
-        retries: int | None = RETRIES,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, **kwargs)
+        super().__init__(**kwargs)
         self.home = home
         self.losses = losses
         self.reason = reason
-        self.conn_id = conn_id
-
-    @cached_property
-    def hook(self) -> StreamPipelineHook:
-        return StreamPipelineHook(self.conn_id)
 
     def execute(self, context: "Context") -> dict[str, Any]:
-        """Accepts the losses."""
         with raising_airflow_errors():
             refuse_hidden_arguments(self)
             files = self.hook.files(self.home)

@@ -1,28 +1,18 @@
-"""The operators that ask a running pipeline for a checkpoint, a savepoint or its stop, and that delete a savepoint."""
+"""The operators that request a checkpoint, a savepoint or the stop of a running pipeline, and that delete a savepoint."""
 
-import time
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
-
-from airflow.sdk import BaseOperator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider.assets import emit_tables
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import savepoint_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
-from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, record_homes
+from airflow_provider.operators.base import PipelineOperator, WaitingOperator
 from airflow_provider.orders import is_true
-from airflow_provider.retry import RETRIES
 from airflow_provider.tasks.identity import run_id_of
-from airflow_provider.tasks.time_limits import TimeLimits, time_limits
-from airflow_provider.triggers.request import RequestTrigger
-from airflow_provider.waits.clocks import monotonic_at
-from airflow_provider.waits.patient_look import patient_look
-from airflow_provider.waits.progress import ChangeLog
-from airflow_provider.waits.requests import LookForAnswer, RequestWait, ask_once
-from airflow_provider.waits.waiting import Patience
+from airflow_provider.tasks.time_limits import time_limits
+from airflow_provider.waits.requests import RequestWait, ask_once
 from spark_jobs.checkpoint.savepoint import dispose
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
@@ -32,86 +22,49 @@ from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.reports import reported_error
-from spark_jobs.storage.files import Files
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class TriggerCheckpointOperator(BaseOperator):
-    """Asks a running pipeline for a checkpoint now, and waits until it is complete. The pipeline runs on.
+class TriggerCheckpointOperator(WaitingOperator):
+    """Requests a checkpoint of a running pipeline now, and waits until it is complete. The pipeline runs on.
 
-    The request is in the pipeline's home, and the same in every try: whatever dies, a retry waits on for the same answer. A try whose
-    request was answered with an error asks again. Killing the task takes no request back.
+    The request is in the pipeline's home, and is the same in every try: after any failure, a retry waits for the same answer. If the
+    request was answered with an error, the next try makes a new one. Killing the task does not withdraw the request.
 
-    Returns as XCom what :func:`airflow_provider.facts.savepoint_facts` says.
+    Returns as XCom the value of :func:`airflow_provider.facts.savepoint_facts`.
 
     Args:
-        home: The pipeline's home, inside the connection's home roots. Templated.
-        deferrable: Wait in the triggerer, without a worker's slot.
-        timeout_s: How long to wait; None: as long as it takes.
-        restart_timeout_s: How long the wait tolerates that no driver is at work: a pipeline that starts again answers then.
-        poll_interval_s: Between two looks at the home, while something changes.
-        max_poll_interval_s: The same, once nothing has changed for a while; None: 3 s, and 30 s in an object store.
-        conn_id: The connection, of type ``stream_pipeline``.
-        retries: As for every operator, but for the default.
-        kwargs: As for every operator.
+        restart_timeout_s: How long the wait tolerates that no driver is at work. A pipeline that starts again answers the request.
+        kwargs: As for :class:`~airflow_provider.operators.base.WaitingOperator`.
 
     Raises:
         PipelineRunRefusedError: No driver is at work, or the home is not allowed; Airflow does not retry.
-        PipelineRunError: Anything else; a retry waits on, or asks again.
+        PipelineRunError: Any other error; a retry waits for the same answer, or makes a new request.
     """
 
     wanted: ClassVar[Wanted] = Wanted.CHECKPOINT
-    template_fields: Sequence[str] = ("home",)
     operator_extra_links = LINKS
-    ui_color = "#e8f0e4"
 
-    def __init__(
-        self,
-        *,
-        home: str,
-        deferrable: bool = True,
-        timeout_s: float | None = None,
-        restart_timeout_s: float = 300.0,
-        poll_interval_s: float = 2.0,
-        max_poll_interval_s: float | None = None,
-        conn_id: str = StreamPipelineHook.default_conn_name,
-        retries: int | None = RETRIES,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(retries=retries, **kwargs)
-        if poll_interval_s <= 0:
-            raise ValueError("poll_interval_s is above 0.")
-        self.home = home
-        self.deferrable = deferrable
-        self.timeout_s = timeout_s
+    def __init__(self, *, restart_timeout_s: float = 300.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.restart_timeout_s = restart_timeout_s
-        self.poll_interval_s = poll_interval_s
-        self.max_poll_interval_s = max_poll_interval_s
-        self.conn_id = conn_id
-
-    @cached_property
-    def hook(self) -> StreamPipelineHook:
-        return StreamPipelineHook(self.conn_id)
 
     def execute(self, context: "Context") -> dict[str, Any]:
-        """Asks; then waits in the triggerer, or here."""
+        """Makes the request, then waits in the triggerer or here."""
         limits = time_limits(self, self.timeout_s)
         with raising_airflow_errors():
             refuse_hidden_arguments(self)
             files = self.hook.files(self.home)
             record_homes(context, self.conn_id, {files.url: None})
             request = ask_once(files, self.wanted, run_id_of(context["ti"]), drain=self._drains(), target=self._target_url())
-            self.log.info("Asked %s for a %s: %s", files.url, self.wanted.value, request)
-            if not self.deferrable:
-                self._wait(files, request, limits)
-            elif not LookForAnswer(files, request)().is_over:
-                self._defer(files.url, request, limits.first_at, limits.first_s)
+            self.log.info("Requested a %s of %s: %s", self.wanted.value, files.url, request)
+            self.wait_or_defer(RequestWait(files, request=request, restart_timeout_s=self.restart_timeout_s), limits)
             return self._result(context, files.url, request)
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
-        """What the trigger has seen."""
+        """Returns the result after the trigger has seen the answer."""
         with raising_airflow_errors():
             if "error" in event:
                 raise reported_error(ErrorReport.model_validate(event["error"]))
@@ -121,36 +74,8 @@ class TriggerCheckpointOperator(BaseOperator):
         return False
 
     def _target_url(self) -> str | None:
-        """Returns the directory that a savepoint is to be in; None: one below the home."""
+        """Returns the directory for a savepoint; None: one below the home."""
         return None
-
-    def _defer(self, home: str, request: RequestId, deadline_at: float | None, timeout_s: float | None) -> NoReturn:
-        self.defer(
-            trigger=RequestTrigger(
-                home=home,
-                conn_id=self.conn_id,
-                request=request,
-                restart_timeout_s=self.restart_timeout_s,
-                deadline_at=deadline_at,
-                timeout_s=timeout_s,
-                poll_interval_s=self.poll_interval_s,
-                max_poll_interval_s=self.max_poll_interval_s,
-            ),
-            method_name="execute_complete",
-        )
-
-    def _wait(self, files: Files, request: RequestId, limits: TimeLimits) -> None:
-        waits, changes = RequestWait(files.url, request, self.restart_timeout_s, limits.own_s), ChangeLog(self.log)
-        look, patience = LookForAnswer(files, request), Patience(limits.own_at and monotonic_at(limits.own_at))
-        while True:
-            seen = patient_look(look, patience, self.log)
-            if seen is None:
-                waits.began_anew()
-            elif waits.is_over(seen, time.monotonic(), limits.own_at and limits.own_at - time.time()):
-                return
-            else:
-                changes.see(seen.doing)
-            time.sleep(self.poll_interval_s)
 
     def _result(self, context: "Context", home: str, request: RequestId) -> dict[str, Any]:
         files = self.hook.files(home)
@@ -159,7 +84,7 @@ class TriggerCheckpointOperator(BaseOperator):
             raise InterruptedRunError(
                 f"{request} in {files.url} has no answer any more.",
                 safe="Nothing was changed.",
-                remedy="Somebody has removed it, or made the home anew. A retry asks what is there.",
+                remedy="Its file was deleted, or a new home was made at the same place. A retry looks at the home again.",
                 home=files.url,
                 request=request,
             )
@@ -167,7 +92,7 @@ class TriggerCheckpointOperator(BaseOperator):
             raise reported_error(answer.error)
         facts = savepoint_facts(files.url, answer)
         record_homes(context, self.conn_id, {files.url: answer.checkpoint})
-        self.log.info("Checkpoint %s is complete; savepoint: %s", answer.checkpoint, answer.savepoint or "none was asked for")
+        self.log.info("Checkpoint %s is complete; savepoint: %s", answer.checkpoint, answer.savepoint or "none was requested")
         if answer.blocked:
             self.log.warning("%s", answer.blocked.summary)
         emit_tables(self, context, facts)
@@ -175,17 +100,17 @@ class TriggerCheckpointOperator(BaseOperator):
 
 
 class TriggerSavepointOperator(TriggerCheckpointOperator):
-    """Asks a running pipeline for a savepoint, and waits until it is whole. The pipeline runs on.
+    """Requests a savepoint of a running pipeline, and waits until it is complete. The pipeline runs on.
 
-    Every try of a task asks for one savepoint, as :class:`TriggerCheckpointOperator` asks for one checkpoint. Returns the same XCom.
+    All tries of a task request one savepoint, and return the same XCom as :class:`TriggerCheckpointOperator`.
 
     Args:
-        target: URL of the directory that the savepoint is to be in, inside the savepoint roots or the home roots; it is made. Empty: one
-            below the home. Templated.
+        target: The URL of a new directory for the savepoint, inside the savepoint roots or the home roots. Empty: one below the home.
+            Templated.
         kwargs: As for :class:`TriggerCheckpointOperator`.
 
     Raises:
-        PipelineRunRefusedError: As :class:`TriggerCheckpointOperator`; or the target is not allowed, or the savepoint cannot be.
+        PipelineRunRefusedError: As :class:`TriggerCheckpointOperator`; or the target is not allowed, or the savepoint is not possible.
         PipelineRunError: As :class:`TriggerCheckpointOperator`.
     """
 
@@ -203,15 +128,15 @@ class TriggerSavepointOperator(TriggerCheckpointOperator):
 class StopWithSavepointOperator(TriggerSavepointOperator):
     """Stops a running pipeline with a savepoint, and waits until its driver has ended.
 
-    Every row that the pipeline has read is in the checkpoint, and public by its sinks' policies; the task that supervises it ends with
-    success. Its next start goes on after the last row. With ``drain``, what windows, joins and timers hold back is flushed before that,
-    and the pipeline is finished. A stop that is cut short after its checkpoint is finished by the pipeline's next start, which a retry
-    of this task waits for.
+    The checkpoint contains every row that the pipeline has read, and the sinks' policies decide which rows are public. The task that
+    supervises the pipeline succeeds. The pipeline's next start continues after the last row. With ``drain``, the rows in windows, joins
+    and timers are flushed first, and the pipeline is finished. If a stop is interrupted after its checkpoint, the pipeline's next start
+    completes it, and a retry of this task waits for that.
 
-    Returns as XCom what :func:`airflow_provider.facts.savepoint_facts` says.
+    Returns as XCom the value of :func:`airflow_provider.facts.savepoint_facts`.
 
     Args:
-        drain: Flush first, for ever. Templated: a text is true if it is ``true``, whatever its case.
+        drain: Flush everything first, for good. Templated: only the text ``true`` is true, in any case.
         kwargs: As for :class:`TriggerSavepointOperator`.
 
     Raises:
@@ -230,56 +155,39 @@ class StopWithSavepointOperator(TriggerSavepointOperator):
         return is_true(self.drain)
 
 
-class DisposeSavepointOperator(BaseOperator):
+class DisposeSavepointOperator(PipelineOperator):
     """Deletes a savepoint, unless a request or a start in one of the homes needs it.
 
-    Idempotent: a try after one that was cut short deletes what is left, and one that is gone is no error. Files that somebody has put
-    into the directory stay.
+    Idempotent: a retry deletes the rest of a savepoint, and a missing savepoint is no error. Foreign files in the directory stay.
 
     Returns as XCom ``savepoint``: its URL.
 
     Args:
-        savepoint: URL of its directory, inside the connection's savepoint roots or home roots. Templated.
+        savepoint: The URL of its directory, inside the connection's savepoint roots or home roots. Templated.
         home: The home that may need it, or several. Templated.
-        conn_id: The connection, of type ``stream_pipeline``.
-        retries: As for every operator, but for the default.
-        kwargs: As for every operator.
+        kwargs: As for :class:`~airflow_provider.operators.base.PipelineOperator`.
 
     Raises:
-        PipelineRunRefusedError: It is no savepoint, somebody needs it, or a place is not allowed. Nothing was deleted; Airflow does not
-            retry.
+        PipelineRunRefusedError: The directory is no savepoint, a home needs it, or a place is not allowed. Nothing was deleted; Airflow
+            does not retry.
         PipelineRunError: The storage fails; a retry deletes the rest.
     """
 
     template_fields: Sequence[str] = ("savepoint", "home")
-    ui_color = "#e8f0e4"
 
-    def __init__(
-        self,
-        *,
-        savepoint: str,
-        home: str | Sequence[str],
-        conn_id: str = StreamPipelineHook.default_conn_name,
-        retries: int | None = RETRIES,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(retries=retries, **kwargs)
+    def __init__(self, *, savepoint: str, home: str | Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.savepoint = savepoint
         self.home = home
-        self.conn_id = conn_id
-
-    @cached_property
-    def hook(self) -> StreamPipelineHook:
-        return StreamPipelineHook(self.conn_id)
 
     def execute(self, context: "Context") -> dict[str, Any]:
-        """Looks who needs it, and deletes it."""
+        """Checks that no home needs the savepoint, and deletes it."""
         with raising_airflow_errors():
             refuse_hidden_arguments(self)
             savepoint = self.hook.savepoint_files(self.savepoint)
             homes = [self.hook.files(home) for home in ([self.home] if isinstance(self.home, str) else self.home)]
             for home in homes:
-                Channel(home).claimed()  # one that is mistyped needs nothing, and the one that was meant might
+                Channel(home).claimed()  # refuses a mistyped home: the intended one might need the savepoint
             dispose(savepoint, [user for home in homes for user in needed_by(home, savepoint)])
-            self.log.info("The savepoint %s is deleted.", savepoint.url)
+            self.log.info("Deleted the savepoint %s.", savepoint.url)
             return {"savepoint": savepoint.url}

@@ -1,1 +1,1 @@
-"""Pages of Airflow's API server. Nothing that a worker, a triggerer or a DAG file needs imports this package."""
+"""The pages in Airflow's API server. No worker, triggerer or DAG file imports this package."""

@@ -1,4 +1,4 @@
-"""The pages: one FastAPI app below Airflow's API server, which guards each of them as it guards the task instance itself."""
+"""The FastAPI app with the pages of this provider. Airflow's API server protects each page as it protects the task instance itself."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from airflow_provider.links import RECORD_KEY
 from airflow_provider.pages import pipelines
-from airflow_provider.pages.in_time import look_in_time
+from airflow_provider.pages.look_limits import look_with_limit
 from airflow_provider.pages.looks import Look, Record, TaskKey, look_at_homes
 from airflow_provider.pages.rendering import rendered
 
@@ -41,8 +41,10 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""No script, nothing from elsewhere, no other site's frame, and no copy in a cache that other people use. The pipelines page, which has a
-script of this server, says its own policy."""
+"""These headers allow no script, no content of other sites, no frame in another site and no copy in a shared cache.
+
+The pipelines page needs a script of this server and sets its own policy.
+"""
 
 
 class _Table(BaseModel):
@@ -50,23 +52,23 @@ class _Table(BaseModel):
     rows: int
     version: int | None = None
     known: bool = True
-    """Whether it has been said whether the rows are public."""
+    """Whether it is known if the rows are public."""
 
 
 class _Published(BaseModel):
-    """What a publishing task returns for one home; see :func:`airflow_provider.facts.publication_facts`."""
+    """The result of a publishing task for one home; see :func:`airflow_provider.facts.publication_facts`."""
 
     checkpoint: int
     sinks: dict[str, _Table]
 
 
 def task_of_path(dag_id: str, run_id: str, task_id: str, map_index: int) -> TaskKey:
-    """The task instance of a URL: the only thing that a URL says."""
+    """Returns the task instance of a URL. A URL names nothing else."""
     return TaskKey(dag_id, run_id, task_id, map_index)
 
 
 def recorded(session: Session, task: TaskKey, key: str) -> Any:
-    """What a task instance has pushed as XCom; None where there is nothing. No class is made of it, whatever it says."""
+    """Returns an XCom of a task instance; None if there is none. The value is only parsed as JSON, so it cannot create objects."""
     found = session.scalar(
         select(XComModel.value).where(
             XComModel.dag_id == task.dag_id,
@@ -83,7 +85,7 @@ def recorded(session: Session, task: TaskKey, key: str) -> Any:
 
 
 def may_see_dags(user: Any) -> Callable[[str], bool]:
-    """Whether somebody may look at the task instances of a DAG."""
+    """Returns a function that says whether a user may see the task instances of a DAG."""
 
     def may_see(dag_id: str) -> bool:
         details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
@@ -94,14 +96,15 @@ def may_see_dags(user: Any) -> Callable[[str], bool]:
 
 
 def looks(task: Annotated[TaskKey, Depends(task_of_path)], session: SessionDep, user: GetUserDep) -> list[Look]:
-    """What is seen of the homes that the task has recorded."""
+    """Looks at the homes that the task has recorded."""
     try:
         record = Record.model_validate(recorded(session, task, RECORD_KEY))
     except ValidationError:
         raise HTTPException(
-            404, "This task instance has recorded no home: it has not run yet, was refused before, or is no task of a pipeline."
+            404,
+            "This task instance has recorded no home: it has not run yet, was refused before that, or is no task of a pipeline.",
         ) from None
-    return look_in_time(lambda: list(look_at_homes(task, record, may_see_dags(user))))
+    return look_with_limit(lambda: list(look_at_homes(task, record, may_see_dags(user))))
 
 
 Task = Annotated[TaskKey, Depends(task_of_path)]
@@ -115,7 +118,7 @@ router = APIRouter(
 
 @router.get("/manifest")
 def manifest(task: Task, looks: Looks) -> HTMLResponse:
-    """The manifest of each checkpoint that the task is about."""
+    """Shows the manifest of each checkpoint that the task works on."""
     texts = {}
     for look in looks:
         if look.manifest is not None:
@@ -127,20 +130,20 @@ def manifest(task: Task, looks: Looks) -> HTMLResponse:
 
 @router.get("/driver-log", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))])
 def driver_log(task: Task, looks: Looks) -> HTMLResponse:
-    """The last lines of what each driver has logged and printed."""
-    logs = look_in_time(lambda: {look.home: list(_logs(look)) for look in looks})
+    """Shows the last lines of each driver's log and output."""
+    logs = look_with_limit(lambda: {look.home: list(_logs(look)) for look in looks})
     return _page("driver_log.html", task, looks=looks, logs=logs, count=LOG_LINES, host=socket.gethostname())
 
 
 @router.get("/tables", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.XCOM))])
 def tables(task: Task, looks: Looks, session: SessionDep) -> HTMLResponse:
-    """The tables of each home with their Delta versions."""
+    """Shows the tables of each home with their Delta versions."""
     published = _published(recorded(session, task, "return_value"))
     return _page("tables.html", task, looks=looks, tables={look.home: _tables(look, published.get(look.home)) for look in looks})
 
 
 def _logs(look: Look) -> Iterator[tuple[str, str]]:
-    """By path the last lines; nothing where there is no such file."""
+    """Yields the last lines of each log by its path, without logs that do not exist."""
     for log in look.logs:
         lines = [line[:LINE_MAX_CHARACTERS] for line in log.last_lines(LOG_LINES)]
         if lines:
@@ -148,7 +151,7 @@ def _logs(look: Look) -> Iterator[tuple[str, str]]:
 
 
 def _published(value: Any) -> dict[str, _Published]:
-    """What a publishing task has returned, by home; empty for what is nothing of the kind."""
+    """Returns the results of a publishing task by home. A value of another kind gives none."""
     found = {}
     for home, facts in value.items() if isinstance(value, dict) else ():
         try:
@@ -159,7 +162,7 @@ def _published(value: Any) -> dict[str, _Published]:
 
 
 def _tables(look: Look, published: _Published | None) -> dict[str, _Table]:
-    """The tables as they were when the task ended, or as a checkpoint names them that is on its way."""
+    """Returns the tables at the end of the task, or the tables of a checkpoint that is not published yet."""
     if look.checkpoint is None:
         return {}
     if published is not None and published.checkpoint == look.checkpoint:
@@ -181,7 +184,7 @@ def _refusal(request: Request, error: Exception) -> HTMLResponse:
 
 
 def _no_address(request: Request, error: Exception) -> HTMLResponse:
-    return _refused(422, "This is not the address of a page: the map index is a whole number.")
+    return _refused(422, "This is not the address of a page: the map index has to be a whole number.")
 
 
 def _refused(status: int, detail: str, headers: Mapping[str, str] | None = None) -> HTMLResponse:
@@ -190,7 +193,7 @@ def _refused(status: int, detail: str, headers: Mapping[str, str] | None = None)
 
 
 class _Pages(FastAPI):
-    """An app whose every answer has the headers of the pages, also one that Starlette gives by itself."""
+    """An app that adds the pages' headers to every response, including those of Starlette itself."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -204,7 +207,7 @@ class _Pages(FastAPI):
 
 
 def make_app() -> FastAPI:
-    """Makes the app, without pages that describe it, and without redirects, which are given before anybody has signed in."""
+    """Creates the app without pages that describe its API, and without redirects, which would be sent before a user has signed in."""
     app = _Pages(title="Stream pipelines", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.include_router(router)
     app.include_router(pipelines.router)

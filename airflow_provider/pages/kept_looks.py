@@ -1,7 +1,7 @@
-"""Looks at homes that all viewers of the pages share: a hundred people who watch a pipeline cost its storage as much as one.
+"""Caches the looks of the pages at homes, so that a hundred viewers of a pipeline cost its storage as much as one.
 
-A look is kept for some seconds. If it is older, the next look begins in a thread of its own, and whoever asks gets the old one unless the
-new one is quick. So a storage that hangs holds one thread for each look, not one for each viewer.
+A look is kept for some seconds. After that, the next request starts a new look in a thread, and gets the old look unless the new one is
+quick. A storage that hangs therefore holds one thread for each look, not one for each viewer.
 """
 
 import time
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Any, Generic, TypeVar
 
-from airflow_provider.pages.in_time import wait_in_time
+from airflow_provider.pages.look_limits import wait_with_limit
 
 T = TypeVar("T")
 
 QUICK_S = 0.5
-"""So long a viewer waits for a new look while there is an old one."""
+"""How long a viewer waits for a new look if there is an old one."""
 FORGOTTEN_AFTER_S = 900.0
 KEPT_MAX = 1_000
 
 
 @dataclass(frozen=True)
 class Kept(Generic[T]):
-    """A look, and how old it is."""
+    """A look and its age."""
 
     value: T
     age_s: float
@@ -35,29 +35,29 @@ class _Entry:
         self.asked_at_s = time.monotonic()
         self.error: Exception | None = None
         self.ended: Event | None = None
-        """Of the look that is under way."""
+        """Set at the end of the look that is running."""
         self.began_at_s = 0.0
-        """When the newest look began."""
+        """The start of the newest look."""
 
 
 class KeptLooks:
-    """The looks that are kept, by what was looked at."""
+    """A cache of looks."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._entries: dict[Hashable, _Entry] = {}
 
     def get(self, key: Hashable, look: Callable[[T | None], T], fresh_s: float) -> Kept[T]:
-        """Returns a look that is not older than ``fresh_s``, or the newest one if the storage does not answer quickly.
+        """Returns a look that is at most ``fresh_s`` old, or the newest one if the storage does not answer quickly.
 
         Args:
-            key: What is looked at.
-            look: Looks, with the look before, from which it may take what never changes.
+            key: The key of the look.
+            look: Looks. It gets the previous look, and may reuse values from it that never change.
             fresh_s: How long a look is kept.
 
         Raises:
             HTTPException: There is no look yet, and the storage does not answer.
-            Exception: What the newest look has raised, if there is none before it.
+            Exception: The error of the newest look, if no look has succeeded before.
         """
         with self._lock:
             entry = self._entry(key)
@@ -72,7 +72,7 @@ class KeptLooks:
         if entry.seen_at_s is not None:
             ended.wait(0.0 if hangs else QUICK_S)
         else:
-            wait_in_time(ended, entry.began_at_s)
+            wait_with_limit(ended, entry.began_at_s)
         with self._lock:
             if entry.seen_at_s is None:
                 assert entry.error is not None
@@ -95,7 +95,7 @@ class KeptLooks:
         try:
             entry.value, entry.error = look(entry.value), None
             entry.seen_at_s = time.monotonic()
-        except Exception as error:  # noqa: BLE001 - a thread's edge: raised where the look is asked for
+        except Exception as error:  # noqa: BLE001 - the end of a thread: get() raises the error
             entry.error = error
         finally:
             entry.ended = None

@@ -1,7 +1,7 @@
-"""What a page shows of a task's homes: what the homes themselves say belongs to the task, or to a DAG that the viewer may see.
+"""Reads a task's homes for its pages. Shows only documents of the task's own run, or of a DAG that the viewer may see.
 
-A task has recorded where its homes are, and whoever may edit XComs may change that. So a record is a hint: the home has to be inside
-the roots of the connection, and its documents have to name a run that the viewer may look at.
+A task has recorded its homes, but everyone who may edit XComs can change that record. It is therefore only a hint: the home has to be
+inside the connection's roots, and its documents have to name a run that the viewer may see.
 """
 
 import os
@@ -35,7 +35,7 @@ HOMES_MAX = 100
 
 @dataclass(frozen=True)
 class TaskKey:
-    """A task instance, whatever its try."""
+    """A task instance in any of its tries."""
 
     dag_id: str
     run_id: str
@@ -44,7 +44,7 @@ class TaskKey:
 
 
 class Record(BaseModel):
-    """What a task has recorded of itself; see :func:`airflow_provider.links.record_homes`."""
+    """The record of a task about its homes; see :func:`airflow_provider.links.record_homes`."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -54,12 +54,12 @@ class Record(BaseModel):
 
 @dataclass(frozen=True)
 class Look:
-    """What is seen of one home."""
+    """The view of one home on a page."""
 
     home: str
     attempt: AttemptNumber | None = None
     logs: tuple[LogFile, ...] = ()
-    """Where its driver, or who publishes with Spark, may have written."""
+    """The files into which its driver, or the process that publishes with Spark, may have written."""
     manifest: Manifest | None = None
     answer: StartResponse | None = None
     problem: str = ""
@@ -67,46 +67,42 @@ class Look:
 
     @property
     def checkpoint(self) -> CheckpointId | None:
-        """The checkpoint, also where it was discarded since."""
+        """The checkpoint, even if it was discarded since."""
         known = self.manifest or self.answer
         return None if known is None else known.checkpoint
 
     def results(self) -> dict[SinkName, SinkResult]:
-        """The tables as the run has left them; empty while it has not ended."""
+        """Returns the tables at the end of the run; empty while it has not ended."""
         return self.answer.sinks if self.answer is not None else {}
 
 
 def look_at_homes(task: TaskKey, record: Record, may_see: Callable[[str], bool]) -> Iterator[Look]:
-    """Looks at each of a task's homes, from this host.
+    """Looks at each of a task's homes from this host.
 
     Args:
-        task: Whose pages these are.
-        record: What it has recorded.
-        may_see: Whether the viewer may look at the task instances of a DAG.
+        task: The task whose pages are shown.
+        record: The record of the task about its homes.
+        may_see: Returns whether the viewer may see the task instances of a DAG.
     """
     hook = StreamPipelineHook(record.conn_id)
     unusable = _unusable(hook)
     for home, checkpoint in record.homes.items():
         if unusable:
-            yield Look(
-                home, problem=unusable, remedy="Whoever edits connections can define it where the API server finds it, too."
-            )
+            yield Look(home, problem=unusable, remedy="Ask a person who edits connections to define it for the API server, too.")
             continue
         files = _allowed(hook, home)
         if files is None:
             yield Look(
                 home,
-                problem=f"It is not, or not any more, inside the home roots of the connection '{record.conn_id}'.",
-                remedy="Whoever edits connections can say why: home_root there names what may be looked at.",
+                problem=f"It is not inside the home roots of the connection '{record.conn_id}', or not any more.",
+                remedy="Ask a person who edits connections: its home_root names the directories whose homes may be shown.",
             )
             continue
         try:
             found = _look(task, read_only(files), checkpoint, may_see)
-        except (
-            CorruptDocumentError,
-            UnsupportedFormatError,
-        ) as error:  # what it says may be of a DAG that the viewer may not see
-            remedy = f"Whoever may read the home sees what is damaged: spark-jobs checkpoints --home {quote(home)}"
+        except (CorruptDocumentError, UnsupportedFormatError) as error:
+            # The error's text may belong to a DAG that the viewer may not see.
+            remedy = f"Ask a person who may read the home to look for damage: spark-jobs checkpoints --home {quote(home)}"
             found = Look(home, problem=f"{error.evidence.get('path', home)} cannot be read.", remedy=remedy)
         except StreamPipelineError as error:
             found = Look(home, problem=error.failed, remedy=error.remedy)
@@ -116,7 +112,7 @@ def look_at_homes(task: TaskKey, record: Record, may_see: Callable[[str], bool])
 
 
 def _unusable(hook: StreamPipelineHook) -> str:
-    """What is wrong with the connection, as far as a viewer may know."""
+    """Returns the problem of the connection, as far as a viewer may know it; empty if there is none."""
     try:
         hook.settings  # noqa: B018  # read for its error
     except MissingRequirementError:
@@ -131,11 +127,11 @@ def _allowed(hook: StreamPipelineHook, home: str) -> Files | None:
         files = hook.files(home)
     except (AccessDeniedError, RejectedError):
         return None
-    return files if files.url == home else None  # a task records the place that its home has resolved to
+    return files if files.url == home else None  # a task records the resolved place of its home
 
 
 def _look(task: TaskKey, files: Files, checkpoint: int | None, may_see: Callable[[str], bool]) -> Look:
-    if is_here(files) and not os.path.isdir(local_path(files)):  # says no, too, where this user may not look
+    if is_here(files) and not os.path.isdir(local_path(files)):  # isdir is also False if this user may not look
         return Look(
             files.url,
             problem=f"It is not on {socket.gethostname()}, where Airflow's API server runs.",
@@ -151,9 +147,9 @@ def _look(task: TaskKey, files: Files, checkpoint: int | None, may_see: Callable
 
 
 def _may_show(task: TaskKey, manifest: Manifest, may_see: Callable[[str], bool]) -> bool:
-    """Returns whether a viewer may see a manifest: it is of the task's own run, or of a DAG that the viewer may see.
+    """Returns whether a viewer may see a manifest: it belongs to the task's own run, or to a DAG that the viewer may see.
 
-    The gate of every manifest on its way to a page. A home may serve several DAGs, and an answer may name any checkpoint.
+    Every manifest passes this check before a page shows it. A home may serve several DAGs, and an answer may name any checkpoint.
     """
     return manifest.run == run_id_of(task) or ((dag_id := dag_of(manifest.run)) is not None and may_see(dag_id))
 
@@ -161,7 +157,7 @@ def _may_show(task: TaskKey, manifest: Manifest, may_see: Callable[[str], bool])
 def _not_shown(files: Files, checkpoint: CheckpointId) -> Look:
     return Look(
         files.url,
-        problem=f"Checkpoint {checkpoint} belongs to a run that is of no DAG that you may see.",
+        problem=f"Checkpoint {checkpoint} does not belong to a DAG that you may see.",
         remedy=f"Look at the home itself: spark-jobs inspect --home {_typed(files)} --checkpoint {checkpoint}",
     )
 
@@ -174,8 +170,8 @@ def _own_run(files: Files, task: TaskKey, may_see: Callable[[str], bool]) -> Loo
         return Look(
             files.url,
             problem=f"It has nothing of this run on {socket.gethostname()}, where Airflow's API server runs.",
-            remedy="If no driver was started yet, look again later. If drivers run elsewhere, mount their home here under the same path. "
-            "Of old runs nothing is kept.",
+            remedy="If no driver was started yet, look again later. If drivers run on other hosts, mount the home here under the same "
+            "path. The documents of old runs are deleted.",
         )
     if answer is not None and answer.checkpoint is not None:
         manifest = store.kept(answer.checkpoint)
@@ -192,5 +188,5 @@ def _logs(files: Files, attempt: AttemptNumber) -> tuple[LogFile, ...]:
 
 
 def _typed(files: Files) -> str:
-    """A home as people write it."""
+    """Returns a home as people write it."""
     return str(files.local() or files.url)

@@ -1,6 +1,6 @@
-"""What the pipelines page shows: all pipelines below the home roots of all connections, and one of them in full.
+"""Reads the homes of all pipelines for the pipelines page, and one pipeline in full.
 
-A look reads homes, whoever may see them. What a viewer may see of it is decided afterwards, by :class:`Sight`.
+These functions read homes for every viewer. :class:`Sight` then decides what a viewer may see.
 """
 
 import os
@@ -33,7 +33,7 @@ from spark_jobs.storage.files import Files, is_here, read_document
 ATTEMPTS_SHOWN = 20
 FRESH_S = 2.0
 FRESH_IN_STORES_S = 15.0
-"""Each look is paid for there."""
+"""Each look at a store costs money."""
 SAVEPOINTS_FRESH_S = 30.0
 
 
@@ -46,11 +46,11 @@ class Row:
     """URL."""
     found: PipelineOverview | None
     problem: str = ""
-    """Why the home cannot be read."""
+    """The reason why the home cannot be read."""
 
     @property
     def key(self) -> str:
-        """A name for URLs, so that no URL names a place."""
+        """The name of the home in URLs, so that no URL shows a place."""
         return sha256(self.home.encode()).hexdigest()[:24]
 
     @property
@@ -68,7 +68,7 @@ class Listing:
     rows: tuple[Row, ...] = ()
     savepoints: tuple[Files, ...] = ()
     problems: tuple[str, ...] = ()
-    """Roots that cannot be looked at, and why."""
+    """The roots that cannot be read, with the reason."""
     in_store: bool = False
 
 
@@ -99,7 +99,7 @@ def list_pipelines(conn_id: str) -> Listing:
 def _row(hook: StreamPipelineHook, url: str) -> Row:
     try:
         return Row(hook.conn_id, url, overview(read_only(hook.files(url))))
-    except CorruptDocumentError as error:  # what it says may be of a DAG that the viewer may not see
+    except CorruptDocumentError as error:  # its text may belong to a DAG that the viewer may not see
         return Row(hook.conn_id, url, None, f"{error.evidence.get('path', url)} cannot be read.")
     except StreamPipelineError as error:
         return Row(hook.conn_id, url, None, error.failed)
@@ -112,21 +112,21 @@ class Detail:
     row: Row
     round: RoundDocument | None = None
     history: tuple[CheckpointHistory, ...] = ()
-    """Of each try that is remembered, the oldest first."""
+    """The history of each remembered try, the oldest first."""
     restorable: frozenset[CheckpointId] = frozenset()
-    """The checkpoints that are there."""
+    """The checkpoints that exist."""
     attempts: tuple[AttemptDocument, ...] = ()
-    """The newest first."""
+    """The attempts, the newest first."""
     answers: Mapping[AttemptNumber, StartResponse] = field(default_factory=dict)
     tries: Mapping[str, CheckpointHistory] = field(default_factory=dict)
-    """The history by path. It never changes, so the next look reads only what is new."""
+    """The history by path. It never changes, so the next look reads only new entries."""
 
 
 def look_at(row: Row, before: Detail | None) -> Detail:
     """Looks at one home in full.
 
     Raises:
-        StreamPipelineError: It cannot be read.
+        StreamPipelineError: The home cannot be read.
     """
     files = read_only(StreamPipelineHook(row.conn_id).files(row.home))
     row = Row(row.conn_id, row.home, overview(files))
@@ -160,7 +160,7 @@ def _tries(files: Files, known: Mapping[str, CheckpointHistory]) -> dict[str, Ch
 def _try(files: Files, path: str) -> CheckpointHistory | None:
     try:
         return read_document(files, path, CheckpointHistory)
-    except (CorruptDocumentError, NotFoundError):  # it decides nothing
+    except (CorruptDocumentError, NotFoundError):  # the history is only shown
         return None
 
 
@@ -181,14 +181,14 @@ class Control:
 
 @dataclass(frozen=True)
 class Sight:
-    """What one viewer may see.
+    """The permissions of one viewer.
 
-    A pipeline is shown to whoever may see the DAG that controls it, or the DAG of its newest run, or may read its connection. Of runs of
-    other DAGs in the same home somebody who only may see one DAG sees nothing.
+    A viewer sees a pipeline if they may see the DAG that controls it or the DAG of its newest run, or may read its connection. A viewer
+    who may see only one DAG sees nothing of other DAGs' runs in the same home.
 
     Args:
-        may_see: Whether the viewer may look at the task instances of a DAG.
-        may_read: Whether the viewer may read a connection.
+        may_see: Returns whether the viewer may see the task instances of a DAG.
+        may_read: Returns whether the viewer may read a connection.
         controls: The control DAGs, by the URL of the home.
     """
 
@@ -208,18 +208,18 @@ class Sight:
         return run is not None and (dag_id := dag_of(run)) is not None and self.may_see(dag_id)
 
     def sees(self, row: Row) -> bool:
-        """Returns whether the viewer may see that a pipeline is there."""
+        """Returns whether the viewer may know that a pipeline exists."""
         return self.sees_all(row) or self.sees_run(row.run)
 
     def row(self, row: Row) -> Row:
-        """Returns what the viewer may see of a pipeline in the list."""
+        """Returns the part of a row that the viewer may see."""
         found = row.found
         if self.sees_all(row) or found is None or found.head is None or self.sees_run(found.head.run):
             return row
         return Row(row.conn_id, row.home, PipelineOverview(found.home, found.name, found.look, None))
 
     def detail(self, detail: Detail) -> Detail:
-        """Returns what the viewer may see of a pipeline."""
+        """Returns the part of a pipeline's details that the viewer may see."""
         if self.sees_all(detail.row):
             return detail
         attempts = tuple(each for each in detail.attempts if self.sees_run(each.run))
@@ -235,7 +235,7 @@ class Sight:
 
 
 def levels(graph: Mapping[str, Any]) -> list[list[tuple[str, list[str]]]]:
-    """Returns the stages of a graph in columns, each with what it reads: a stage is right of all that it reads."""
+    """Returns the stages of a graph in columns, each with its inputs. A stage is to the right of all its inputs."""
     stages: Mapping[str, Any] = graph.get("stages", {})
     reads = {name: list(stage.get("inputs", {}).values()) for name, stage in stages.items()}
     depth: dict[str, int] = {}
@@ -245,7 +245,7 @@ def levels(graph: Mapping[str, Any]) -> list[list[tuple[str, list[str]]]]:
             for name, inputs in reads.items()
             if name not in depth and all(each in depth for each in inputs if each in reads)
         }
-        if not ready:  # a document is text of others: it may have a circle
+        if not ready:  # the document is foreign text: it may contain a circle
             ready = {name: 0 for name in reads if name not in depth}
         depth |= ready
     columns: list[list[tuple[str, list[str]]]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
@@ -255,7 +255,7 @@ def levels(graph: Mapping[str, Any]) -> list[list[tuple[str, list[str]]]]:
 
 
 def environment_connections(environment: Mapping[str, str] = os.environ) -> Iterable[str]:
-    """Returns the ids of stream pipeline connections that the environment defines: Airflow's database does not know them."""
+    """Returns the ids of stream pipeline connections in the environment, which Airflow's database does not contain."""
     prefix, types = "AIRFLOW_CONN_", (CONN_TYPE, CONN_TYPE.replace("_", "-"))
     for name, value in environment.items():
         if name.startswith(prefix) and any(each in value for each in types):

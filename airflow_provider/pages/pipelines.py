@@ -1,4 +1,4 @@
-"""The pipelines page: the list of all pipelines, and one pipeline in full. It reads; what acts is the pipeline's control DAG."""
+"""The pipelines page: the list of all pipelines, and one pipeline in full. The page only reads; the pipeline's control DAG acts."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -49,20 +49,20 @@ _POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
     "script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'"
 )
-"""Scripts and styles of this server alone: no inline script, nothing from elsewhere."""
+"""Allows only scripts and styles of this server, and no inline script."""
 _HEADERS = {"Content-Security-Policy": _POLICY}
 _STATIC = Path(__file__).with_name("static")
 _TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 _CONTROLS_FRESH_S = 5.0
 _ROWS_MAX = 200
-"""Tries in the table of checkpoints; the plots have all."""
+"""The number of tries in the table of checkpoints. The plots show all of them."""
 
 _kept = KeptLooks()
 router = APIRouter(dependencies=[Depends(get_user)])
 
 
 def _controls(before: dict[str, list[Control]] | None) -> dict[str, list[Control]]:
-    """Finds the control DAGs, by the URL of the home that each controls."""
+    """Finds the control DAGs, by the URL of their home."""
     found: dict[str, list[Control]] = {}
     with create_session() as session:
         dags = (
@@ -76,14 +76,14 @@ def _controls(before: dict[str, list[Control]] | None) -> dict[str, list[Control
                 conn_id, home = str(params["conn_id"]), str(params["home"])
                 actions = tuple(map(str, params.get_param("action").schema["enum"]))
                 url = StreamPipelineHook(conn_id).files(home).url
-            except (AssertionError, KeyError, StreamPipelineError):  # some other DAG with that tag, or a home that is not allowed
+            except (AssertionError, KeyError, StreamPipelineError):  # another DAG with that tag, or a home that is not allowed
                 continue
             found.setdefault(url, []).append(Control(dag_id, conn_id, actions, bool(is_paused)))
     return found
 
 
 def sight_of(user: GetUserDep) -> Sight:
-    """What the viewer may see."""
+    """Returns the permissions of the viewer."""
     manager = get_auth_manager()
 
     @cache
@@ -105,7 +105,7 @@ SightDep = Annotated[Sight, Depends(sight_of)]
 
 
 def may_trigger(user: GetUserDep) -> Callable[[str], bool]:
-    """Whether the viewer may trigger a DAG."""
+    """Returns a function that says whether the viewer may trigger a DAG."""
 
     def may(dag_id: str) -> bool:
         details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
@@ -117,7 +117,7 @@ def may_trigger(user: GetUserDep) -> Callable[[str], bool]:
 
 
 def connections(sight: Sight) -> list[str]:
-    """The connections whose pipelines are listed: those of Airflow's database and of the environment, and of control DAGs."""
+    """Returns the connections whose pipelines are listed: from Airflow's database, the environment and control DAGs."""
     with create_session() as session:
         known = session.scalars(select(Connection.conn_id).where(Connection.conn_type == CONN_TYPE)).all()
     return sorted(
@@ -133,12 +133,12 @@ def _listing(conn_id: str) -> Kept[Listing]:
 
 
 _stores: dict[str, bool] = {}
-"""Whether the roots of a connection are in a store, as the last look has found."""
+"""By connection, whether its roots are in a store, as of the last look."""
 
 
 @router.get("/pipelines")
 def pipelines(sight: SightDep, dag_id: str | None = None) -> HTMLResponse:
-    """All pipelines that the viewer may see, those that need somebody first; with ``dag_id`` those of one DAG."""
+    """Lists the pipelines that the viewer may see, those that need attention first; with ``dag_id`` only the pipelines of one DAG."""
     rows, problems, age_s = list[Row](), list[str](), 0.0
     for conn_id in connections(sight):
         try:
@@ -159,11 +159,11 @@ def pipelines(sight: SightDep, dag_id: str | None = None) -> HTMLResponse:
 def pipeline(
     conn_id: str, key: str, sight: SightDep, may: Annotated[Callable[[str], bool], Depends(may_trigger)]
 ) -> HTMLResponse:
-    """One pipeline in full."""
+    """Shows one pipeline in full."""
     rows = _listing(conn_id).value.rows if conn_id in connections(sight) else ()
     row = next((each for each in rows if each.key == key and sight.sees(each)), None)
     if row is None:
-        raise HTTPException(404, "There is no such pipeline, or you may not see it.")
+        raise HTTPException(404, "This pipeline does not exist, or you may not see it.")
     try:
         fresh_s = FRESH_IN_STORES_S if _stores.get(conn_id) else FRESH_S
         kept = _kept.get(("pipeline", row.conn_id, row.home), partial(look_at, row), fresh_s)
@@ -199,10 +199,10 @@ def pipeline(
 
 @router.get("/static/{name}")
 def static(name: str) -> Response:
-    """A script or a style of the pages."""
+    """Returns a script or a style of the pages."""
     path = next((each for each in _STATIC.iterdir() if each.name == name and each.suffix in _TYPES), None)
     if path is None:
-        raise HTTPException(404, "There is no such file.")
+        raise HTTPException(404, "This file does not exist.")
     return Response(path.read_bytes(), media_type=_TYPES[path.suffix], headers={"Cache-Control": "private, max-age=300"})
 
 
@@ -222,7 +222,7 @@ class ShownRow:
 
     @property
     def needs(self) -> bool:
-        """Whether somebody has to look at it."""
+        """True if the pipeline needs attention."""
         return bool(self.reasons)
 
 
@@ -253,7 +253,7 @@ def _dags(row: Row, sight: Sight) -> set[str | None]:
 
 
 def _savepoints(row: Row, pipeline: Any) -> list[ListedSavepoint]:
-    """The savepoints of one pipeline, and those in its home that are not whole."""
+    """Returns the savepoints of one pipeline, and the incomplete ones in its home."""
     listing = _listing(row.conn_id).value
     kept = _kept.get(("savepoints", row.conn_id), lambda _: savepoints_of(listing), SAVEPOINTS_FRESH_S)
     return [
@@ -264,7 +264,7 @@ def _savepoints(row: Row, pipeline: Any) -> list[ListedSavepoint]:
 
 
 def _plots(history: Iterable[CheckpointHistory]) -> list[dict[str, Any]]:
-    """The plots of the checkpoint history: one point for each try, at the time when it began."""
+    """Returns the plots of the checkpoint history. Each try is one point, at the time when it began."""
     tries = sorted(history, key=lambda each: each.began_at)
     if len(tries) < 2:
         return []

@@ -1,4 +1,4 @@
-"""A home as the pages may read it: nothing is written, no link is followed, no file is larger than 16 MiB."""
+"""Opens a home for reading by the pages: writes nothing, follows no link, and reads no file larger than 16 MiB."""
 
 import errno
 import os
@@ -19,14 +19,14 @@ DOCUMENT_MAX_BYTES = 16 << 20
 
 
 def read_only(files: Files) -> Files:
-    """The same home, for reading. Its methods raise the storage's errors where something is no plain, small file."""
+    """Returns the same home for reading. Its methods raise storage errors for anything but plain, small files."""
     if isinstance(files, DividedHome):
         return _ReadOnlyStore(files.documents)
     return LocalFiles(local_path(files), _ReadOnly())
 
 
 class _ReadOnlyStore:
-    """The documents of a home in a store: no file of this host is looked at."""
+    """The documents of a home in a store. Reads no file of this host."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -85,12 +85,14 @@ class _ReadOnlyStore:
 
     def _refuse(self, *paths: str) -> NoReturn:
         raise AccessDeniedError(
-            f"{', '.join(paths)}: these pages only read.", safe="Nothing was changed.", remedy="Use the commands, or an operator."
+            f"{', '.join(paths)}: the pages may only read.",
+            safe="Nothing was changed.",
+            remedy="Use the commands, or an operator.",
         )
 
 
 class _ReadOnly(RealSystem):
-    """The calls that the local storage makes, without those that change anything."""
+    """The system calls of the local storage that change nothing."""
 
     def open_file(self, path: str, root: str) -> int:
         descriptor = open_plain(path)

@@ -1,4 +1,4 @@
-"""Templates of the pages, and the headers of their answers."""
+"""Renders the templates of the pages."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from spark_jobs.protocol.visible import visible
 
 
 def _shown(value: Any) -> Any:
-    """Makes hidden characters in text of others visible, such as those that turn the direction of a line. Escaping comes after it."""
+    """Makes hidden characters in foreign text visible, such as those that reverse the direction of a line. Escaping follows."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -1,1 +1,1 @@
-"""Tasks that only wait for a pipeline."""
+"""The sensors, which only wait for pipelines."""

@@ -1,4 +1,4 @@
-"""The sensor for a pipeline's final checkpoint."""
+"""The sensor that waits for a final checkpoint of a pipeline."""
 
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 

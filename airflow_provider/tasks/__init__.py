@@ -1,1 +1,1 @@
-"""What only a worker's process has: a task's order, who asks, its time, and the driver that it has in hand."""
+"""The parts of a task that exist only in a worker's process: its order, its identity, its time limits and its driver."""

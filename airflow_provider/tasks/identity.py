@@ -1,4 +1,4 @@
-"""Who asks for a run: the same in every try of a task, never the same for two tasks."""
+"""The run id of a task: the same in every try, and different for any two tasks."""
 
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
@@ -9,7 +9,7 @@ _PREFIX = "airflow/"
 
 
 class TaskIdentity(Protocol):
-    """What names a task instance, whatever its try."""
+    """The names of a task instance, which are the same in every try."""
 
     @property
     def dag_id(self) -> str: ...
@@ -25,11 +25,11 @@ class TaskIdentity(Protocol):
 
 
 def run_id_of(task: TaskIdentity, *, task_id: str | None = None) -> RunId:
-    """The run id of a task instance.
+    """Returns the run id of a task instance.
 
     Args:
         task: The task instance.
-        task_id: Another task of the same DAG run, instead; one that is not mapped.
+        task_id: The id of another task of the same DAG run, to return its run id instead. That task may not be mapped.
     """
     index = task.map_index if task_id is None else -1
     parts = [task.dag_id, task.run_id, task_id or task.task_id, *([] if index is None or index < 0 else [str(index)])]
@@ -37,6 +37,6 @@ def run_id_of(task: TaskIdentity, *, task_id: str | None = None) -> RunId:
 
 
 def dag_of(run: RunId) -> str | None:
-    """The DAG of a run; None if no task has asked for it."""
+    """Returns the DAG of a run; None if the run does not belong to a task."""
     dag_id, _, rest = run.removeprefix(_PREFIX).partition("/")
     return unquote(dag_id) if run.startswith(_PREFIX) and rest else None

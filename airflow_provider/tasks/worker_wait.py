@@ -1,81 +1,81 @@
-"""How a worker waits for an attempt: as a trigger does, but with the driver's process at hand, and its task may be killed meanwhile."""
+"""The wait of a worker for an attempt. It watches the driver's process, and ends if the task is killed."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from airflow_provider.drivers.local_driver import LocalDriver
-from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.waits.goals import Goal
-from airflow_provider.waits.patient_look import patient_look
+from airflow_provider.waits.looking import look_at_run
 from airflow_provider.waits.progress import ProgressLog
-from airflow_provider.waits.waiting import Look, Patience, Wait, Waited
+from airflow_provider.waits.waiting import Patience, RunLook, RunWait, Waited
+from airflow_provider.waits.worker import wait_in_worker
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.ids import RequestId
-from spark_jobs.storage.files import is_here
+from spark_jobs.storage.files import Files, is_here
 
 
 @dataclass(frozen=True)
 class WorkerWait:
-    """Waits in this process.
+    """Waits for an attempt in this process.
 
     Args:
-        hook: Reads the home.
-        home: The home.
-        request: What is waited for.
-        driver: The driver, where this process has started it.
-        log: The task's.
-        pause: Lets time pass between two looks; raises once the task was killed.
-        check: Raises once the task was killed.
+        files: The home.
+        request: The start request.
+        driver: The driver, if this process has started it.
+        log: The task's log.
+        pause: Waits between two looks. Raises if the task was killed.
+        check: Raises if the task was killed.
+        look: Looks once.
     """
 
-    hook: StreamPipelineHook
-    home: str
+    files: Files
     request: RequestId
     driver: LocalDriver | None
     log: Any
     pause: Callable[[], None]
     check: Callable[[], None]
+    look: Callable[[Files, RequestId, LocalDriver | None], RunLook] = look_at_run
 
-    def answer(self, wait: Wait, patience: Patience, goal: Goal, until_seen_s: float | None) -> StartResponse | Waited:
-        """The answer, or why there is none yet.
+    def answer(self, wait: RunWait, patience: Patience, goal: Goal, until_seen_s: float | None) -> StartResponse | Waited:
+        """Returns the answer, or the reason why the wait has ended without one.
 
         Args:
-            wait: Knows what a look means.
-            patience: Knows how long a home may be away.
-            goal: Knows how far is enough.
-            until_seen_s: How long to wait for the first sign of the driver; None: until it has answered.
+            wait: Judges the looks.
+            patience: Decides how long the home may be unavailable.
+            goal: The goal of the task.
+            until_seen_s: How long to wait for the first sign of the driver; None: until the driver has answered.
 
         Raises:
-            StreamPipelineError: See :meth:`airflow_provider.waits.waiting.Wait.see`.
+            StreamPipelineError: See :meth:`airflow_provider.waits.waiting.RunWait.judge`.
         """
         began_s, progress, driver = time.monotonic(), ProgressLog(), self.driver
-        lock_is_seen = is_here(self.hook.files(self.home))  # by the triggerer, which may not have a workspace
-        while True:
-            look = self._look(wait, patience)
+        triggerer_sees_lock = is_here(self.files)  # it may not have the workspace of a home in a store
+
+        def judge(look: RunLook) -> StartResponse | Waited | None:
             now_s = time.monotonic()
             for line in progress.lines(look.status, now_s):
                 self.log.info(line)
-            answer = wait.see(look, now_s)
+            answer = wait.judge(look, now_s)
             if answer is not None:
                 return answer
-            submitted = driver is not None and driver.submits and driver.exit_code == 0  # else the next look tells why
+            submitted = driver is not None and driver.submits and driver.exit_code == 0  # the next look reports a failure
             started = look.at_work or submitted or look.ours_runs
             if goal.is_reached(look.status, now_s, started=started):
                 return Waited.FAR_ENOUGH
-            seen = submitted or look.status is not None or (look.at_work and lock_is_seen)
+            seen = submitted or look.status is not None or (look.at_work and triggerer_sees_lock)
             if until_seen_s is not None and (seen or now_s - began_s >= until_seen_s):
                 return Waited.SEEN
-            self.pause()
+            return None
 
-    def _look(self, wait: Wait, patience: Patience) -> Look:
-        """What the home shows, once it can be read; a home that does not answer keeps no killed task."""
-        while (look := patient_look(self._look_once, patience, self.log, self.check)) is None:
-            self.pause()
-            wait.began_anew(time.monotonic())
-        self.check()
-        return look
-
-    def _look_once(self) -> Look:
-        return self.hook.look(self.home, self.request, self.driver)
+        found = wait_in_worker(
+            lambda: self.look(self.files, self.request, self.driver),
+            judge,
+            patience=patience,
+            log=self.log,
+            pause=self.pause,
+            check=self.check,
+            home_is_back=lambda: wait.home_is_back(time.monotonic()),
+        )
+        return cast("StartResponse | Waited", found)

@@ -1,1 +1,1 @@
-"""What waits in Airflow's triggerer, so that no worker has to."""
+"""The triggers, which wait in Airflow's triggerer instead of a worker."""

@@ -1,31 +1,71 @@
-"""The trigger that watches what a pipeline leaves out of its sources, for DAGs that are scheduled on an asset."""
+"""The trigger that watches the losses of a pipeline, for DAGs that are scheduled on an asset."""
 
 from typing import Any
 
 from airflow_provider.facts import loss_facts
 from airflow_provider.triggers.home_events import HomeEventTrigger
-from airflow_provider.waits.new_losses import LossSearch
-from spark_jobs.home.layout import position_of_loss
+from airflow_provider.waits.checkpoints import Listing
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.losses import LossLedger
+from spark_jobs.home.layout import LossNames, position_of_loss
 from spark_jobs.protocol.documents import RecordedLoss
-from spark_jobs.protocol.ids import LossId, PipelineUuid
+from spark_jobs.protocol.ids import LossId, PipelineUuid, RoundNumber
 from spark_jobs.storage.files import Files
+
+LossPosition = tuple[RoundNumber, int]
+"""The round of a loss, and its number in that round."""
+
+
+class LossSearch:
+    """Searches a home for losses that are not accepted. A search without new losses lists one directory.
+
+    Args:
+        files: The home.
+        pipeline: The pipeline whose losses were found before; None: none were.
+        seen: The newest loss that was found before.
+    """
+
+    def __init__(self, files: Files, pipeline: PipelineUuid | None, seen: LossPosition | None) -> None:
+        self._files, self._pipeline, self._seen = files, pipeline, seen
+        self._names: LossNames | None = None
+
+    def find(self, listing: Listing) -> list[tuple[PipelineUuid, RecordedLoss]]:
+        """Returns the open losses that were not found before, oldest first, each with its pipeline.
+
+        Raises:
+            StorageError: The home cannot be read.
+        """
+        ledger = LossLedger(self._files)
+        names = ledger.names()
+        if names == self._names:
+            return []
+        pipeline = Channel(self._files).pipeline()
+        if pipeline is None:
+            return []
+        if pipeline.uuid != self._pipeline:  # a new home was made at the same place
+            self._pipeline, self._seen = pipeline.uuid, None
+        new = [loss for loss, position in names.recorded.items() if self._seen is None or position > self._seen]
+        found = [ledger.read(loss) for loss in new if loss not in names.accepted | names.undone]
+        self._names = names
+        self._seen = max(names.recorded.values(), default=self._seen)
+        return [(pipeline.uuid, loss) for loss in found]
 
 
 class LossTrigger(HomeEventTrigger[tuple[PipelineUuid, RecordedLoss]]):
-    """Sends an event for each loss that a pipeline records and that nobody has accepted. Only reads; never ends.
+    """Sends an event for each recorded loss that is not accepted. Only reads; never ends.
 
-    For an :class:`airflow.sdk.AssetWatcher`. The event has the ``home``, ``loss``, its id in the ledger, ``source``, ``stage``, ``run``,
-    ``rows_at_most`` (None where nothing tells) and, in words, ``lost``. Events coalesce: a DAG that was busy sees several as one run.
+    Use it with an :class:`airflow.sdk.AssetWatcher`. The event has the ``home``, ``loss`` (its id in the ledger), ``source``, ``stage``,
+    ``run``, ``rows_at_most`` (None if unknown) and, in words, ``lost``. A busy DAG sees several events as one run.
 
-    What was sent is kept in the asset's state store: a triggerer that is started anew goes on after it. One that dies within seconds
-    of an event may send that event twice, never not at all. Where nothing is kept yet, all open losses are sent; Airflow below 3.3
-    keeps nothing, so that each start of a triggerer sends them.
+    The position is kept in the asset's state store, and a restarted triggerer continues after it. If a triggerer dies within seconds of
+    an event, that event may be sent twice, but it is never lost. Without a stored position, all open losses are sent. Airflow below 3.3
+    has no such store: each start of a triggerer then begins like the first one.
 
     Args:
-        home: The pipeline's home, inside the connection's home roots; a relative one starts at the first root.
+        home: The pipeline's home, inside the connection's home roots; a relative path starts at the first root.
         conn_id: The connection, of type ``stream_pipeline``.
-        poll_interval_s: Between two looks at the home, while it changes.
-        max_poll_interval_s: The same, once it has not changed for a while; None: 3 s, and 30 s in an object store.
+        poll_interval_s: The pause between two looks while the home changes.
+        max_poll_interval_s: The pause after some time without a change; None: 3 s, and 30 s in an object store.
 
     Raises:
         ValueError: ``poll_interval_s`` is not above 0.

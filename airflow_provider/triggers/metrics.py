@@ -1,7 +1,7 @@
-"""Gauges of supervised pipelines, by Airflow's own metrics: StatsD, Datadog or OpenTelemetry, as ``[metrics]`` says.
+"""Emits gauges of supervised pipelines through Airflow's own metrics: StatsD, Datadog or OpenTelemetry, as ``[metrics]`` says.
 
-Airflow sets up no metrics in the process that runs triggers, and without that a gauge goes nowhere. So this module sets them up, as Airflow
-does in the process of a task.
+Airflow does not set up metrics in the triggerer's process, and without that a gauge is lost. So this module sets them up in the same way
+as Airflow does in a task's process.
 """
 
 import re
@@ -25,7 +25,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_.-]")
 
 
 class Gauge(NamedTuple):
-    """One value."""
+    """One value of a gauge."""
 
     name: str
     value: float
@@ -34,11 +34,11 @@ class Gauge(NamedTuple):
 
 
 def gauges(status: Status, head: Manifest | None, now_s: float) -> Iterator[Gauge]:
-    """Yields what a heartbeat and the newest checkpoint say.
+    """Yields the gauges of a heartbeat and the newest checkpoint.
 
     Args:
         status: The heartbeat.
-        head: The newest checkpoint that the pipeline can be restored from.
+        head: The newest checkpoint from which the pipeline can be restored.
         now_s: Seconds since 1970.
     """
     if head is not None:
@@ -76,15 +76,15 @@ class PipelineMetrics:
         self._head: Manifest | None = None
 
     def is_due(self, now_s: float) -> bool:
-        """Returns whether :meth:`emit` has something to do, by a clock that only goes forward."""
+        """Returns whether :meth:`emit` has something to emit at ``now_s`` on a monotonic clock."""
         return self._task is not None and now_s >= self._due_s and is_on()
 
     def emit(self, status: Status, now_s: float) -> None:
-        """Emits the gauges. Reads the newest manifest, if there is another one than before; call it in a thread."""
+        """Emits the gauges. It may read the newest manifest, so call it in a thread."""
         assert self._task is not None
         self._due_s = now_s + INTERVAL_S
         if self._head is None or self._head.checkpoint != status.checkpoint:
-            with suppress(StreamPipelineError):  # a gauge is no reason to end a wait; the next look says what the storage has
+            with suppress(StreamPipelineError):  # a gauge must not end the wait; the next look reports the storage's error
                 self._head = newest_manifest(self._files)
         _set_up()
         for gauge in gauges(status, self._head, time.time()):
@@ -102,7 +102,7 @@ def _set_up() -> None:
 
 
 def _emit(gauge: Gauge, task: TaskIdentity) -> None:
-    """Emits a gauge with tags; plain StatsD has none, so there the names of DAG, task and stage are part of the gauge's."""
+    """Emits a gauge with tags. Plain StatsD has no tags, so there the gauge's name contains the DAG, the task and the stage."""
     tags = {"dag_id": task.dag_id, "task_id": task.task_id, "stage": gauge.stage, "source": gauge.source}
     given = {name: value for name, value in tags.items() if value is not None}
     if conf.getboolean("metrics", "statsd_on", fallback=False):

@@ -1,4 +1,4 @@
-"""The trigger that watches what a running pipeline makes public, for DAGs that are scheduled on an asset."""
+"""The trigger that watches the published checkpoints of a pipeline, for DAGs that are scheduled on an asset."""
 
 from typing import Any
 
@@ -11,20 +11,20 @@ from spark_jobs.storage.files import Files
 class PublicationTrigger(HomeEventTrigger[PublicCheckpoint]):
     """Sends an event for each checkpoint of a home that has become public in every table. Only reads; never ends.
 
-    For an :class:`airflow.sdk.AssetWatcher`. The event has the ``home``, the ``checkpoint``, and ``tables``: by sink its ``table``, a
-    URI, and ``version``, the Delta version right after it became public. Under ``behind`` it has the sinks whose tables show less than the
-    others. Events coalesce: a DAG that was busy sees several as one run,
-    so that consumers ask the home what is public (:func:`spark_jobs.consistent_versions`).
+    Use it with an :class:`airflow.sdk.AssetWatcher`. The event has the ``home``, the ``checkpoint``, and ``tables``: by sink its
+    ``table``, a URI, and ``version``, the Delta version right after it became public. ``behind`` lists the sinks whose tables show less
+    than the others. A busy DAG sees several events as one run. So a consumer asks the home what is public
+    (:func:`spark_jobs.consistent_versions`).
 
-    What was sent is kept in the asset's state store: a triggerer that is started anew goes on after it. One that dies within seconds
-    of an event may send that event twice, never not at all. Where nothing is kept yet, the newest public checkpoint is sent; Airflow below
-    3.3 keeps nothing, so that each start of a triggerer sends it.
+    The position is kept in the asset's state store, and a restarted triggerer continues after it. If a triggerer dies within seconds of
+    an event, that event may be sent twice, but it is never lost. Without a stored position, the newest public checkpoint is sent. Airflow
+    below 3.3 has no such store: each start of a triggerer then begins like the first one.
 
     Args:
-        home: The pipeline's home, inside the connection's home roots; a relative one starts at the first root.
+        home: The pipeline's home, inside the connection's home roots; a relative path starts at the first root.
         conn_id: The connection, of type ``stream_pipeline``.
-        poll_interval_s: Between two looks at the home, while it changes.
-        max_poll_interval_s: The same, once it has not changed for a while; None: 3 s, and 30 s in an object store.
+        poll_interval_s: The pause between two looks while the home changes.
+        max_poll_interval_s: The pause after some time without a change; None: 3 s, and 30 s in an object store.
 
     Raises:
         ValueError: ``poll_interval_s`` is not above 0.

@@ -1,4 +1,4 @@
-"""The trigger that waits for a run's answer, or until its pipeline runs."""
+"""The trigger that waits for the answer of a run, or until its pipeline runs."""
 
 import asyncio
 import time
@@ -7,15 +7,15 @@ from typing import Any, Unpack
 from airflow.utils.state import TaskInstanceState
 
 from airflow_provider.tasks.time_limits import not_due
+from airflow_provider.triggers.home import WaitArguments, WaitingTrigger, failed
 from airflow_provider.triggers.metrics import PipelineMetrics
-from airflow_provider.triggers.patience import Waiting, WaitingTrigger, failed
 from airflow_provider.version_compat import TRIGGERS_HEAR_KILLS, after_cancel, state_of
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
-from airflow_provider.waits.looking import LookForRun, same_run, start_limit
+from airflow_provider.waits.looking import RunLooks, same_run, start_limit
 from airflow_provider.waits.progress import ProgressLog
 from airflow_provider.waits.threads import in_thread
-from airflow_provider.waits.waiting import Look, Wait
+from airflow_provider.waits.waiting import RunLook, RunWait
 from spark_jobs.control.home import open_home
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.supervision import Restart, after_end
@@ -25,25 +25,26 @@ from spark_jobs.storage.files import Files
 
 
 class RunTrigger(WaitingTrigger):
-    """Waits until the driver of a run has answered, is gone, or time is up, or until the pipeline is at work, if that is waited for.
+    """Waits for the end of a run, a deadline, or until the pipeline runs.
 
-    A pipeline with a restart strategy is supervised: where the strategy lets another attempt follow, the event that tells of the
-    failure comes when that is due. The trigger writes only a cancel when its task is killed, and the answer of a driver that was lost.
+    It also supervises a pipeline with a restart strategy. If another attempt follows a failure, the event with the failure is sent when
+    that attempt is due. The trigger writes only a cancel if its task is killed, and the answer of a lost driver.
 
-    It can be started again at any time, in any triggerer that sees the home: everything it knows is in its arguments or in the home.
-    The event has the ``"home"`` and the ``"attempt"``, and an error of :mod:`spark_jobs.protocol.errors` as ``"error"``; one without says
-    that there is an answer, or, with ``"reached"``, what was waited for instead.
+    Any triggerer that sees the home can start it again at any time: its arguments and the home contain its whole state. The event has the
+    ``"home"`` and the ``"attempt"``, and an error of :mod:`spark_jobs.protocol.errors` as ``"error"``. Without an error there is an
+    answer, or ``"reached"`` names the goal that the pipeline has reached.
 
     Args:
         request: The start request.
         attempt: The attempt that answers it.
-        owner: As whom the task has taken charge of the attempt: what it may cancel.
-        token: Who that is: a home that was made anew meanwhile may have an owner of the same number. None: it is not asked.
-        cancel_on_kill: A task that is marked, cleared or failed by its DAG run ends the driver.
-        start_by: Until when the driver may be on its way from a cluster's queue, in seconds since 1970; None: it starts at once.
-        start_timeout_s: The time that ``start_by`` ends, for its error.
+        owner: The owner number of the task's lease on the attempt. Only this owner may cancel it.
+        token: The token of that owner, because a new home at the same place may reuse the number. None: it is not compared.
+        cancel_on_kill: End the driver if the task is marked, cleared or failed by its DAG run.
+        start_by: The time by which the driver has to begin, in seconds since 1970, if it may wait in a cluster's queue. None: it begins
+            at once.
+        start_timeout_s: The configured time for ``start_by``, for its error.
         wait_for: One of :class:`airflow_provider.waits.goals.WaitFor`.
-        waiting: As for every :class:`~airflow_provider.triggers.patience.WaitingTrigger`.
+        waiting: The arguments of every wait; see :class:`~airflow_provider.triggers.home.WaitArguments`.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class RunTrigger(WaitingTrigger):
         start_timeout_s: float = 0.0,
         token: str | None = None,
         wait_for: str = WaitFor.FINAL_CHECKPOINT.value,
-        **waiting: Unpack[Waiting],
+        **waiting: Unpack[WaitArguments],
     ) -> None:
         super().__init__(
             {
@@ -79,21 +80,20 @@ class RunTrigger(WaitingTrigger):
         self.wait_for = WaitFor(wait_for)
         self.start_by, self.start_timeout_s = start_by, start_timeout_s
 
-    def told(self) -> dict[str, Any]:
-        """Which attempt."""
+    def event_fields(self) -> dict[str, Any]:
         return {"attempt": self.attempt}
 
     async def wait(self, files: Files) -> dict[str, Any]:
-        """What was reached, or what the attempt has failed with; logs the progress meanwhile."""
+        """Waits, logs the progress, and returns the reached goal or the error of the attempt."""
         began_s = time.monotonic()
         deadline_s = None if self.deadline_at is None else monotonic_at(self.deadline_at)
         start = start_limit(self.start_by, self.start_timeout_s)
-        wait = Wait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
+        wait = RunWait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
         progress, goal, metrics = ProgressLog(), Goal(self.wait_for), PipelineMetrics(files, self.task_instance)
         found: dict[str, Any] = {}
         send_at = 0.0
 
-        async def see(look: Look, _: float | None) -> bool:
+        async def see(look: RunLook, _: float | None) -> bool:
             nonlocal send_at
             now_s = time.monotonic()
             for line in progress.lines(look.status, now_s):
@@ -101,11 +101,11 @@ class RunTrigger(WaitingTrigger):
             if look.status is not None and look.at_work and metrics.is_due(now_s):
                 await in_thread(self.home, metrics.emit, look.status, now_s)
             try:
-                if wait.see(look, now_s) is not None:
+                if wait.judge(look, now_s) is not None:
                     return True
-            except StreamPipelineError as error:  # the run's own, such as a disk that was full: the home could be read
-                told, send_at = await in_thread(self.home, self._followed, error)
-                found.update(failed(told))
+            except StreamPipelineError as error:  # the driver's own error, such as a full disk: the home could be read
+                reported, send_at = await in_thread(self.home, self._followed, error)
+                found.update(failed(reported))
                 return True
             reached = goal.is_reached(look.status, now_s, started=look.at_work)
             found.update({"reached": self.wait_for.value} if reached else {})
@@ -113,11 +113,11 @@ class RunTrigger(WaitingTrigger):
 
         try:
             follows = self.wait_for is WaitFor.RUNNING
-            key, look = ("answer", self.request, follows), LookForRun(files, self.request, follows=follows)
-            event = await self.event_of(key, look, see, same_run, lambda: wait.began_anew(time.monotonic()))
+            key, look = ("answer", self.request, follows), RunLooks(files, self.request, follows=follows)
+            event = await self.event_of(key, look, see, same_run, lambda: wait.home_is_back(time.monotonic()))
             await asyncio.sleep(max(0.0, send_at - time.time()))
         except asyncio.CancelledError:
-            if self.trigger_id is None:  # not in a triggerer but in a test run of the DAG, whose user has interrupted it
+            if self.trigger_id is None:  # a test run of the DAG, which its user has interrupted
                 await in_thread(self.home, self._cancel, urgent=True)
             elif not TRIGGERS_HEAR_KILLS:
                 await after_cancel(self.on_kill())
@@ -125,7 +125,7 @@ class RunTrigger(WaitingTrigger):
         return event | found
 
     def _followed(self, error: StreamPipelineError) -> tuple[StreamPipelineError, float]:
-        """What to tell of an attempt that has ended with ``error``, and when: a restart that follows has its time."""
+        """Returns the error to report for an ended attempt, and the time to report it: a restart that follows has its own time."""
         supervised = self.wait_for is WaitFor.FINAL_CHECKPOINT
         following = after_end(open_home(self.home), self.attempt, self.owner, error) if supervised else None
         if not isinstance(following, Restart):
@@ -138,28 +138,29 @@ class RunTrigger(WaitingTrigger):
         return error, following.due_at
 
     async def on_kill(self) -> None:
-        """Ends the driver, unless somebody else has taken charge of it, or the task goes on to wait, or nobody can say whether it does.
+        """Cancels the driver if the task no longer waits.
 
-        Airflow's triggerer takes a trigger that another one has taken over for one whose task was killed: a triggerer that was held up
-        for longer than ``[triggerer] triggerer_health_check_threshold`` would end the driver of a task that nobody has touched.
+        Does nothing if the task waits in another triggerer, or if Airflow cannot say so. Airflow also calls this if another triggerer has
+        taken over the trigger. Without the check, a triggerer that was held up for longer than ``[triggerer]
+        triggerer_health_check_threshold`` would end the driver of a task that was not killed.
         """
         if self.task_instance is not None and await self._may_wait_still():
             return
         await in_thread(self.home, self._cancel, urgent=True)
 
     async def _may_wait_still(self) -> bool:
-        """Whether the task waits in another triggerer, as far as Airflow can say."""
+        """Returns whether the task still waits in another triggerer, as far as Airflow can say."""
         try:
             waits = await state_of(self.task_instance) == TaskInstanceState.DEFERRED
         except TimeoutError:
             self.log.warning(
-                "Airflow does not say whether the task waits still, in another triggerer: its driver goes on. If nobody wants it: "
+                "Airflow cannot say whether the task still waits in another triggerer, so its driver goes on. To end the driver: "
                 "spark-jobs cancel --home %s",
                 self.home,
             )
             return True
         if waits:
-            self.log.info("The task waits still, in another triggerer: its driver goes on.")
+            self.log.info("The task still waits in another triggerer, so its driver goes on.")
         return waits
 
     def _cancel(self) -> None:

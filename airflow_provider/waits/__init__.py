@@ -1,1 +1,1 @@
-"""What waits for a pipeline share: looks at a home through its documents, and what a look means. An operator and a trigger alike."""
+"""The waits that operators, sensors and triggers share: looks at a home, and the decisions that follow from them."""

@@ -1,8 +1,8 @@
-"""Times that travel between processes, on the clock of one of them that only goes forward."""
+"""Converts times between processes."""
 
 import time
 
 
 def monotonic_at(at: float) -> float:
-    """The time ``at``, in seconds since 1970, on :func:`time.monotonic`."""
+    """Converts ``at``, in seconds since 1970, to :func:`time.monotonic` of this process."""
     return time.monotonic() + at - time.time()

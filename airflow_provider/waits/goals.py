@@ -1,30 +1,30 @@
-"""How far a pipeline has to be for a task to end. No I/O, no clock of its own: an operator and a trigger share it."""
+"""Decides when a pipeline has come as far as its task waits for. Reads no home and no clock, so operators and triggers share it."""
 
 from enum import StrEnum
 
 from spark_jobs.protocol.documents import RunState, StageState, Status
 
 IDLE_S = 30.0
-"""A pipeline whose inputs have no rows does no batch: after so long without a failure it counts as running all the same."""
+"""A pipeline without new input runs no batch. It counts as running after this time without a failure."""
 
 
 class WaitFor(StrEnum):
-    """What ends a task. Whatever it waits for, an answer ends it, too."""
+    """The event that ends a task. An answer to its start request always ends it, too."""
 
     FINAL_CHECKPOINT = "final_checkpoint"
-    """The answer; a pipeline that has none is supervised for as long as it lives."""
+    """The answer. A pipeline without an end is supervised for as long as it lives."""
     RUNNING = "running"
-    """Its pipeline runs: no stage is failing, and it has done a batch or a checkpoint, or has had nothing to do for :data:`IDLE_S`."""
+    """The pipeline runs: no stage is failing, and it has completed a batch or a checkpoint, or was idle for :data:`IDLE_S`."""
     SUBMITTED = "submitted"
-    """A driver was started, or was there."""
+    """A driver was started, or was already at work."""
 
 
 class Goal:
-    """Whether one attempt is as far as a task waits for.
+    """Decides for one attempt whether its task has waited long enough.
 
     Args:
-        wait_for: How far that is.
-        idle_s: How long an attempt without rows has to run until it counts as running.
+        wait_for: The event that the task waits for.
+        idle_s: How long an attempt without input has to run until it counts as running.
     """
 
     def __init__(self, wait_for: WaitFor, idle_s: float = IDLE_S) -> None:
@@ -32,11 +32,11 @@ class Goal:
         self._runs_since_s: float | None = None
 
     def is_reached(self, status: Status | None, now_s: float, *, started: bool) -> bool:
-        """Whether it is by now.
+        """Returns whether the attempt has reached the goal.
 
         Args:
             status: The heartbeat of the attempt; None: there is none.
-            now_s: On a clock that only goes forward.
+            now_s: The time on a monotonic clock.
             started: Whether its driver was started.
         """
         match self._wait_for:

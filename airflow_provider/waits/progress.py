@@ -1,4 +1,4 @@
-"""What a pipeline is doing, in words for a task's log; much of it at first, and no more than is read. No I/O, no clock of its own."""
+"""Describes a pipeline's progress for a task's log, often at first and more rarely later. Reads no home and no clock."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 from spark_jobs.protocol.documents import RunState, StageStatus, Status
 
 _RARER = 1.1
-"""By this the pause between two reports of progress grows: from ten seconds to a minute in nine minutes, and to five in an hour."""
+"""The factor by which the pause between two reports grows: from ten seconds to a minute in nine minutes, and to five in an hour."""
 
 
 class ProgressLog:
-    """Picks the progress that is worth a line in a task's log: much at first, and less of what goes on for weeks.
+    """Chooses the progress reports for a task's log: frequent at first, and rare for a pipeline that runs for weeks.
 
     Args:
-        interval_s: Between the first two reports at least, while the run's state does not change.
-        longest_s: Between any two at most, where there is something to tell.
+        interval_s: The shortest time between the first two reports, while the run's state does not change.
+        longest_s: The longest time between two reports, if there is news.
     """
 
     def __init__(self, interval_s: float = 10.0, longest_s: float = 300.0) -> None:
@@ -22,11 +22,11 @@ class ProgressLog:
         self._interval_s = interval_s
         self._said: list[str] = []
         self._state: tuple[RunState, bool] | None = None
-        """Of the last report, and whether a publication was blocked."""
+        """The state in the last report, and whether a publication was blocked."""
         self._due_s = float("-inf")
 
     def lines(self, status: Status | None, now_s: float) -> list[str]:
-        """What to log now; nothing too often, nothing twice."""
+        """Returns the lines to log now. No line is repeated, and none comes too often."""
         state = None if status is None else (status.state, status.blocked is not None)
         if status is None or (now_s < self._due_s and state == self._state):
             return []
@@ -40,11 +40,11 @@ class ProgressLog:
         return new
 
 
-class ChangeLog:
-    """Logs what an attempt is doing, each time that it is something else.
+class StateChangeLogger:
+    """Logs the activity of an attempt each time it changes.
 
     Args:
-        log: Of the task.
+        log: The task's log.
     """
 
     def __init__(self, log: Any) -> None:
@@ -52,19 +52,19 @@ class ChangeLog:
         self._said: str | None = None
 
     def see(self, doing: str | None) -> None:
-        """Told what each look shows; None where nobody is at work."""
+        """Logs the activity if it has changed; None if no driver is at work."""
         if doing is not None and doing != self._said:
             self._log.info(doing)
             self._said = doing
 
 
 def doing(status: Status) -> str:
-    """What an attempt is doing, how far a stop is that it was asked for, and which publication is blocked."""
+    """Describes the activity of an attempt, the progress of a requested stop, and a blocked publication."""
     return ". ".join([_attempt(status), *_blocked(status)])
 
 
 def progress(status: Status) -> list[str]:
-    """A heartbeat in words: the attempt, what is blocked, then each stage that has begun."""
+    """Describes a heartbeat: the attempt, a blocked publication, then each stage that has begun."""
     head = _attempt(status)
     if status.checkpoint is not None:
         head += f", checkpoint {status.checkpoint}"

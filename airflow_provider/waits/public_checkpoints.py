@@ -1,9 +1,9 @@
-"""Which checkpoints of a home have become public since somebody looked: read from the tables, for the home itself does not say it."""
+"""Finds checkpoints of a home that were published since the last search. It reads the tables, because the home does not record this."""
 
 import re
 from dataclasses import dataclass
 
-from airflow_provider.waits.looking import Listing
+from airflow_provider.waits.checkpoints import Listing
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
@@ -18,7 +18,7 @@ _COMMIT = re.compile(r"\d{20}\.json")
 
 @dataclass(frozen=True)
 class PublicCheckpoint:
-    """A checkpoint that is public in every table of its pipeline, in versions of its own."""
+    """A checkpoint that is public in every table of its pipeline, with its own versions."""
 
     pipeline: PipelineUuid
     tables: ConsistentVersions
@@ -26,20 +26,19 @@ class PublicCheckpoint:
 
     @property
     def checkpoint(self) -> CheckpointId:
-        """Its number."""
+        """The number of the checkpoint."""
         return self.tables.checkpoint
 
 
 class PublicationSearch:
     """Searches a home for checkpoints that have become public. One thread at a time.
 
-    While nothing is staged a search reads nothing; while something is, it lists the tables' logs, and opens the tables once a log has
-    grown.
+    Without staged rows a search reads nothing. Otherwise it lists the tables' logs, and opens the tables only if a log has grown.
 
     Args:
         files: The home.
-        pipeline: Whose checkpoints were seen; None: of nobody yet.
-        seen: The newest of them.
+        pipeline: The pipeline whose checkpoints were found before; None: none were.
+        seen: The newest checkpoint that was found before.
     """
 
     def __init__(self, files: Files, pipeline: PipelineUuid | None, seen: CheckpointId | None) -> None:
@@ -49,9 +48,10 @@ class PublicationSearch:
         self._looked_at: object = None
 
     def find(self, listing: Listing) -> list[PublicCheckpoint]:
-        """Those that were not found before, oldest first; the newest one only, where nothing was seen yet.
+        """Returns the public checkpoints that were not found before, oldest first.
 
-        A checkpoint that became public together with a later one is not among them: the later one stands for it.
+        The first search without ``seen`` returns only the newest one. A checkpoint that became public together with a later one is left
+        out: the later one stands for it.
 
         Raises:
             StorageError: The home or a table cannot be read.
@@ -62,7 +62,7 @@ class PublicationSearch:
         newest = self._newest
         if newest is None:
             return []
-        if newest.pipeline != self._pipeline:  # somebody has made a new home in the place of the one that was seen
+        if newest.pipeline != self._pipeline:  # a new home was made at the same place
             self._pipeline, self._seen = newest.pipeline, None
         if self._seen is not None and newest.checkpoint <= self._seen:
             return []

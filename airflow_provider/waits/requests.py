@@ -1,8 +1,11 @@
-"""What tasks ask running pipelines for, and how long they wait for the answer. No clock of its own: an operator and a trigger share it."""
+"""Requests of tasks to running pipelines, and the wait for their answers."""
 
+from collections.abc import Hashable
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from airflow_provider.waits.home_wait import HomeWait
 from airflow_provider.waits.progress import doing
 from spark_jobs.checkpoint.cut_short import CutShort, cut_short, incomplete
 from spark_jobs.control.attempts import Attempts
@@ -16,24 +19,25 @@ from spark_jobs.protocol.ids import RequestId, RunId
 from spark_jobs.storage.files import Files
 
 END_WAIT_S = 60.0
-"""How long a driver may take to end once it has answered a stop without an error."""
+"""How long a driver may take to end after it has answered a stop without an error."""
 
 
 def ask_once(files: Files, wanted: Wanted, run: RunId, *, drain: bool = False, target: str | None = None) -> RequestId:
-    """Asks for a task, durably, with an id that is the same in every try. Idempotent.
+    """Makes the request of a task, durably, with an id that is the same in every try. Idempotent.
 
-    A try that finds its request answered with an error asks anew: what has failed before may be mended, and one id is answered once.
+    If the request was answered with an error, the next try makes a new request with a new id: the cause may be gone by then, and each id
+    is answered only once.
 
     Args:
         files: The home.
-        wanted: What for.
-        run: Of the task instance.
-        drain: With a stop: flush everything first.
-        target: URL of the directory that the savepoint is to be in.
+        wanted: The requested action.
+        run: The run id of the task instance.
+        drain: For a stop: flush everything first.
+        target: The URL of the directory for the savepoint.
 
     Raises:
-        RejectedError: Nobody would answer.
-        InterruptedRunError: Nobody is at work now, but somebody may be soon.
+        RejectedError: No driver would answer.
+        InterruptedRunError: No driver is at work, but one may start soon.
     """
     requests, name = CheckpointRequests(files), f"airflow-{sha256(run.encode()).hexdigest()[:24]}"
     number = 1
@@ -47,18 +51,18 @@ def ask_once(files: Files, wanted: Wanted, run: RunId, *, drain: bool = False, t
                 if error.evidence.get("at_work") is not False:
                     raise
                 if Channel(files).attempts.latest() is not None and driver_at_work(files):
-                    continue  # a driver has begun since nobody was found at work
+                    continue  # a driver has begun in the meantime
                 raise _between_attempts(files, error) or error from None
             return request
         number += 1
 
 
 def _between_attempts(files: Files, refused: RejectedError) -> InterruptedRunError | None:
-    """The refusal of a pipeline that may start again soon: whoever supervises it has not given up, or a retry of theirs comes."""
+    """Returns the error for a pipeline that may start again by its strategy or a retry of its task; None if it will not."""
     channel = Channel(files)
     live = channel.attempts.latest()
     if live is None:
-        exists = "A driver is on its way to its first attempt." if driver_at_work(files) else ""
+        exists = "A driver is starting its first attempt." if driver_at_work(files) else ""
     else:
         answer = channel.response(live.request)
         ended_well = answer is not None and answer.error is None
@@ -69,148 +73,149 @@ def _between_attempts(files: Files, refused: RejectedError) -> InterruptedRunErr
         refused.failed,
         exists=exists,
         safe=refused.safe,
-        remedy="A retry of this task asks again; see that the pipeline starts.",
+        remedy="A retry of this task makes the request again. Make sure that the pipeline starts.",
         home=files.url,
         attempt=live and live.attempt,
     )
 
 
 class RequestLook(NamedTuple):
-    """What a home shows while a request is open."""
+    """The state of a home while a request is open."""
 
     answered: bool
     at_work: bool
-    doing: str | None = None
-    """What the attempt at work is doing."""
+    activity: str | None = None
+    """The activity of the attempt at work."""
     cut_short: CutShort | None = None
-    """What there is of a request that nobody is at work to answer."""
+    """The unfinished result of a request, if no driver works on it."""
     runs_on: bool = False
-    """Whether the pipeline is not about to end with its answer: that is an error, or a later attempt has begun since."""
+    """True if the pipeline does not end after its answer: the answer is an error, or a later attempt has begun."""
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to wait for."""
+        """True if neither an answer nor the end of the driver is to come."""
         return self.answered and (self.runs_on or not self.at_work)
 
 
-class LookForAnswer:
-    """Looks at a home again and again.
+@dataclass
+class RequestWait(HomeWait[RequestLook]):
+    """Waits until a request is answered, and after a stop until its driver has ended, so that the next start finds the home free.
 
-    An answer is kept for an hour at least, and a wait looks every few seconds. So only the first look has to tell a request that is open
-    from one whose answer was forgotten: a triggerer may have been away for long.
+    Only reads. The event has the ``"request"``; the task reads its answer.
 
     Args:
-        files: The home.
-        request: What was asked.
+        request: The request.
+        restart_timeout_s: How long no driver may be at work.
     """
 
-    def __init__(self, files: Files, request: RequestId) -> None:
-        self._files, self._request = files, request
-        self._was_open = False
+    kind = "request"
+    event_fields = ("request",)
 
-    def __call__(self) -> RequestLook:
+    request: str
+    restart_timeout_s: float
+
+    def __post_init__(self) -> None:
+        self._request = RequestId(self.request)
+        self._was_open = False
+        self._gone_since_s: float | None = None
+        self._answered_since_s: float | None = None
+
+    @property
+    def key(self) -> Hashable:
+        return self.kind, self.request
+
+    def look(self) -> RequestLook:
         """Looks once.
 
         Raises:
-            InterruptedRunError: The request and its answer are not there any more.
+            InterruptedRunError: The request and its answer were deleted.
         """
-        at_work = driver_at_work(self._files)  # before the answer: what a driver has written last is seen
+        at_work = driver_at_work(self.files)  # before the answer, so that the last answer of a driver is seen
         answer = self._answer()
         if answer is not None:
-            later = max(Attempts(self._files).numbers(), default=answer.attempt) > answer.attempt
+            later = max(Attempts(self.files).numbers(), default=answer.attempt) > answer.attempt
             return RequestLook(True, at_work, runs_on=answer.error is not None or later)
         if not at_work:
-            return RequestLook(False, False, cut_short=cut_short(self._files, self._request))
-        status = read_status(self._files)
-        return RequestLook(False, True, doing=doing(status) if status else None)
+            return RequestLook(False, False, cut_short=cut_short(self.files, self._request))
+        status = read_status(self.files)
+        return RequestLook(False, True, activity=doing(status) if status else None)
 
     def _answer(self) -> CheckpointResponse | None:
-        requests = CheckpointRequests(self._files)
+        """Returns the answer.
+
+        An answer is kept for at least an hour, and looks are seconds apart. So only the first look, after a triggerer was away for long,
+        has to tell an open request from one whose answer was deleted.
+        """
+        requests = CheckpointRequests(self.files)
         answer = requests.answer_of(self._request)
         if answer is None and not self._was_open:
             self._was_open = requests.is_asked(self._request)
             answer = None if self._was_open else requests.answer_of(self._request)  # it may have been answered just now
             if not self._was_open and answer is None:
                 raise InterruptedRunError(
-                    f"{self._request} is not in {self._files.url} any more, and nor is its answer.",
-                    exists="Old answers are forgotten when many newer requests have been answered; or the home was made anew.",
+                    f"{self._request} is not in {self.files.url} any more, and neither is its answer.",
+                    exists="Old answers are deleted after many newer requests were answered, or a new home was made at the same place.",
                     safe="Nothing was changed.",
-                    remedy="See spark-jobs status. A retry of this task asks anew.",
-                    home=self._files.url,
+                    remedy="See spark-jobs status. A retry of this task makes a new request.",
+                    home=self.files.url,
                     request=self._request,
                 )
         return answer
 
-
-class RequestWait:
-    """Decides from looks how a wait goes on.
-
-    Args:
-        home: URL of the home.
-        request: What was asked.
-        restart_timeout_s: How long no driver may be at work.
-        timeout_s: How long the wait may take in all, for its error.
-    """
-
-    def __init__(self, home: str, request: RequestId, restart_timeout_s: float, timeout_s: float | None) -> None:
-        self._home, self._request = home, request
-        self._restart_timeout_s, self._timeout_s = restart_timeout_s, timeout_s
-        self._gone_since_s: float | None = None
-        self._answered_since_s: float | None = None
-
-    def is_over(self, look: RequestLook, now_s: float, left_s: float | None) -> bool:
-        """Whether there is the answer; once a stop is done the driver's end is waited for, too: the next start finds the home free.
+    def judge(self, look: RequestLook, now_s: float) -> dict[str, Any] | None:
+        """Returns an empty result after the answer; see :meth:`HomeWait.judge`.
 
         Raises:
             InterruptedRunError: No driver was at work for too long.
-            IncompleteError: The same, and the checkpoint that was asked for is complete.
-            DeadlineExceededError: Time is up.
+            IncompleteError: The same, but the requested checkpoint is complete.
         """
         if look.answered:
             if self._answered_since_s is None:
                 self._answered_since_s = now_s
-            ends = self._request.startswith(Wanted.STOP.value)
-            return look.is_over or not (ends and now_s - self._answered_since_s < END_WAIT_S)
+            is_stop = self._request.startswith(Wanted.STOP.value)
+            driver_may_end = is_stop and now_s - self._answered_since_s < END_WAIT_S
+            return None if driver_may_end and not look.is_over else {}
         if look.at_work:
             self._gone_since_s = None
         elif self._gone_since_s is None:
             self._gone_since_s = now_s
-        if self._gone_since_s is not None and now_s - self._gone_since_s >= self._restart_timeout_s:
-            raise self._nobody(look.cut_short)
-        if left_s is not None and left_s <= 0:
-            raise self._too_late()
-        return False
+        if self._gone_since_s is not None and now_s - self._gone_since_s >= self.restart_timeout_s:
+            raise self._no_driver(look.cut_short)
+        return None
 
-    def began_anew(self) -> None:
-        """Nobody could look at the home until now: that was no absence of its driver."""
+    def too_late(self, look: RequestLook, timeout_s: float | None) -> StreamPipelineError | None:
+        if look.answered:
+            return None
+        return DeadlineExceededError(
+            f"{self._request} was not answered within {timeout_s or 0.0:g} s.",
+            exists="The request stays: the pipeline answers it as soon as it can.",
+            safe="Nothing was lost.",
+            remedy="See spark-jobs status. A retry of this task waits for the same answer.",
+            home=self.files.url,
+            request=self._request,
+        )
+
+    def activity(self, look: RequestLook) -> str | None:
+        return look.activity
+
+    def home_is_back(self) -> None:
+        """Restarts the allowed absence: while the home could not be read, the driver was not absent."""
         self._gone_since_s = None
 
-    def _nobody(self, found: CutShort | None) -> StreamPipelineError:
-        failed = (
-            f"No driver has been at work in {self._home} for {self._restart_timeout_s:g} s, and {self._request} is not answered."
-        )
+    def _no_driver(self, found: CutShort | None) -> StreamPipelineError:
+        failed = f"No driver has been at work in {self.files.url} for {self.restart_timeout_s:g} s, and {self._request} is not answered."
         if found is not None:
             return incomplete(
                 failed,
                 self._request,
                 found,
-                "Start the pipeline: it finishes this before anything else; a retry of this task waits on.",
+                "Start the pipeline: it finishes this request first. A retry of this task waits for it.",
             )
         return InterruptedRunError(
             failed,
             exists="The request stays: the pipeline answers it as soon as it runs again.",
             safe="Nothing was lost.",
-            remedy="Start the pipeline; a retry of this task waits on.",
-            home=self._home,
-            request=self._request,
-        )
-
-    def _too_late(self) -> DeadlineExceededError:
-        return DeadlineExceededError(
-            f"{self._request} was not answered within {self._timeout_s or 0.0:g} s.",
-            exists="The request stays: the pipeline answers it as soon as it can.",
-            safe="Nothing was lost.",
-            remedy="See spark-jobs status; a retry of this task waits on.",
-            home=self._home,
+            remedy="Start the pipeline. A retry of this task waits for the same answer.",
+            home=self.files.url,
             request=self._request,
         )

@@ -1,4 +1,4 @@
-"""Looks at homes that many waits share, in one event loop: the more often something changes, the more often it is looked at."""
+"""Shares looks at homes among many waits in one event loop. A home that changes more often is looked at more often."""
 
 import asyncio
 import math
@@ -14,20 +14,20 @@ T = TypeVar("T")
 
 _BACKOFF = 1.5
 _BEATS = 16
-"""Into so many parts a pause is divided. Looks begin on a beat, many together: each costs half of what it costs alone. They begin one beat
-before the pause is over, so that a triggerer has handed the event on by then where pauses are long."""
+"""A pause is divided into this many parts. Looks begin together on such a beat, because a look in a group costs half as much as one
+alone. A look begins one beat before the end of its pause, so that even after a long pause the triggerer sends the event in time."""
 _LONGEST_S = 3.0
 _LONGEST_IN_OBJECT_STORES_S = 30.0
-"""Each look is paid for there."""
+"""Each look at a store costs money."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How often something is looked at.
+    """The pauses between looks at a home.
 
     Args:
-        shortest_s: Between two looks while it changes.
-        longest_s: Between two looks, once it has not changed for a while.
+        shortest_s: The pause while something changes.
+        longest_s: The pause after some time without a change.
     """
 
     shortest_s: float
@@ -35,21 +35,21 @@ class Pace:
 
     @property
     def rarest_s(self) -> float:
-        """Between two looks at the most, whichever of the two is longer."""
+        """The longer of the two pauses."""
         return max(self.longest_s, self.shortest_s)
 
     def after(self, pause_s: float, *, changed: bool) -> float:
-        """The pause that follows one of ``pause_s``."""
+        """Returns the pause that follows a pause of ``pause_s``."""
         return self.shortest_s if changed else min(pause_s * _BACKOFF, self.rarest_s)
 
 
 def pace_at(home: str, shortest_s: float, longest_s: float | None) -> Pace:
-    """The pace of looks at a home.
+    """Returns the pace of looks at a home.
 
     Args:
-        home: Its URL.
-        shortest_s: Between two looks while it changes.
-        longest_s: Between two looks, once it has not changed for a while; None: what suits its storage.
+        home: The URL of the home.
+        shortest_s: The pause while something changes.
+        longest_s: The pause after some time without a change; None: 3 s, and 30 s in an object store.
     """
     suits_s = _LONGEST_IN_OBJECT_STORES_S if home.startswith("s3:") else _LONGEST_S
     return Pace(shortest_s, suits_s if longest_s is None else longest_s)
@@ -57,23 +57,23 @@ def pace_at(home: str, shortest_s: float, longest_s: float | None) -> Pace:
 
 @dataclass(frozen=True)
 class Looking(Generic[T]):
-    """What is looked at, and how."""
+    """A repeated look at a home."""
 
     home: str
-    """URL of the home."""
+    """The URL of the home."""
     key: Hashable
-    """What it is in it: all who give the same home, key and pace in one event loop share the looks."""
+    """The subject of the look. Waits with the same home, key and pace in one event loop share their looks."""
     look: Callable[[], T]
-    """Looks once; runs in a thread."""
+    """Looks once, in a thread."""
     pace: Pace
     same: Callable[[T, T], bool] = eq
-    """Whether nothing worth a closer look has changed between two looks."""
+    """Returns whether two looks show the same, so that no closer look is needed."""
     lasting: bool = True
-    """Whether what is waited for stays once it is there: then somebody who comes later begins with what was seen last."""
+    """Whether the result that is waited for stays true. A later wait then begins with the last look."""
 
 
 class _Poll(Generic[T]):
-    """One thing that is looked at, for everybody who waits for it."""
+    """The repeated look of all waits that share it."""
 
     def __init__(self, looking: Looking[T]) -> None:
         self._looking = looking
@@ -85,16 +85,16 @@ class _Poll(Generic[T]):
         self.task = asyncio.create_task(self._run())
 
     def first(self) -> int:
-        """The number of the look that somebody begins after: the newest one is worth seeing, an old error is not.
+        """Returns the number of the look after which a new wait begins: it sees the newest look, unless that one has failed.
 
-        Where what it shows may be over by now, it is one that has not begun yet.
+        If the result may already be outdated, the wait begins with a look that has not started yet.
         """
         if not self._looking.lasting:
             return self._count + self._is_looking
         return self._count - (self._count > 0 and not isinstance(self._seen, BaseException))
 
     async def next(self, after: int) -> tuple[int, T]:
-        """The first look after number ``after``, and its number."""
+        """Returns the first look after number ``after``, with its number."""
         async with self._news:
             await self._news.wait_for(lambda: self._count > after)
             if isinstance(self._seen, BaseException):
@@ -108,7 +108,7 @@ class _Poll(Generic[T]):
             before, self._is_looking = self._seen, True
             try:
                 found: T | BaseException = await in_thread(looking.home, looking.look)
-            except Exception as error:  # noqa: BLE001 - everybody who waits is told
+            except Exception as error:  # noqa: BLE001 - next() raises it in every wait
                 found = error
             known = not isinstance(before, BaseException | None) and not isinstance(found, BaseException)
             changed = not known or not looking.same(before, found)  # type: ignore[arg-type]
@@ -120,7 +120,7 @@ class _Poll(Generic[T]):
 
 
 def to_the_beat(pause_s: float) -> float:
-    """From now to the last beat but one of a pause: the same one for all waits with such a pause."""
+    """Returns the time until the last beat but one of a pause. It is the same beat for all waits with this pause."""
     beat_s = pause_s / _BEATS
     now_s = asyncio.get_running_loop().time()
     return (math.floor((now_s + pause_s) / beat_s) - 1) * beat_s - now_s
@@ -130,10 +130,10 @@ _polls: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Poll[Any]]
 
 
 async def looks(looking: Looking[T]) -> AsyncGenerator[T, None]:
-    """What is seen, again and again, for as long as somebody iterates.
+    """Yields looks until the caller stops iterating.
 
     Raises:
-        Exception: What a look raises. Iterating anew looks again.
+        Exception: The error of a look. A new iteration looks again.
     """
     polls = _polls.setdefault(asyncio.get_running_loop(), {})
     shared = (looking.home, looking.key, looking.pace)

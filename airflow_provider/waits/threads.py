@@ -1,11 +1,12 @@
-"""Threads in which triggers look into homes: a storage that hangs holds a few of these, and nothing else of the triggerer.
+"""Runs the looks of triggers in threads, so that a storage that hangs holds only a few threads of the triggerer.
 
-The event loop's own threads, a handful, also look up the addresses of hosts: with those held, every trigger of Airflow would stand still.
-And homes beside each other hang together, as they are on one mount: so each directory of homes has so many threads and no more.
+The event loop has only a handful of threads itself and needs them to resolve host names. If looks held them, every trigger of Airflow
+would stop. Homes in one directory hang together because they share a mount. Each directory of homes therefore has its own limit of
+threads.
 
-One thread does what is due there, one thing after the other: that costs a fraction of what it costs to hand each look to a thread that
-sleeps. Where something waits for longer than :data:`SLOW_S`, because a look hangs or the storage is far away, another thread helps, and
-another one after that time again. All that help are limited together: however many directories hang, any other one has a thread.
+One thread works through the due looks of a directory, one after another, because waking a thread for each look costs many times as much.
+If a look waits longer than :data:`SLOW_S`, because another look hangs or the storage is far away, one more thread helps, and after that
+time another one. The number of helping threads is limited in total. So every directory gets its first thread, however many others hang.
 """
 
 import asyncio
@@ -22,24 +23,24 @@ from weakref import WeakKeyDictionary
 T = TypeVar("T")
 
 LOOKS_AT_ONCE = 16
-"""Into homes that are beside each other."""
+"""The largest number of looks at a time into the homes of one directory."""
 SLOW_S = 0.1
 _THREADS_MAX = 1024
-"""They begin one by one as work comes in while all are busy: there are few, unless storages hang."""
+"""Threads start one by one, if work arrives while all others are busy. There are few unless storages hang."""
 _threads = {urgent: ThreadPoolExecutor(_THREADS_MAX, "stream-pipeline-look") for urgent in (False, True)}
-"""What is urgent has others than looks have."""
+"""Urgent work has its own threads."""
 HELPERS_MAX = 192
 _helpers = BoundedSemaphore(HELPERS_MAX)
 
 
 async def in_thread(home: str, work: Callable[..., T], *arguments: Any, urgent: bool = False) -> T:
-    """What ``work`` returns or raises. If the one who waits is cancelled it goes on in its thread, where it has one already.
+    """Runs ``work`` in a thread and returns its result. If the caller is cancelled, work that has already started goes on.
 
     Args:
-        home: URL of the home that it is done in.
-        work: What is done.
-        arguments: Given to it.
-        urgent: It waits for no look, and no look for it; nor for what else is urgent.
+        home: The URL of the home in which it works.
+        work: The work.
+        arguments: The arguments of ``work``.
+        urgent: The work waits for no look and for no other urgent work, and no look waits for it.
     """
     lanes, key = _lanes_of(asyncio.get_running_loop()), (home.rpartition("/")[0], urgent)
     lane = lanes.get(key) or lanes.setdefault(key, _Lane(_threads[urgent]))
@@ -51,11 +52,11 @@ class _Job(NamedTuple):
     work: Callable[[], Any]
     ended: "asyncio.Future[Future[Any]]"
     since_s: float
-    """On the event loop's clock."""
+    """The time when it became due, on the event loop's clock."""
 
 
 class _Lane:
-    """What is done in homes that are beside each other, oldest first. One event loop's: there all of it is called but for :meth:`_work`."""
+    """The work in the homes of one directory, oldest first. It belongs to one event loop, which calls every method but :meth:`_work`."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
@@ -63,11 +64,11 @@ class _Lane:
         self._due: deque[_Job] = deque()
         self._threads = 0
         self._ended: deque[tuple[_Job, Future[Any]]] = deque()
-        """Told when a thread has nothing to do any more, or some time has passed: the event loop is woken once for many."""
+        """The ended jobs. A thread reports them when it has no more work, or after some time, to wake the event loop once for many jobs."""
         self._watched = False
 
     async def done(self, work: Callable[[], Any], threads: int) -> Any:
-        """What ``work`` returns or raises; it has a thread at once while there are fewer than ``threads``."""
+        """Runs ``work`` and returns its result. It starts a thread at once while there are fewer than ``threads``."""
         loop = asyncio.get_running_loop()
         job = _Job(work, loop.create_future(), loop.time())
         with self._lock:
@@ -79,7 +80,7 @@ class _Lane:
             if begins:
                 self._pool.submit(self._work, loop)
             ended = await job.ended
-        except BaseException:  # cancelled, or there can be no thread
+        except BaseException:  # cancelled, or no thread can start
             with self._lock, suppress(ValueError):
                 self._due.remove(job)
             raise
@@ -104,12 +105,12 @@ class _Lane:
             self._pool.submit(self._work, loop).add_done_callback(lambda _: _helpers.release())
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread: does what is due until nothing is."""
+        """Runs in a thread: works until no job is due."""
         while job := self._next():
             ended: Future[Any] = Future()
             try:
                 ended.set_result(job.work())
-            except BaseException as error:  # noqa: BLE001 - a thread's edge: raised where it is waited for
+            except BaseException as error:  # noqa: BLE001 - the end of a thread: done() raises the error
                 ended.set_exception(error)
             self._ended.append((job, ended))
         try:

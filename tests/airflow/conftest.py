@@ -57,7 +57,7 @@ def connection(**extra: Any) -> str:
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trigger sends its event at once: no scheduler is there to be late."""
-    monkeypatch.setattr("airflow_provider.triggers.patience.SETTLE_S", 0.0)
+    monkeypatch.setattr("airflow_provider.triggers.home.SETTLE_S", 0.0)
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedErro
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.retry import RETRIES
-from airflow_provider.tasks.charge import Charge
-from airflow_provider.triggers.end import EndTrigger
+from airflow_provider.tasks.driver_lease import DriverLease
+from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.control.cancelling import has_ended
 from spark_jobs.control.channel import Channel
@@ -65,8 +65,7 @@ def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that is gone is soon taken for lost."""
-    kept: dict[str, Any] = {"timeout_s": None, "silence_max_s": 0.3, "start": None}
-    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", kept)
+    monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", 0.3)
 
 
 @pytest.mark.usefixtures("both_ways")
@@ -96,7 +95,7 @@ def test_who_waits_for_a_driver_to_end_is_told_once_what_it_does(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
     log = TaskLog()
-    for waits in (EndTrigger, CancelPipelineOperator):
+    for waits in (HomeTrigger, CancelPipelineOperator):
         monkeypatch.setattr(waits, "log", log)
     process = a_driver_at_work(homes, entry="live_stubborn")
     killer = once(lambda: "attempt 1: running" in log.text, process.kill)
@@ -108,7 +107,7 @@ def test_who_waits_for_a_driver_to_end_is_told_once_what_it_does(
 @pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
 def test_a_storage_that_is_away_for_a_while_is_borne(homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool) -> None:
     a_driver_at_work(homes, entry="live_waits")
-    monkeypatch.setattr("airflow_provider.waits.looking.has_ended", away(has_ended))
+    monkeypatch.setattr("airflow_provider.waits.ends.has_ended", away(has_ended))
     assert cancel(deferrable=deferrable)["cancelled"]
 
 
@@ -207,7 +206,7 @@ def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pyt
 def test_a_restart_is_prevented_although_the_home_did_not_tell_of_the_cancel_at_first(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Charge, "cancelled_since", lambda *_: None)
+    monkeypatch.setattr(DriverLease, "cancelled_since", lambda *_: None)
     assert "has cancelled it" in cancelled_before_its_restart(homes, monkeypatch, "live_failed")
 
 

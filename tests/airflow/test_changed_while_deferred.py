@@ -44,7 +44,7 @@ def another_run(home: str, entry: str) -> None:
     """Somebody else's run, in charge of its first attempt."""
     hook = StreamPipelineHook()
     request, _ = hook.submit(home, StartOrder(entry=f"/pipelines/{entry}.py", run=ANOTHER))
-    hook.take_charge(home, request.attempt, "another task")
+    Owners(hook.files(home), request.attempt).take_charge("another task")
     until(lambda: hook.status(home))
 
 

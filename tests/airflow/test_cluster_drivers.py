@@ -21,7 +21,8 @@ from airflow_provider.orders import StartOrder
 from airflow_provider.tasks.worker_wait import WorkerWait
 from airflow_provider.version_compat import container_of_one_task
 from airflow_provider.waits.goals import Goal, WaitFor
-from airflow_provider.waits.waiting import Look, Patience, Wait
+from airflow_provider.waits.looking import look_at_run
+from airflow_provider.waits.waiting import Patience, RunLook, RunWait
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
 from spark_jobs.control.owners import Owners
@@ -106,10 +107,7 @@ def cluster(homes: Homes, fake_python: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps(spark))
     given = connection(home_root=str(homes.root), python=str(fake_python), spark_conn_id="yarn")
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", given)
-    monkeypatch.setattr(
-        "airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__",
-        {"timeout_s": None, "silence_max_s": SILENCE_S, "start": None},
-    )
+    monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", SILENCE_S)
     yield found
     for home in homes.root.iterdir():
         (home / ".go").touch()
@@ -143,7 +141,7 @@ def test_a_driver_that_waits_in_the_queue_is_waited_for(homes: Homes, cluster: C
 
 def test_a_next_try_waits_for_the_driver_that_was_asked_for(homes: Homes, cluster: Cluster, task_log: TaskLog) -> None:
     asked_by_an_earlier_try()
-    begun = once(lambda: "A driver for attempt 1 was asked for" in task_log.text, cluster.begin)
+    begun = once(lambda: "A driver for attempt 1 was requested" in task_log.text, cluster.begin)
     assert carry_out(operator(), context())["attempt"] == 1
     begun.join()
     assert len(cluster.submitted()) == 1
@@ -190,7 +188,7 @@ def test_the_end_of_a_submitter_matters_only_where_it_has_failed_and_no_driver_w
     asked_by_an_earlier_try()
     monkeypatch.setattr("airflow_provider.waits.looking.is_locked", lambda files: at_work)
     submitter = cast(LocalDriver, SimpleNamespace(exit_code=exit_code, submits=True))
-    look = StreamPipelineHook().look("flights", start_request_id(AttemptNumber(1)), submitter)
+    look = look_at_run(StreamPipelineHook().files("flights"), start_request_id(AttemptNumber(1)), submitter)
     assert (look.exit_code, look.ours_runs) == (expected, False)
 
 
@@ -279,9 +277,10 @@ def test_a_driver_that_begins_for_a_cancelled_attempt_ends_before_it_starts_spar
 def test_whoever_has_lost_charge_of_an_attempt_does_not_give_it_up(homes: Homes, cluster: Cluster) -> None:
     asked_by_an_earlier_try()
     hook = StreamPipelineHook()
-    first = hook.take_charge("flights", AttemptNumber(1), "a try that the scheduler has lost")
-    hook.take_charge("flights", AttemptNumber(1), "the next one")
-    hook.give_up("flights", AttemptNumber(1), InterruptedRunError("It has not begun."), first)
+    owners = Owners(hook.files("flights"), AttemptNumber(1))
+    first = owners.take_charge("a try that the scheduler has lost").owner
+    owners.take_charge("the next one")
+    hook.abandon("flights", AttemptNumber(1), InterruptedRunError("It has not begun."), first)
     assert channel(homes).unclaimed() is not None
 
 
@@ -292,7 +291,7 @@ def test_secrets_for_a_cluster_are_refused_before_anything_is_written(
     monkeypatch.setenv("AIRFLOW_CONN_API", '{"conn_type": "http", "password": "s3cr3t"}')
     refused = failure(operator(secrets={"token": "api"}), RejectedError)
     assert isinstance(refused, PipelineRunRefusedError)
-    assert "token cannot be given to a driver in cluster mode" in str(refused)
+    assert "token cannot reach a driver in cluster mode" in str(refused)
     assert list(homes.root.iterdir()) == []
     assert cluster.submitted() == []
 
@@ -361,18 +360,16 @@ class Submission:
     def exit_code(self) -> int | None:
         return 1 if self.looks else None
 
-    def look(self, home: str, request: RequestId, driver: object) -> Look:
+    def look(self, files: Files, request: RequestId, driver: object) -> RunLook:
         code = self.exit_code
         self.looks += 1
-        return Look(exit_code=code, ours_runs=False, at_work=False, status=None, answer=None)
-
-    def files(self, home: str) -> Files:
-        return open_home(home)
+        return RunLook(exit_code=code, ours_runs=False, at_work=False, status=None, answer=None)
 
 
 def test_a_submission_that_fails_between_two_looks_is_not_handed_over() -> None:
     submission, home, request = Submission(), "/data/homes/flights", RequestId("start-1")
-    worker = WorkerWait(cast(Any, submission), home, request, cast(Any, submission), TaskLog(), lambda: None, lambda: None)
-    wait = Wait(home, request, began_s=time.monotonic())
+    driver = cast(Any, submission)
+    worker = WorkerWait(open_home(home), request, driver, TaskLog(), lambda: None, lambda: None, submission.look)
+    wait = RunWait(home, request, began_s=time.monotonic())
     with pytest.raises(InterruptedRunError, match="ended with exit code 1"):
         worker.answer(wait, Patience(None), Goal(WaitFor.FINAL_CHECKPOINT), until_seen_s=600.0)

@@ -114,7 +114,7 @@ def test_a_run_cannot_name_another_home_or_connection_or_an_action_that_is_not_t
 def test_what_the_control_dag_sets_itself_is_refused_when_the_file_is_parsed() -> None:
     with pytest.raises(ValueError, match="sets home, restore itself"):
         controlled(pipeline={"entry": "/pipelines/answers.py", "home": "flights", "restore": "x"})
-    with pytest.raises(ValueError, match="The form has target itself"):
+    with pytest.raises(ValueError, match="The form already has target"):
         controlled(params={"target": "x"})
 
 

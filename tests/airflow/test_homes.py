@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.homes import check_place, check_roots, open_home, open_savepoint
+from airflow_provider.homes import check_place, check_roots, open_allowed_home, open_savepoint
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.codec import encode
@@ -28,21 +28,21 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_a_home_inside_the_root_is_opened(root: Path) -> None:
-    assert open_home(f"file://{root}/flights", [str(root)]).url == f"file://{root}/flights"
+    assert open_allowed_home(f"file://{root}/flights", [str(root)]).url == f"file://{root}/flights"
 
 
 def test_a_relative_home_starts_at_the_first_root(root: Path, tmp_path: Path) -> None:
-    assert open_home("team/flights", [str(root), str(tmp_path / "other")]).url == f"file://{root}/team/flights"
+    assert open_allowed_home("team/flights", [str(root), str(tmp_path / "other")]).url == f"file://{root}/team/flights"
 
 
 def test_a_home_inside_any_of_several_roots_is_opened(root: Path, tmp_path: Path) -> None:
-    assert open_home(str(root / "flights"), [f"file://{tmp_path}/other", str(root)]).url == f"file://{root}/flights"
+    assert open_allowed_home(str(root / "flights"), [f"file://{tmp_path}/other", str(root)]).url == f"file://{root}/flights"
 
 
 def test_what_is_opened_is_the_resolved_place(root: Path) -> None:
     (root / "real").mkdir()
     (root / "link").symlink_to("real")
-    assert open_home(f"file://{root}/x/../%6cink/flights", [str(root)]).url == f"file://{root}/real/flights"
+    assert open_allowed_home(f"file://{root}/x/../%6cink/flights", [str(root)]).url == f"file://{root}/real/flights"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_is_opened_is_the_resolved_place(root: Path) -> None:
 def test_no_home_outside_is_opened(root: Path, home: str) -> None:
     (root / "link").symlink_to("../homes-of-others")
     with pytest.raises(AccessDeniedError) as caught:
-        open_home(home.format(root=root), [str(root)])
+        open_allowed_home(home.format(root=root), [str(root)])
     assert caught.value.remedy
 
 
@@ -115,10 +115,10 @@ def test_no_home_outside_is_opened(root: Path, home: str) -> None:
 )
 def test_what_is_no_plain_place_is_refused(root: Path, home: str) -> None:
     with pytest.raises(RejectedError):
-        open_home(home.format(root=root), [str(root)])
+        open_allowed_home(home.format(root=root), [str(root)])
 
 
-@pytest.mark.parametrize("opens", [open_home, open_savepoint])
+@pytest.mark.parametrize("opens", [open_allowed_home, open_savepoint])
 def test_a_template_that_renders_to_none_names_no_place(root: Path, opens: Callable[..., Files]) -> None:
     with pytest.raises(InvalidParameterError, match="The home is None"):
         opens(None, [str(root)])
@@ -136,7 +136,7 @@ STORES = ["s3://lake/homes/", "s3://lake/homes/team", "/data/homes"]
     ],
 )
 def test_a_home_in_a_store_has_a_workspace_of_its_name(home: str, url: str, workspace: str) -> None:
-    opened = open_home(home, STORES, "/mnt/workspaces")
+    opened = open_allowed_home(home, STORES, "/mnt/workspaces")
     assert isinstance(opened, DividedHome)
     assert opened.url == url
     assert opened._given
@@ -147,29 +147,29 @@ def test_a_workspace_outside_its_root_is_not_looked_into(lake: str, tmp_path: Pa
     """Who may write into a store says which directory it is."""
     (tmp_path / "inside").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "outside")
-    home, root = open_home("flights", [lake], str(tmp_path / "inside")), str(tmp_path / "inside")
+    home, root = open_allowed_home("flights", [lake], str(tmp_path / "inside")), str(tmp_path / "inside")
     for place in ("outside", "inside", "inside/../outside", "link/a", "inside-of-others/a"):
         named = NamedWorkspace(url=f"file://{tmp_path}/{place}", id="1")
         home.replace(
             "pipeline.json", encode(PipelineDocument(name=PipelineName("flights"), uuid=PipelineUuid("u"), workspace=named))
         )
-        opened = open_home("flights", [lake], root)
+        opened = open_allowed_home("flights", [lake], root)
         assert isinstance(opened, DividedHome)
         assert opened.workspace is None
     named = NamedWorkspace(url=f"file://{tmp_path}/inside/elsewhere", id="1")
     home.replace("pipeline.json", encode(PipelineDocument(name=PipelineName("flights"), uuid=PipelineUuid("u"), workspace=named)))
-    assert local_path(open_home("flights", [lake], root), "work") == tmp_path / "inside/elsewhere/work"
+    assert local_path(open_allowed_home("flights", [lake], root), "work") == tmp_path / "inside/elsewhere/work"
 
 
 def test_a_driver_on_this_host_needs_the_root_of_workspaces(lake: str, tmp_path: Path) -> None:
-    home = open_home("flights", [lake], str(tmp_path / "not mounted"))
+    home = open_allowed_home("flights", [lake], str(tmp_path / "not mounted"))
     check_place(home, [lake])
-    with pytest.raises(StorageError, match="The workspace root .* is not there"):
+    with pytest.raises(StorageError, match="The workspace root .* does not exist"):
         check_place(home, [lake], str(tmp_path / "not mounted"))
 
 
 def test_a_home_in_a_store_can_be_read_without_any() -> None:
-    opened = open_home("flights", STORES)
+    opened = open_allowed_home("flights", STORES)
     assert isinstance(opened, DividedHome)
     assert opened._given is None
 
@@ -189,7 +189,7 @@ def test_a_home_in_a_store_can_be_read_without_any() -> None:
 )
 def test_no_home_outside_the_roots_in_stores_is_opened(home: str) -> None:
     with pytest.raises(AccessDeniedError):
-        open_home(home, STORES)
+        open_allowed_home(home, STORES)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_no_home_outside_the_roots_in_stores_is_opened(home: str) -> None:
 )
 def test_no_part_of_a_url_leads_out_of_a_store(home: str) -> None:
     with pytest.raises(RejectedError) as refused:
-        open_home(home, STORES)
+        open_allowed_home(home, STORES)
     assert "word" not in str(refused.value)
 
 
@@ -209,10 +209,10 @@ def lake() -> Iterator[str]:
 
 
 def test_a_home_is_not_made_inside_another_one_in_a_store(lake: str) -> None:
-    Channel(open_home("team", [lake])).claim(PipelineName("flights"))
-    check_place(open_home("other/flights", [lake]), [lake])
+    Channel(open_allowed_home("team", [lake])).claim(PipelineName("flights"))
+    check_place(open_allowed_home("other/flights", [lake]), [lake])
     with pytest.raises(RejectedError, match="is inside the home .*team"):
-        check_place(open_home("team/deep/flights", [lake]), [lake])
+        check_place(open_allowed_home("team/deep/flights", [lake]), [lake])
 
 
 def test_a_root_in_a_store_is_tried_and_left_as_it_was(lake: str) -> None:
@@ -224,7 +224,7 @@ def test_a_root_in_a_store_is_tried_and_left_as_it_was(lake: str) -> None:
 
 def test_without_roots_no_home_is_allowed(root: Path) -> None:
     with pytest.raises(AccessDeniedError, match="no home roots"):
-        open_home(str(root / "flights"), [])
+        open_allowed_home(str(root / "flights"), [])
 
 
 def test_a_savepoint_is_inside_one_of_its_roots_and_a_relative_one_starts_at_the_first(root: Path) -> None:
@@ -263,7 +263,7 @@ def test_no_savepoint_outside_is_opened(root: Path, savepoint: str) -> None:
 
 def test_a_link_in_the_root_itself_is_followed(root: Path, tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(root)
-    assert open_home("flights", [str(tmp_path / "alias")]).url == f"file://{root}/flights"
+    assert open_allowed_home("flights", [str(tmp_path / "alias")]).url == f"file://{root}/flights"
 
 
 @pytest.mark.parametrize(
@@ -279,28 +279,28 @@ def test_a_link_in_the_root_itself_is_followed(root: Path, tmp_path: Path) -> No
     ],
 )
 def test_what_only_looks_like_a_way_out_is_a_name(root: Path, name: str) -> None:
-    place = Path(open_home(name, [str(root)]).url.removeprefix("file://"))
+    place = Path(open_allowed_home(name, [str(root)]).url.removeprefix("file://"))
     assert (place.parent, place.name) == (root, name)
 
 
 def test_a_root_may_be_a_url_and_has_the_same_walls(root: Path) -> None:
-    assert open_home("flights", [f"file://{root}"]).url == f"file://{root}/flights"
+    assert open_allowed_home("flights", [f"file://{root}"]).url == f"file://{root}/flights"
     with pytest.raises(AccessDeniedError):
-        open_home("%2e%2e/homes-of-others/x", [f"file://{root}"])
+        open_allowed_home("%2e%2e/homes-of-others/x", [f"file://{root}"])
 
 
 def test_a_very_long_home_is_refused_before_anything_is_written(root: Path) -> None:
     with pytest.raises(RejectedError):
-        open_home("x/" * 5_000, [str(root)]).create("pipeline.json", b"{}")
+        open_allowed_home("x/" * 5_000, [str(root)]).create("pipeline.json", b"{}")
     with pytest.raises(RejectedError):
-        open_home("x" * 300, [str(root)]).create("pipeline.json", b"{}")
+        open_allowed_home("x" * 300, [str(root)]).create("pipeline.json", b"{}")
     assert list(root.iterdir()) == []
 
 
 def test_a_link_that_is_turned_after_the_look_leads_nowhere_else(root: Path) -> None:
     (root / "real").mkdir()
     (root / "link").symlink_to("real")
-    files = open_home("link", [str(root)])
+    files = open_allowed_home("link", [str(root)])
     (root / "link").unlink()
     (root / "link").symlink_to("../homes-of-others")
     files.create("pipeline.json", b"{}")
@@ -317,7 +317,7 @@ def test_no_spelling_leads_out(tmp_path_factory: pytest.TempPathFactory, parts: 
         (root / "a" / "up").symlink_to("../..")
     for prefix in ("", f"{root}/", f"file://{root}/"):
         try:
-            opened = open_home(prefix + "/".join(parts), [str(root)])
+            opened = open_allowed_home(prefix + "/".join(parts), [str(root)])
         except (AccessDeniedError, RejectedError):
             continue
         assert Path(opened.url.removeprefix("file://")).resolve().is_relative_to(root)

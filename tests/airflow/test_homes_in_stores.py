@@ -6,7 +6,6 @@ The driver of these tests writes no ``pipeline.json``, which says where a worksp
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -14,7 +13,7 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.tasks.worker_wait import WorkerWait
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.shared_looks import pace_at
-from airflow_provider.waits.waiting import Look, Patience, Wait, Waited
+from airflow_provider.waits.waiting import Patience, RunLook, RunWait, Waited
 from spark_jobs.control.home import DividedHome, open_home
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.protocol.documents import RunState, Status
@@ -66,29 +65,25 @@ def test_a_driver_that_takes_its_time_is_waited_for(homes: Homes) -> None:
 
 
 class Looks:
-    """A hook that shows a driver's lock at each look, and from the third on that its attempt has begun."""
+    """A home that shows a driver's lock at each look, and from the third on that its attempt has begun."""
 
-    def __init__(self, home: str) -> None:
-        self.home, self.count = home, 0
+    count = 0
 
-    def files(self, home: str) -> Files:
-        return open_home(self.home)
-
-    def look(self, home: str, request: RequestId, driver: None) -> Look:
+    def look(self, files: Files, request: RequestId, driver: object) -> RunLook:
         self.count += 1
         now = datetime.now(UTC)
         begun = Status(attempt=AttemptNumber(1), run=RunId("r"), state=RunState.RUNNING, updated_at=now, stages={})
-        return Look(exit_code=None, ours_runs=False, at_work=True, status=begun if self.count >= 3 else None, answer=None)
+        return RunLook(exit_code=None, ours_runs=False, at_work=True, status=begun if self.count >= 3 else None, answer=None)
 
 
 @in_the_worker
 @pytest.mark.parametrize(("home", "looks"), [("/data/homes/flights", 1), (URL, 3)])
 def test_a_worker_hands_over_once_the_triggerer_can_see_the_driver(home: str, looks: int) -> None:
-    hook, request = Looks(home), RequestId("start-1")
-    worker = WorkerWait(cast(Any, hook), home, request, None, TaskLog(), lambda: None, lambda: None)
-    found = worker.answer(Wait(home, request, began_s=0.0), Patience(None), Goal(WaitFor.FINAL_CHECKPOINT), until_seen_s=600.0)
+    seen, request = Looks(), RequestId("start-1")
+    worker = WorkerWait(open_home(home), request, None, TaskLog(), lambda: None, lambda: None, seen.look)
+    found = worker.answer(RunWait(home, request, began_s=0.0), Patience(None), Goal(WaitFor.FINAL_CHECKPOINT), until_seen_s=600.0)
     assert found is Waited.SEEN
-    assert hook.count == looks
+    assert seen.count == looks
 
 
 @pytest.mark.parametrize(

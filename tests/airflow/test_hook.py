@@ -15,7 +15,7 @@ from airflow_provider.drivers.driver_log import LogFile, last_lines, log_last_li
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
 from airflow_provider.settings import Settings, read_settings
-from airflow_provider.tasks.charge import Charge
+from airflow_provider.tasks.driver_lease import DriverLease
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, RejectedError, StorageError
 from spark_jobs.protocol.ids import AttemptNumber, RunId
@@ -62,14 +62,14 @@ def test_a_wrong_extra_is_refused_by_name(extra: dict[str, object]) -> None:
 
 
 def test_a_connection_of_another_type_is_refused_by_its_type() -> None:
-    with pytest.raises(InvalidParameterError, match="Connection 'c' is of type 'spark', and a pipeline needs one of type"):
+    with pytest.raises(InvalidParameterError, match="Connection 'c' has the type 'spark', but a pipeline needs the type"):
         read_settings({"deploy-mode": "cluster"}, "c", "spark")
     assert read_settings({}, "c", None) == Settings()  # one that is made from a JSON text without a type
 
 
 def test_the_hook_looks_at_the_type_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": "yarn"}))
-    with pytest.raises(InvalidParameterError, match="is of type 'spark'"):
+    with pytest.raises(InvalidParameterError, match="has the type 'spark'"):
         _ = StreamPipelineHook("spark").settings
 
 
@@ -77,10 +77,10 @@ def test_an_extra_that_is_not_known_is_named_beside_those_that_are() -> None:
     """A misspelled one would be as if it were not given."""
     with pytest.raises(InvalidParameterError) as refused:
         read_settings({"home_root": "/a", "pyhton": "/p", "verbose": 1, "unused": ""}, "c")
-    assert refused.value.failed == "Connection 'c' has extras that are not known: pyhton, verbose."
+    assert refused.value.failed == "Connection 'c' has unknown extras: pyhton, verbose."
     assert (
         refused.value.exists
-        == "Known are: home_root, workspace_root, savepoint_root, store_conn_id, python, master, conf, checkpoint, spark_conn_id, "
+        == "Known extras are: home_root, workspace_root, savepoint_root, store_conn_id, python, master, conf, checkpoint, spark_conn_id, "
         "spark_main."
     )
 
@@ -211,7 +211,7 @@ def test_the_test_of_a_connection_looks_at_the_roots_of_savepoints(homes: Homes,
 @pytest.mark.parametrize(
     ("workspace_root", "well", "expected"),
     [
-        ("", True, "have no workspaces: drivers keep their work on their own disks"),
+        ("", True, "have no workspaces: drivers use their own disks"),
         (".", True, "have their workspaces in"),
         ("gone", False, "The workspace root"),
     ],
@@ -236,7 +236,7 @@ def test_the_test_of_a_connection_looks_at_the_root_of_workspaces(
         ({}, "home_root is empty"),
         ({"home_root": "/proc/homes"}, "/proc/homes"),
         ({"home_root": "s3://bucket"}, "s3"),
-        ({"savepoint_root": "/proc/savepoints"}, "The savepoint root /proc/savepoints is not there"),
+        ({"savepoint_root": "/proc/savepoints"}, "The savepoint root /proc/savepoints does not exist"),
         ({"savepoint_root": "gs://bucket"}, "gs: is not supported"),
         ({"python": "/no/such/python"}, "/no/such/python is not a program"),
         ({"python": "false"}, "false cannot run a driver"),
@@ -333,11 +333,11 @@ def test_a_root_that_is_not_there_is_a_mount_that_is_away_and_nothing_is_made_in
     missing = homes.root / "share/homes"
     monkeypatch.setenv("AIRFLOW_CONN_AWAY", connection(home_root=f"{homes.root}/others,{missing}", python="true"))
     hook = StreamPipelineHook("away")
-    with pytest.raises(StorageError, match="share/homes is not there"):
+    with pytest.raises(StorageError, match="share/homes does not exist"):
         hook.submit(str(missing / "flights"), StartOrder(entry="/pipelines/answers.py", run=RunId("x")))
     well, said = hook.test_connection()
     assert not well
-    assert "is not there" in said
+    assert "does not exist" in said
     assert list(homes.root.iterdir()) == []
 
 
@@ -404,6 +404,6 @@ def test_a_task_that_did_not_start_the_driver_hides_its_secrets_from_the_log(
     output = homes.path() / "logs" / "driver-1.out"
     output.parent.mkdir(parents=True)
     output.write_text(f"no login as ada with {core}\n")
-    Charge(StreamPipelineHook(), "flights", log).log_driver(AttemptNumber(1), {"token": "shop", "other": "gone"})
+    DriverLease(StreamPipelineHook(), "flights", log).log_driver(AttemptNumber(1), {"token": "shop", "other": "gone"})
     assert core in log.text, "as it reaches Airflow's own handlers, which mask it"
     assert redact(log.text.splitlines()[-1]) == "no login as ada with ***"

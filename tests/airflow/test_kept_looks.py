@@ -7,14 +7,14 @@ import pytest
 
 from tests.airflow.browser import TestClient  # noqa: F401  # what Airflow's server imports, without its warnings
 
-from airflow_provider.pages import in_time, kept_looks  # isort: skip
+from airflow_provider.pages import kept_looks, look_limits  # isort: skip
 from airflow_provider.pages.kept_looks import KeptLooks  # isort: skip
 from fastapi import HTTPException  # isort: skip
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_time, "LOOK_MAX_S", 0.2)
+    monkeypatch.setattr(look_limits, "LOOK_MAX_S", 0.2)
     monkeypatch.setattr(kept_looks, "QUICK_S", 0.05)
 
 

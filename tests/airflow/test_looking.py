@@ -9,18 +9,9 @@ import pytest
 
 from airflow_provider.facts import checkpoint_facts
 from airflow_provider.waits import looking
-from airflow_provider.waits.looking import (
-    HEARTBEAT_S,
-    CheckpointSearch,
-    Listing,
-    ListingLook,
-    LookForRun,
-    WantedCheckpoint,
-    find_checkpoint,
-    look_for_answer,
-    same_run,
-)
-from airflow_provider.waits.waiting import Look
+from airflow_provider.waits.checkpoints import CheckpointSearch, Listing, ListingLook, WantedCheckpoint, find_checkpoint
+from airflow_provider.waits.looking import HEARTBEAT_S, RunLooks, look_at_run, same_run
+from airflow_provider.waits.waiting import RunLook
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
@@ -182,7 +173,7 @@ def test_a_checkpoint_that_is_deleted_between_the_look_and_the_search_is_none(fi
 def test_a_driver_that_has_noted_another_request_is_at_work_for_that_one_only(files: CountedFiles) -> None:
     first, second = (Channel(files).request_start(RunId(run), parameters={}).request for run in ("a", "b"))
     with holding(local_path(files, DRIVER_LOCK), first):
-        ours, others = look_for_answer(files, first), look_for_answer(files, second)
+        ours, others = look_at_run(files, first), look_at_run(files, second)
     assert (ours.at_work, ours.taken_by) == (True, None)
     assert (others.at_work, others.taken_by) == (False, first)
 
@@ -193,10 +184,10 @@ def test_a_driver_elsewhere_is_at_work_for_no_attempt_before_its_own(files: Coun
     write_status(
         files, Status(attempt=second.attempt, run=second.run, state=RunState.RUNNING, updated_at=datetime.now(UTC), stages={})
     )
-    assert not look_for_answer(files, first.request).at_work
-    assert look_for_answer(files, second.request).at_work
-    respond(Channel(files), first, ERRORS["failed"])  # Where nothing was answered yet, LookForRun does not look for an answer
-    cost = files.cost(lambda: look_for_answer(files, second.request))
+    assert not look_at_run(files, first.request).at_work
+    assert look_at_run(files, second.request).at_work
+    respond(Channel(files), first, ERRORS["failed"])  # Where nothing was answered yet, RunLooks does not look for an answer
+    cost = files.cost(lambda: look_at_run(files, second.request))
     assert cost == {"names": 2, "read": 2}, "in a store each is paid for: attempts, the newest one, the heartbeat, answers"
 
 
@@ -223,7 +214,7 @@ def test_in_a_store_a_driver_is_heard_now_and_then_and_its_answer_looked_for_at_
     request = Channel(files).request_start(RUN, parameters={})
     clock = Clock()
     monkeypatch.setattr(looking, "time", clock)
-    look = LookForRun(files, request.request, follows=False)
+    look = RunLooks(files, request.request, follows=False)
 
     def beats(attempt: AttemptNumber, heard_at: datetime) -> None:
         write_status(files, Status(attempt=attempt, run=RUN, state=RunState.RUNNING, updated_at=heard_at, stages={}))
@@ -246,7 +237,7 @@ def test_in_a_store_who_waits_until_a_pipeline_runs_follows_what_it_does(tmp_pat
     files = StoredFiles(tmp_path / "home")
     request = Channel(files).request_start(RUN, parameters={})
     Attempts(files).create(attempt(request.attempt, run=RUN))
-    look = LookForRun(files, request.request, follows=True)
+    look = RunLooks(files, request.request, follows=True)
     for state in (RunState.STARTING, RunState.RUNNING):
         write_status(files, Status(attempt=request.attempt, run=RUN, state=state, updated_at=datetime.now(UTC), stages={}))
         found = look()
@@ -258,11 +249,11 @@ def test_progress_makes_no_look_more_frequent_but_what_a_task_may_end_with_does(
     request = Channel(files).request_start(RUN, parameters={})
     Attempts(files).create(attempt(request.attempt, run=RUN))
 
-    def seen(state: RunState, batch: int) -> Look:
+    def seen(state: RunState, batch: int) -> RunLook:
         stages = {StageName("hourly"): StageStatus(state=StageState.RUNNING, batch=BatchId(batch), rows_in=batch)}
         now = datetime.now(UTC)
         write_status(files, Status(attempt=request.attempt, run=RUN, state=state, updated_at=now, stages=stages))
-        return look_for_answer(files, request.request)
+        return look_at_run(files, request.request)
 
     runs = seen(RunState.RUNNING, 1)
     assert same_run(runs, seen(RunState.RUNNING, 2))
@@ -278,10 +269,10 @@ def test_who_waits_for_a_start_that_was_forgotten_is_told_so(files: CountedFiles
     channel.attempts.create(attempt(1, RUN))
     channel.respond_failure(channel.request_start(RUN, parameters={}), ERRORS["failed"])
     begins(files, STARTS_KEPT + 2)
-    assert look_for_answer(files, request.request).answer is None, "it is open, and may be begun"
+    assert look_at_run(files, request.request).answer is None, "it is open, and may be begun"
     forget_old_starts(files, channel.attempts.read(AttemptNumber(STARTS_KEPT + 2)))
-    with pytest.raises(InterruptedRunError, match="was forgotten") as caught:
-        look_for_answer(files, request.request)
+    with pytest.raises(InterruptedRunError, match="was deleted") as caught:
+        look_at_run(files, request.request)
     assert "newer answer" in caught.value.exists
 
 

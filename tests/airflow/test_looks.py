@@ -104,7 +104,7 @@ def test_a_home_without_this_run_shows_nothing_of_others(homes: Homes) -> None:
 
 def test_a_checkpoint_of_another_dag_is_shown_to_who_may_see_that_dag(homes: Homes) -> None:
     answered(homes.path(), RunId("airflow/pay%20roll/nightly/run"))
-    assert "of no DAG that you may see" in look(homes.path(), 1, sees=("payroll", "flights")).problem
+    assert "does not belong to a DAG that you may see" in look(homes.path(), 1, sees=("payroll", "flights")).problem
     found = look(homes.path(), 1, sees=("pay roll",))
     assert found.manifest is not None
     assert [log.name for log in found.logs] == ["logs/1.log", "logs/driver-1.out", "work/publish-1.out"]
@@ -112,7 +112,7 @@ def test_a_checkpoint_of_another_dag_is_shown_to_who_may_see_that_dag(homes: Hom
 
 def test_a_checkpoint_that_no_dag_has_made_is_not_shown(homes: Homes) -> None:
     answered(homes.path(), RunId("by hand"))
-    assert "of no DAG" in look(homes.path(), 1, sees=("", "by hand")).problem
+    assert "does not belong to a DAG that you may see" in look(homes.path(), 1, sees=("", "by hand")).problem
 
 
 def test_a_home_that_this_host_does_not_have_is_said_to_be_elsewhere(homes: Homes) -> None:
@@ -187,7 +187,7 @@ def test_an_answer_that_names_a_checkpoint_of_another_dag_shows_nothing_of_it(ho
         )
     )
     found = look(homes.path(), sees=("flights",))
-    assert "Checkpoint 1 belongs to a run that is of no DAG that you may see" in found.problem
+    assert "Checkpoint 1 does not belong to a DAG that you may see" in found.problem
     assert (found.manifest, found.answer, found.logs) == (None, None, ())
     assert look(homes.path(), sees=("flights", "payroll")).manifest is not None
 

@@ -4,9 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider.triggers.losses import LossTrigger
-from airflow_provider.waits.looking import Listing
-from airflow_provider.waits.new_losses import LossSearch
+from airflow_provider.triggers.losses import LossSearch, LossTrigger
+from airflow_provider.waits.checkpoints import Listing
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.documents import AttemptDocument

@@ -18,7 +18,7 @@ from airflow_provider.operators.losses import AcceptLossOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.orders import StartOrder
 from airflow_provider.retry import RETRIES
-from airflow_provider.tasks.charge import Charge
+from airflow_provider.tasks.driver_lease import DriverLease
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.waits.waiting import Next
 from spark_jobs.control.attempts import Attempts
@@ -74,7 +74,7 @@ def waits_deferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 in_the_worker = pytest.mark.parametrize("waits_deferred", [False], indirect=True)
 GIVEN: dict[str, Any] = {}
-IMPATIENT = {"timeout_s": None, "silence_max_s": 0.2, "start": None}
+SILENCE_MAX_S = "airflow_provider.waits.waiting.SILENCE_MAX_S"
 
 
 def operator(entry: str = "answers", **arguments: Any) -> StreamPipelineOperator:
@@ -220,12 +220,12 @@ def test_a_task_tells_in_its_log_what_a_round_has_left_out_and_what_was_taken_aw
     log = TaskLog()
     log_result(log, facts, RUN)
     assert log.text.splitlines() == [
-        "Publication is blocked. The next start tries it again.",
+        "Publication is blocked. The next start tries to publish it again.",
         "Tables that show less than the others in checkpoint 4: daily",
-        "Stage copy: 1,200 rows violate what it expects as positive",
-        "Loss 1-1: stage copy went on without rows of rows: 1 file with 20 bytes, such as file:/in/4.json",
-        "Source rows: the files that were read were taken away at 2026-01-01T00:00:00+00:00",
-        "Source rows: 1 files have changed since they were read, and stay: file:/in/5.json",
+        "Stage copy: 1,200 rows violate the expectation positive",
+        "Loss 1-1: stage copy continued without rows of rows: 1 file with 20 bytes, such as file:/in/4.json",
+        "Source rows: the files that were read were archived or deleted at 2026-01-01T00:00:00+00:00",
+        "Source rows: 1 files have changed since they were read, and were kept: file:/in/5.json",
     ]
 
 
@@ -261,7 +261,7 @@ def test_a_home_that_a_driver_of_another_run_has_only_just_taken_is_in_use(homes
     other = Channel(StreamPipelineHook().files("flights")).request_start(RunId("somebody-else"), parameters={})
     with holding(homes.path() / DRIVER_LOCK, other.request):
         error = failure(operator(), HomeInUseError)
-    assert "a driver is at work on start-1" in str(error)
+    assert "a driver works on start-1" in str(error)
     assert not isinstance(error, PipelineRunRefusedError)
 
 
@@ -311,8 +311,8 @@ def test_a_failed_run_carries_the_error_with_its_evidence_and_the_drivers_last_l
 
 
 def test_a_log_that_this_host_does_not_have_is_said_to_be_missing(homes: Homes, task_log: TaskLog) -> None:
-    Charge(StreamPipelineHook(), "flights", task_log).log_driver(AttemptNumber(7), {})
-    assert f"{os.uname().nodename} has nothing that the driver has said" in task_log.text
+    DriverLease(StreamPipelineHook(), "flights", task_log).log_driver(AttemptNumber(7), {})
+    assert f"The driver has written nothing that {os.uname().nodename} can read" in task_log.text
     assert f"{homes.path()}/logs/7.log" in task_log.text
 
 
@@ -322,7 +322,7 @@ def test_the_log_shows_progress_and_what_the_run_left(homes: Homes, task_log: Ta
     finish = once(lambda: progress in task_log.text, (homes.path() / ".go").touch)
     carry_out(operator(), context())
     finish.join()
-    assert "Attempt 1 is at work for this task" in task_log.text
+    assert "Attempt 1 of this task is at work" in task_log.text
     assert "Sink hourly: version 3 of file:///t/hourly, 9 rows" in task_log.text
 
 
@@ -341,12 +341,12 @@ def test_a_driver_that_died_without_an_answer_is_an_error(homes: Homes, entry: s
 
 
 def test_a_driver_that_went_away_silently_is_an_error(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
+    monkeypatch.setattr(SILENCE_MAX_S, 0.2)
     assert "has not been seen" in str(failure(operator("silent"), InterruptedRunError))
 
 
 def test_a_home_that_is_away_for_a_while_ends_no_task(homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog) -> None:
-    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
+    monkeypatch.setattr(SILENCE_MAX_S, 0.2)
     monkeypatch.setattr(RunTrigger, "log", task_log)
     aside = homes.root.parent / "aside"
 

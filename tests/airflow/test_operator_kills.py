@@ -12,7 +12,7 @@ import pytest
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.orders import StartOrder
-from airflow_provider.tasks.charge import Charge
+from airflow_provider.tasks.driver_lease import DriverLease
 from airflow_provider.version_compat import AirflowTaskTimeout
 from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, StorageError
@@ -61,12 +61,12 @@ def test_a_kill_stops_the_driver_although_the_home_cannot_say_whose_it_is(
 ) -> None:
     back = threading.Event()
 
-    def has_charge(*_: object) -> bool:
+    def newest(*_: object) -> None:
         if storage == "away":
             raise StorageError("The disk is away.")
-        return back.wait(30.0)
+        back.wait(30.0)
 
-    killed_in_time(homes, operator("waits"), lambda: monkeypatch.setattr(StreamPipelineHook, "has_charge", has_charge))
+    killed_in_time(homes, operator("waits"), lambda: monkeypatch.setattr(Owners, "newest", newest))
     back.set()
 
 
@@ -74,10 +74,10 @@ def test_a_kill_whose_cancel_the_home_does_not_take_ends_the_driver_in_time(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog
 ) -> None:
     back = threading.Event()
-    monkeypatch.setattr(StreamPipelineHook, "cancel", lambda *_: back.wait(30.0))
+    monkeypatch.setattr(Owners, "cancel", lambda *_: back.wait(30.0))
     killed_in_time(homes, operator("waits"))
     back.set()
-    assert "attempt 1 is cancelled could not be written into its home: The home's storage does not answer." in task_log.text
+    assert "The cancel of attempt 1 could not be written into its home: The home's storage does not answer." in task_log.text
 
 
 def test_a_kill_ends_a_driver_that_does_not_hear_it_in_time_although_the_storage_is_silent(
@@ -98,7 +98,7 @@ def test_a_kill_ends_a_driver_that_does_not_hear_it_in_time_although_the_storage
 def test_a_kill_before_the_task_begins_starts_no_driver(homes: Homes) -> None:
     task = operator("waits")
     task.on_kill()
-    assert "If a driver is at work for it, that goes on." in str(failure(task, InterruptedRunError))
+    assert "If it has a driver, that driver goes on." in str(failure(task, InterruptedRunError))
     assert homes.starts() == []
 
 
@@ -119,7 +119,7 @@ def test_a_kill_before_the_driver_is_known_stops_it_too(homes: Homes, monkeypatc
 def test_a_task_that_does_not_cancel_leaves_its_driver_running(homes: Homes) -> None:
     task = operator("waits", cancel_on_kill=False)
     killer = once(driver_has_started, task.on_kill)
-    assert "that goes on" in str(failure(task, InterruptedRunError))
+    assert "that driver goes on" in str(failure(task, InterruptedRunError))
     killer.join()
     assert StreamPipelineHook().is_at_work("flights")
 
@@ -151,13 +151,13 @@ def test_airflows_own_timeout_of_a_try_ends_its_driver(homes: Homes, monkeypatch
 
 
 def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, cancel, kept = operator("waits", poll_interval_s=60.0), StreamPipelineHook.cancel, list[str]()
+    task, cancel, kept = operator("waits", poll_interval_s=60.0), Owners.cancel, list[str]()
 
-    def counted(hook: StreamPipelineHook, home: str, attempt: AttemptNumber, owner: OwnerNumber, reason: str) -> None:
+    def counted(owners: Owners, owner: OwnerNumber, reason: str) -> None:
         kept.append(reason)
-        cancel(hook, home, attempt, owner, reason)
+        cancel(owners, owner, reason)
 
-    monkeypatch.setattr(StreamPipelineHook, "cancel", counted)
+    monkeypatch.setattr(Owners, "cancel", counted)
     before = signal.signal(signal.SIGTERM, lambda number, frame: task.on_kill())
     try:
         main = threading.get_ident()
@@ -192,13 +192,13 @@ def test_a_kill_in_the_last_moment_fails_the_task_and_ends_its_driver(
 ) -> None:
     """It may come after the last look. A task that was deferred all the same would meet its own cancel, and end for good."""
     task = operator("waits", wait_for="submitted") if ending == "leaves" else operator("waits", deferrable=True)
-    let_go = Charge.let_go
+    release = DriverLease.release_driver
 
-    def killed_meanwhile(charge: Charge) -> None:
-        let_go(charge)
+    def killed_meanwhile(lease: DriverLease) -> None:
+        release(lease)
         task.on_kill()
 
-    monkeypatch.setattr(Charge, "let_go", killed_meanwhile)
+    monkeypatch.setattr(DriverLease, "release_driver", killed_meanwhile)
     assert "Its driver was cancelled." in str(failure(task, InterruptedRunError))
     until(lambda: not StreamPipelineHook().is_at_work("flights"))
 

@@ -15,7 +15,6 @@ from airflow.sdk import DAG
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.links import LINKS, RECORD_KEY, URL_PREFIX
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
@@ -153,7 +152,7 @@ def test_a_storage_that_does_not_answer_holds_no_thread_of_the_api_server(
 
     with monkeypatch.context() as patch:
         for limit in ("LOOK_MAX_S", "PLACE_MAX_S"):
-            patch.setattr(f"airflow_provider.pages.in_time.{limit}", 0.1)
+            patch.setattr(f"airflow_provider.pages.look_limits.{limit}", 0.1)
         patch.setattr("airflow_provider.pages.app.look_at_homes", look)
         answers = [viewer.get(kept["manifest"]) for _ in range(12)]
     assert {answer.status_code for answer in answers} == {503}
@@ -242,7 +241,7 @@ def test_the_tables_of_a_publication_that_was_refused_are_not_said_to_be_anythin
     def refused(*_: object) -> Any:
         raise RejectedError("The table is another one.", safe="Nothing was written.", remedy="Look at it.")
 
-    monkeypatch.setattr(StreamPipelineHook, "plan_publication", refused)
+    monkeypatch.setattr("airflow_provider.operators.publish_checkpoint.plan_publication", refused)
     text = viewer.page(publish(homes, "airflow/publishing/nightly/run")["tables"])
     assert "<p>Checkpoint 1.</p>" in text
     assert "not told: this task has not succeeded" in text
@@ -295,7 +294,7 @@ def test_a_publishing_task_shows_what_it_has_made_public(homes: Homes, viewer: B
 
 def test_a_publishing_task_shows_no_checkpoint_of_somebody_else(homes: Homes, viewer: Browser) -> None:
     for link in publish(homes, "by hand").values():
-        assert "of no DAG that you may see" in viewer.page(link)
+        assert "does not belong to a DAG that you may see" in viewer.page(link)
 
 
 def test_the_plugin_makes_the_pages_where_they_are_served() -> None:

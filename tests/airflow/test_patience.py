@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.triggers.patience import wait_for
+from airflow_provider.triggers.home import wait_for
 from airflow_provider.waits.shared_looks import Looking, Pace
 from airflow_provider.waits.threads import in_thread
 

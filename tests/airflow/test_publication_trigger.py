@@ -13,7 +13,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_provider.triggers.home_events import HomeEventTrigger
 from airflow_provider.triggers.publication import PublicationTrigger
-from airflow_provider.waits.looking import Listing, ListingLook
+from airflow_provider.waits.checkpoints import Listing, ListingLook
 from airflow_provider.waits.public_checkpoints import PublicationSearch
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.errors import StorageError
@@ -232,7 +232,7 @@ def test_a_trigger_that_two_assets_share_works_without_a_memory(
     two = AssetStateStoreAccessors(inlets=[Asset("one"), Asset("another")])
     (event,) = events_of(a_trigger(cast(Any, two)), lambda: make_public(staged))
     assert event["checkpoint"] == 1
-    assert "is not kept: give it one asset" in capsys.readouterr().out
+    assert "is not stored, because several assets share its watcher" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0])
@@ -254,7 +254,7 @@ def test_a_home_outside_the_roots_is_never_read(homes: Homes, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    "hangs", ["airflow_provider.triggers.home_events.open_home", f"{PublicationSearch.__module__}.PublicationSearch.find"]
+    "hangs", ["airflow_provider.triggers.home_events.open_allowed_home", f"{PublicationSearch.__module__}.PublicationSearch.find"]
 )
 def test_a_storage_that_does_not_answer_is_told_of_and_asked_again(
     staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hangs: str
@@ -278,7 +278,7 @@ def test_a_storage_that_does_not_answer_is_told_of_and_asked_again(
             return await waiting
 
     assert asyncio.run(work())["checkpoint"] == 1
-    assert "cannot be seen: the storage does not answer" in capsys.readouterr().out
+    assert "cannot be read: the storage does not answer" in capsys.readouterr().out
 
 
 def test_what_hinders_it_does_not_end_it(
@@ -298,4 +298,4 @@ def test_what_hinders_it_does_not_end_it(
             return await waiting
 
     assert asyncio.run(work())["checkpoint"] == 1
-    assert "cannot be seen" in capsys.readouterr().out
+    assert "cannot be read" in capsys.readouterr().out

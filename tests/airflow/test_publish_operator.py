@@ -20,7 +20,7 @@ from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedErro
 from airflow_provider.facts import publication_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
-from airflow_provider.triggers.spark_publication import SparkPublicationTrigger
+from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.checkpoint.retention import discard, kept
 from spark_jobs.control.channel import Channel
@@ -332,7 +332,7 @@ def test_what_a_killed_spark_has_not_published_fails_the_task_and_a_next_try_pub
     waiting = in_thread(lambda: carry_out(task(), context()))
     until(lambda: homes.starts("orders"))
     os.killpg(homes.starts("orders")[0]["pid"], signal.SIGKILL)
-    with pytest.raises(PipelineRunError, match="said nothing"):
+    with pytest.raises(PipelineRunError, match="has ended without an answer"):
         waiting.result(SOON_S)
     assert pipelines[1].rows(HOURLY) == []
     (homes.path("orders") / ".go").touch()
@@ -405,7 +405,7 @@ def test_the_tasks_own_timeout_is_that_of_all_that_spark_publishes_for_it(homes:
     event = asyncio.run(first_event(restarted(first.value.trigger, settle_s=0.0)))
     with pytest.raises(TaskDeferred) as second:
         limited.execute_complete(context(), event.payload, **(first.value.kwargs or {}))
-    triggers = [cast(SparkPublicationTrigger, each.value.trigger) for each in (first, second)]
+    triggers = [cast(HomeTrigger, each.value.trigger) for each in (first, second)]
     assert [trigger.home.rpartition("/")[2] for trigger in triggers] == ["customers", "orders"]
     assert triggers[0].deadline_at == triggers[1].deadline_at
 

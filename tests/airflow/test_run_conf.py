@@ -113,7 +113,7 @@ def test_a_run_that_gives_all_sizes_gives_them_as_json(homes: Homes) -> None:
 
 def test_what_a_run_misspells_is_named_in_the_tasks_log(homes: Homes, task_log: TaskLog) -> None:
     assert run({"hmoe": "elsewhere", "memory": "8g"}) == "success"
-    assert "The conf of this run has hmoe, no param of the DAG; it has home, memory, conf." in task_log.text
+    assert "The conf of this run names hmoe, but the DAG has only these params: home, memory, conf." in task_log.text
 
 
 def test_a_conf_of_params_is_passed_over_in_silence(homes: Homes, task_log: TaskLog) -> None:

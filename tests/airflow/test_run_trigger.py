@@ -23,7 +23,7 @@ from tests.airflow.deferral import first_event, restarted
 from tests.airflow.test_operator import TaskLog, driver_has_started, until
 
 SOON_S = 20.0
-IMPATIENT = {"deadline_s": None, "timeout_s": None, "silence_max_s": 0.2, "start": None}
+SILENCE_MAX_S = "airflow_provider.waits.waiting.SILENCE_MAX_S"
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def answered(homes: Homes) -> dict[str, Any]:
 def started(hook: StreamPipelineHook, entry: str = "waits", run: str = "r") -> None:
     """A driver at work, and a task in charge of it."""
     request, _ = hook.submit("flights", StartOrder(entry=f"/pipelines/{entry}.py", run=RunId(run)))
-    hook.take_charge("flights", request.attempt, "a task")
+    Owners(hook.files("flights"), request.attempt).take_charge("a task")
 
 
 def event_of(waiting: RunTrigger, meanwhile: Callable[[], object] = lambda: None) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def test_a_task_that_does_not_cancel_asks_for_nothing(homes: Homes, hook: Stream
 
 def test_a_kill_that_comes_after_the_next_try_took_charge_ends_nothing(homes: Homes, hook: StreamPipelineHook) -> None:
     started(hook)
-    assert hook.take_charge("flights", AttemptNumber(1), "the next try") == OwnerNumber(2)
+    assert Owners(hook.files("flights"), AttemptNumber(1)).take_charge("the next try").owner == OwnerNumber(2)
     asyncio.run(trigger(homes).on_kill())
     assert Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is None
 
@@ -182,7 +182,7 @@ def test_progress_is_in_the_log(homes: Homes, hook: StreamPipelineHook, monkeypa
 def test_a_home_that_is_away_for_a_while_ends_no_wait(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", IMPATIENT)
+    monkeypatch.setattr(SILENCE_MAX_S, 0.2)
     log = TaskLog()
     monkeypatch.setattr(RunTrigger, "log", log)
     started(hook)
@@ -206,7 +206,7 @@ def test_a_home_that_is_away_for_a_while_ends_no_wait(
 def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", IMPATIENT | {"silence_max_s": 2.0})
+    monkeypatch.setattr(SILENCE_MAX_S, 2.0)
     log = TaskLog()
     monkeypatch.setattr(RunTrigger, "log", log)
     started(hook, "slow")

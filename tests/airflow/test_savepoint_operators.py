@@ -12,8 +12,8 @@ from airflow.sdk import AssetAlias, Context
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.links import RECORD_KEY
 from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
-from airflow_provider.triggers.request import RequestTrigger
-from airflow_provider.waits.requests import LookForAnswer, RequestLook, RequestWait, ask_once
+from airflow_provider.triggers.home import HomeTrigger
+from airflow_provider.waits.requests import RequestLook, RequestWait, ask_once
 from spark_jobs.checkpoint.savepoint import export, verify
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
@@ -97,7 +97,7 @@ def test_a_storage_that_is_away_for_a_while_is_borne(
     running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
     log = TaskLog()
-    for waits in (RequestTrigger, TriggerSavepointOperator):
+    for waits in (HomeTrigger, TriggerSavepointOperator):
         monkeypatch.setattr(waits, "log", log)
 
     def answers() -> None:
@@ -239,37 +239,38 @@ def test_a_stop_that_was_cut_short_after_its_checkpoint_is_incomplete_and_names_
 
 def test_the_time_in_which_nobody_could_look_is_no_absence_of_the_driver() -> None:
     wait = waits()
-    assert not wait.is_over(GONE, 0.0, None)
-    wait.began_anew()
-    assert not wait.is_over(GONE, 200.0, None)
+    assert wait.judge(GONE, 0.0) is None
+    wait.home_is_back()
+    assert wait.judge(GONE, 200.0) is None
     with pytest.raises(InterruptedRunError):
-        wait.is_over(GONE, 210.0, None)
+        wait.judge(GONE, 210.0)
 
 
 ANSWERED, OPEN, GONE = RequestLook(True, True), RequestLook(False, True), RequestLook(False, False)
 
 
 def waits(request: str = "stop-a") -> RequestWait:
-    return RequestWait("file:///home", RequestId(request), 10.0, 60.0)
+    return RequestWait(open_place("/home"), request, 10.0)
 
 
 def test_a_driver_that_comes_back_in_time_is_waited_for() -> None:
     wait = waits()
-    assert not any(wait.is_over(look, now_s, None) for look, now_s in ((GONE, 0.0), (GONE, 9.0), (OPEN, 11.0), (GONE, 12.0)))
+    looks = ((GONE, 0.0), (GONE, 9.0), (OPEN, 11.0), (GONE, 12.0))
+    assert [wait.judge(look, now_s) for look, now_s in looks] == [None] * 4
     with pytest.raises(InterruptedRunError):
-        wait.is_over(GONE, 22.0, None)
+        wait.judge(GONE, 22.0)
 
 
 def test_after_a_stop_the_end_of_the_driver_is_waited_for_but_not_for_ever() -> None:
     wait = waits()
-    assert not wait.is_over(ANSWERED, 0.0, None)
-    assert wait.is_over(RequestLook(True, False), 1.0, None)
-    assert waits("savepoint-a").is_over(ANSWERED, 0.0, None)
-    assert wait.is_over(ANSWERED, 61.0, None)
+    assert wait.judge(ANSWERED, 0.0) is None
+    assert wait.judge(RequestLook(True, False), 1.0) == {}
+    assert waits("savepoint-a").judge(ANSWERED, 0.0) == {}
+    assert wait.judge(ANSWERED, 61.0) == {}
 
 
 def test_a_driver_that_runs_on_after_its_answer_is_not_waited_for() -> None:
-    assert waits().is_over(RequestLook(True, True, runs_on=True), 0.0, None)
+    assert waits().judge(RequestLook(True, True, runs_on=True), 0.0) == {}
 
 
 @pytest.mark.parametrize(
@@ -279,7 +280,7 @@ def test_the_driver_at_work_is_not_about_to_end_if_a_stop_has_failed_or_another_
     running: UsedHome, error: DeadlineExceededError | None, begun: int, *, over: bool
 ) -> None:
     request = RequestId("stop-a")
-    look = LookForAnswer(running.files, request)
+    look = RequestWait(running.files, request, 10.0).look
     CheckpointRequests(running.files).ask(request)
     assert not look().is_over
     CheckpointRequests(running.files).answer(
@@ -299,7 +300,7 @@ def test_the_driver_at_work_is_not_about_to_end_if_a_stop_has_failed_or_another_
 def test_who_waits_for_a_request_whose_answer_was_forgotten_is_told_so(running: UsedHome) -> None:
     """A triggerer was away for long, and many others have asked meanwhile. Nothing would ever come."""
     with pytest.raises(InterruptedRunError, match="any more"):
-        LookForAnswer(running.files, RequestId("savepoint-a"))()
+        RequestWait(running.files, "savepoint-a", 10.0).look()
 
 
 def test_an_answer_that_comes_during_the_first_look_counts(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,13 +312,13 @@ def test_an_answer_that_comes_during_the_first_look_counts(running: UsedHome, mo
         return False
 
     monkeypatch.setattr(CheckpointRequests, "is_asked", answered_meanwhile)
-    assert LookForAnswer(running.files, request)().answered
+    assert RequestWait(running.files, request, 10.0).look().answered
 
 
 def test_an_answer_that_is_there_when_time_is_up_counts() -> None:
-    assert waits("savepoint-a").is_over(ANSWERED, 0.0, -1.0)
+    assert waits("savepoint-a").result(ANSWERED, 0.0, -1.0, 60.0) == {}
     with pytest.raises(DeadlineExceededError):
-        waits().is_over(OPEN, 0.0, 0.0)
+        waits().result(OPEN, 0.0, 0.0, 60.0)
 
 
 @WAYS
@@ -325,7 +326,7 @@ def test_whoever_waits_is_told_how_far_the_stop_is_once_for_each_step(
     running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
     log = TaskLog()
-    for waits in (RequestTrigger, StopWithSavepointOperator):
+    for waits in (HomeTrigger, StopWithSavepointOperator):
         monkeypatch.setattr(waits, "log", log)
     told = [StopState.ACKNOWLEDGED, StopState.QUIESCED, StopState.CHECKPOINTED]
 

@@ -147,7 +147,7 @@ def test_a_password_that_a_template_has_put_into_an_argument_is_refused_before_i
 ) -> None:
     assert run(entry="/pipelines/answers.py", **arguments) == "failed"
     said = "".join(capfd.readouterr())
-    assert "Airflow hides a value of" in said
+    assert "Airflow masks a value of" in said
     assert CORE not in said
     assert list(homes.root.iterdir()) == []
 

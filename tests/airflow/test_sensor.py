@@ -92,6 +92,12 @@ def test_it_can_wait_for_a_newer_one(homes: Homes, newer_than: int | str | None,
     assert bool(poke(newer_than=newer_than)) is expected
 
 
+@pytest.mark.parametrize("newer_than", ["the first", "1.5", -1, True])
+def test_a_number_that_is_none_is_refused(homes: Homes, newer_than: Any) -> None:
+    with pytest.raises(PipelineRunRefusedError, match="newer_than=.* is not the number of a checkpoint"):
+        poke(newer_than=newer_than)
+
+
 def test_a_home_that_is_not_allowed_fails_at_once(homes: Homes) -> None:
     with pytest.raises(PipelineRunRefusedError):
         poke(home="/elsewhere")

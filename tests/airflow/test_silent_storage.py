@@ -26,7 +26,7 @@ def silence() -> Iterator[Callable[[], None]]:
         patch.setattr("airflow_provider.waits.waiting.LOOK_PATIENCE_S", 2.0)  # counts for the look that it interrupts, too
 
         def begins() -> None:
-            patch.setattr("airflow_provider.tasks.charge._LIMIT_S", 0.3)
+            patch.setattr("airflow_provider.tasks.driver_lease._LIMIT_S", 0.3)
             for name in ("read", "chunks", "names", "create"):
                 patch.setattr(LocalFiles, name, lambda *_: back.wait(2 * DEADLINE_S) and None)
 

@@ -1,7 +1,6 @@
 """Drivers that take their time: to their first sign of life, or to their end after a cancel."""
 
 import threading
-from typing import Any
 
 import pytest
 
@@ -22,24 +21,23 @@ def test_a_cancelled_driver_that_ended_as_if_killed_costs_the_next_try_nothing(
     homes: Homes, task_log: TaskLog, monkeypatch: pytest.MonkeyPatch, deferrable: bool
 ) -> None:
     """Spark did not let go in time, so the driver has ended without an answer; that is what was asked for, and no failure."""
-    kept: dict[str, Any] = {"timeout_s": None, "silence_max_s": 0.5, "start": None}
-    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", kept)
+    monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", 0.5)
     hook = StreamPipelineHook()
     a_driver_at_work(homes, entry="hangs")
-    owner = hook.take_charge("flights", AttemptNumber(1), "the try before")
-    hook.cancel("flights", AttemptNumber(1), owner, "its task was cleared")
+    owners = Owners(hook.files("flights"), AttemptNumber(1))
+    owner = owners.take_charge("the try before").owner
+    owners.cancel(owner, "its task was cleared")
     until((homes.path() / ".hangs").exists)
     assert carry_out(operator(deferrable=deferrable), context())["attempt"] == 2
-    assert "Attempt 1 is at work for this task" in task_log.text
-    assert "Attempt 1 was cancelled by who had charge of it before" in task_log.text
+    assert "Attempt 1 of this task is at work" in task_log.text
+    assert "Attempt 1 was cancelled by its previous owner" in task_log.text
 
 
 def test_a_driver_that_takes_long_to_start_is_waited_for_where_its_process_can_be_seen(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A busy host, or a pipeline with heavy imports: the triggerer would take the silence for the driver's end."""
-    kept: dict[str, Any] = {"timeout_s": None, "silence_max_s": 0.3, "start": None}
-    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", kept)
+    monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", 0.3)
     monkeypatch.setattr("airflow_provider.operators.stream_pipeline._UNTIL_SEEN_S", 0.1)
 
     def begins() -> None:
@@ -65,7 +63,7 @@ def test_a_task_that_is_killed_ends_its_driver_also_where_the_home_is_full(
     with pytest.raises(PipelineRunError):
         carry_out(task, context())
     killer.join()
-    assert "attempt 1 is cancelled could not be written into its home: No space is left." in task_log.text
+    assert "The cancel of attempt 1 could not be written into its home: No space is left." in task_log.text
     assert not StreamPipelineHook().is_at_work("flights")
 
 

@@ -216,7 +216,7 @@ def test_a_python_that_is_chosen_for_the_driver_is_left_alone(spark: Spark) -> N
         (STANDALONE, "cluster", {}, "no Python application in cluster mode on a standalone cluster"),
         ("local[2]", "cluster", {}, "a local master has no cluster"),
         ("yarn", "remote", {}, "'remote' is neither client nor cluster"),
-        ("yarn", "", {"spark.master": "local"}, "the connection names the master"),
+        ("yarn", "", {"spark.master": "local"}, "the Spark connection already names the master"),
         ("yarn", "cluster", {"spark.yarn.appMasterEnv.SPARK_JOBS_PARAM_TOKEN": "t"}, "would show the value of a secret"),
         (KUBERNETES, "cluster", {"spark.kubernetes.driverEnv.SPARK_JOBS_PARAM_TOKEN": "t"}, "would show the value of a secret"),
         ("mesos://host:5050", "", {}, "not the address of a Spark master"),
@@ -245,7 +245,7 @@ def test_a_connection_of_another_type_is_no_spark_connection(monkeypatch: pytest
     with pytest.raises(InvalidParameterError) as refused:
         plan_submission(Settings(spark_conn_id="spark_default"), {})
     first_line = str(refused.value).splitlines()[0]
-    assert f"Connection 'spark_default' is of type '{conn_type}', and spark_conn_id needs one of type 'spark'." in first_line
+    assert f"Connection 'spark_default' has the type '{conn_type}', but spark_conn_id needs the type 'spark'." in first_line
 
 
 def test_a_spark_connection_that_goes_away_meanwhile_changes_no_master(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ def test_the_place_of_main_py_in_an_image_has_to_be_named(spark: Spark) -> None:
 
 def test_secret_parameters_reach_a_driver_on_this_host_only(spark: Spark) -> None:
     spark.plan("yarn", "client").check_secrets(["token"])
-    with pytest.raises(RejectedError, match="token cannot be given to a driver in cluster mode") as refused:
+    with pytest.raises(RejectedError, match="token cannot reach a driver in cluster mode") as refused:
         spark.plan("yarn", "cluster").check_secrets(["token"])
     assert "credentials provider" in refused.value.remedy
     with pytest.raises(RejectedError) as refused:
@@ -333,8 +333,6 @@ def test_a_setting_with_a_secret_of_any_shape_is_in_the_environment_of_the_drive
 
 @pytest.mark.parametrize("master", ["yarn", KUBERNETES])
 def test_a_setting_that_may_not_be_seen_is_refused_where_only_a_command_could_give_it(spark: Spark, master: str) -> None:
-    with pytest.raises(
-        InvalidParameterError, match="spark.executorEnv.LOGIN cannot be given to a driver in cluster mode"
-    ) as refused:
+    with pytest.raises(InvalidParameterError, match="spark.executorEnv.LOGIN cannot reach a driver in cluster mode") as refused:
         spark.plan(master, "cluster", conf={"spark.executorEnv.LOGIN": CORE})
     assert CORE not in str(refused.value)

@@ -12,6 +12,7 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
+from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.errors import InterruptedRunError, RejectedError, RunCancelledError
 from spark_jobs.protocol.ids import RequestId
@@ -140,11 +141,12 @@ def test_a_cancel_through_the_home_alone_ends_a_driver_and_its_executors(connect
     waiting = task(connected, deferrable=False)
 
     def cancel() -> None:
-        assert waiting._charge is not None
-        assert waiting._charge.held is not None
-        hook.cancel("home", *waiting._charge.held, "its task was cleared")
+        assert waiting._lease is not None
+        assert waiting._lease.held is not None
+        attempt, owner = waiting._lease.held
+        Owners(hook.files("home"), attempt).cancel(owner, "its task was cleared")
 
-    cancelling = when(lambda: in_mid_run(connected) and waiting._charge, cancel)
+    cancelling = when(lambda: in_mid_run(connected) and waiting._lease, cancel)
     failure(waiting, RunCancelledError)
     cancelling.join()
     assert_gone(connected, cluster)

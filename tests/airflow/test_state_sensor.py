@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.sensors.pipeline_state import PipelineStateSensor
-from airflow_provider.triggers.state import PipelineStateTrigger
+from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.version_compat import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding, is_locked
@@ -88,10 +88,12 @@ def test_what_a_trigger_tells_of_a_home_is_read_beside_the_event_loop(running: U
         threads.append(current_thread().name)
         return {}
 
-    monkeypatch.setattr("airflow_provider.triggers.state.state_facts", facts)
+    monkeypatch.setattr("airflow_provider.waits.pipeline_states.state_facts", facts)
     running.beat(RunState.RUNNING)
     limits: dict[str, Any] = {"deadline_at": None, "timeout_s": None, "poll_interval_s": 0.02, "max_poll_interval_s": None}
-    asyncio.run(first_event(PipelineStateTrigger(states=["running"], home=running.url, settle_s=0.0, **limits)))
+    asyncio.run(
+        first_event(HomeTrigger(kind="state", arguments={"states": ["running"]}, home=running.url, settle_s=0.0, **limits))
+    )
     assert [name.startswith("stream-pipeline-look") for name in threads] == [True]
 
 

@@ -8,71 +8,56 @@ from typing import Any
 
 import pytest
 
-STORED: dict[str, dict[str, Any]] = {
-    "airflow_provider.triggers.run.RunTrigger": {
-        "home": "file:///homes/flights",
-        "request": "start-3",
-        "attempt": 3,
-        "owner": 1,
-        "deadline_at": None,
-        "timeout_s": None,
-        "poll_interval_s": 2.0,
-        "max_poll_interval_s": 3.0,
-        "cancel_on_kill": True,
-    },
-    "airflow_provider.triggers.checkpoint.CheckpointTrigger": {
-        "home": "file:///homes/flights",
-        "final": True,
-        "run": None,
-        "newer_than": 0,
-        "deadline_at": 1_767_225_600.0,
-        "timeout_s": 60.0,
-        "poll_interval_s": 2.0,
-        "max_poll_interval_s": 3.0,
-    },
-    "airflow_provider.triggers.spark_publication.SparkPublicationTrigger": {
-        "home": "file:///homes/flights",
-        "checkpoints": {"file:///homes/flights": 3},
-        "output": "/homes/flights/work/publish-3.out",
-        "started": True,
-        "deadline_at": None,
-        "timeout_s": None,
-    },
-    "airflow_provider.triggers.request.RequestTrigger": {
-        "home": "file:///homes/flights",
-        "request": "stop-airflow-1",
-        "restart_timeout_s": 300.0,
-        "deadline_at": None,
-        "timeout_s": None,
-        "poll_interval_s": 2.0,
-        "max_poll_interval_s": 3.0,
-    },
-    "airflow_provider.triggers.end.EndTrigger": {
-        "home": "file:///homes/flights",
-        "attempt": 3,
-        "owner": 2,
-        "deadline_at": None,
-        "timeout_s": None,
-        "poll_interval_s": 2.0,
-        "max_poll_interval_s": 3.0,
-    },
-    "airflow_provider.triggers.state.PipelineStateTrigger": {
-        "home": "file:///homes/flights",
-        "states": ["running"],
-        "deadline_at": None,
-        "timeout_s": None,
-        "poll_interval_s": 2.0,
-        "max_poll_interval_s": 3.0,
-    },
-    "airflow_provider.triggers.publication.PublicationTrigger": {"home": "flights"},
-    "airflow_provider.triggers.losses.LossTrigger": {"home": "flights"},
+from airflow_provider.triggers.home import WAITS
+from spark_jobs.storage.open import open_place
+
+HOME = {
+    "home": "file:///homes/flights",
+    "deadline_at": None,
+    "timeout_s": None,
+    "poll_interval_s": 2.0,
+    "max_poll_interval_s": 3.0,
 }
+RUN, WAIT = "airflow_provider.triggers.run.RunTrigger", "airflow_provider.triggers.home.HomeTrigger"
+STORED: list[tuple[str, dict[str, Any]]] = [
+    (RUN, HOME | {"request": "start-3", "attempt": 3, "owner": 1, "cancel_on_kill": True}),
+    (
+        WAIT,
+        HOME
+        | {"kind": "checkpoint", "arguments": {"final": True, "run": None, "newer_than": 0}}
+        | {"deadline_at": 1_767_225_600.0, "timeout_s": 60.0},
+    ),
+    (
+        WAIT,
+        HOME
+        | {
+            "kind": "spark_publication",
+            "arguments": {
+                "checkpoints": {"file:///homes/flights": 3},
+                "output": "/homes/flights/work/publish-3.out",
+                "started": True,
+            },
+        },
+    ),
+    (WAIT, HOME | {"kind": "request", "arguments": {"request": "stop-airflow-1", "restart_timeout_s": 300.0}}),
+    (WAIT, HOME | {"kind": "end", "arguments": {"attempt": 3, "owner": 2}}),
+    (WAIT, HOME | {"kind": "state", "arguments": {"states": ["running"]}}),
+    ("airflow_provider.triggers.publication.PublicationTrigger", {"home": "flights"}),
+    ("airflow_provider.triggers.losses.LossTrigger", {"home": "flights"}),
+]
 
 
-@pytest.mark.parametrize("path", STORED)
-def test_a_trigger_that_was_stored_by_an_earlier_version_waits_on(path: str) -> None:
+@pytest.mark.parametrize(("path", "stored"), STORED)
+def test_a_trigger_that_was_stored_by_an_earlier_version_waits_on(path: str, stored: dict[str, Any]) -> None:
     module, _, name = path.rpartition(".")
-    trigger = getattr(import_module(module), name)(**STORED[path])
+    trigger = getattr(import_module(module), name)(**stored)
     again, arguments = trigger.serialize()
     assert again == path
-    assert arguments.items() >= STORED[path].items()
+    assert arguments.items() >= stored.items()
+    if path == WAIT:
+        wait = WAITS[stored["kind"]](open_place(stored["home"]), **stored["arguments"])
+        assert wait.arguments() == stored["arguments"]
+
+
+def test_every_wait_has_a_stored_trigger() -> None:
+    assert {stored["kind"] for path, stored in STORED if path == WAIT} == set(WAITS)

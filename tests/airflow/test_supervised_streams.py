@@ -13,7 +13,7 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.savepoint import StopWithSavepointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.retry import PipelineRetryPolicy
-from airflow_provider.triggers.patience import failed
+from airflow_provider.triggers.home import failed
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.control.channel import Channel
@@ -51,8 +51,7 @@ DELAY_S = fake_driver.STRATEGY.delay_ms / 1000
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that is gone is soon taken for lost."""
-    kept: dict[str, Any] = {"timeout_s": None, "silence_max_s": 0.3, "start": None}
-    monkeypatch.setattr("airflow_provider.waits.waiting.Wait.__init__.__kwdefaults__", kept)
+    monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", 0.3)
 
 
 def channel() -> Channel:
@@ -70,7 +69,7 @@ def ended(task: StreamPipelineOperator, kind: type[StreamPipelineError]) -> Pipe
 def a_failed_attempt(homes: Homes) -> None:
     """One that has ended with an error, of a try that is gone; the next driver has nothing that lets it end."""
     a_driver_at_work(homes, entry="live_waits")
-    StreamPipelineHook().take_charge("flights", AttemptNumber(1), "a try that is gone")
+    Owners(StreamPipelineHook().files("flights"), AttemptNumber(1)).take_charge("a try that is gone")
     channel().respond_failure(channel().request(start_request_id(AttemptNumber(1))), fake_driver.ERRORS["failed"])
     (homes.path() / ".go").touch()
     until(lambda: not StreamPipelineHook().is_at_work("flights"))
@@ -210,7 +209,7 @@ def test_a_wait_ends_before_a_restart_that_is_not_due_by_then(homes: Homes, monk
     monkeypatch.setattr("spark_jobs.control.supervision._strategy", lambda channel, request: rarely)
     began_s = time.monotonic()
     error = ended(operator("live_waits", timeout_s=1.0), DeadlineExceededError)
-    assert "restart is not due within 1 s" in str(error)
+    assert "restart is due later than 1 s" in str(error)
     assert not isinstance(error, PipelineRunRefusedError)
     assert time.monotonic() - began_s < 10.0
 
@@ -244,7 +243,7 @@ def test_a_trigger_that_somebody_else_has_taken_over_from_answers_for_nobody(hom
     driver = a_driver_at_work(homes, entry="live_waits")
     hook = StreamPipelineHook()
     for token in ("a try that is gone", "the next try"):
-        hook.take_charge("flights", AttemptNumber(1), token)
+        Owners(hook.files("flights"), AttemptNumber(1)).take_charge(token)
     driver.kill()
     trigger = RunTrigger(
         home=f"file://{homes.path()}",
@@ -308,7 +307,7 @@ def test_a_driver_that_is_to_outlive_its_task_is_refused_in_a_container_that_end
 ) -> None:
     monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")
     error = ended(operator("live_waits", wait_for="running", allow_driver_in_pod=True), RejectedError)
-    assert "would be a process of this task's container" in str(error)
+    assert "would end with this task's container" in str(error)
     assert list(homes.root.iterdir()) == []
 
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.exceptions import PipelineRunRefusedError
-from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.tasks.task_orders import order_of
+from airflow_provider.operators.stream_pipeline import StreamPipelineOperator, order_of
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError
@@ -52,7 +51,7 @@ def test_a_directory_called_latest_is_named_by_its_path(homes: Homes) -> None:
 
 @pytest.mark.parametrize("nothing", [None, "latest"])
 def test_a_drained_savepoint_is_allowed_only_where_one_is_named(homes: Homes, nothing: str | None) -> None:
-    with pytest.raises(InvalidParameterError, match="restore names none"):
+    with pytest.raises(InvalidParameterError, match="restore names no savepoint"):
         restores(restore=nothing, allow_drained=True)
 
 
@@ -109,5 +108,5 @@ def test_a_form_may_say_that_staged_rows_are_taken(homes: Homes) -> None:
     found = restores(restore="saved", take_pending="true")
     assert found is not None
     assert found.take_pending is True
-    with pytest.raises(InvalidParameterError, match="take_pending says something about a savepoint"):
+    with pytest.raises(InvalidParameterError, match="restore names no savepoint for take_pending"):
         restores(take_pending=True)

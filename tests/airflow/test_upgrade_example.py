@@ -10,8 +10,8 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 
+from airflow_provider.operators.stream_pipeline import order_of
 from airflow_provider.orders import StartOrder
-from airflow_provider.tasks.task_orders import order_of
 from airflow_provider.version_compat import AirflowFailException, ParamValidationError
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.liveness import holding

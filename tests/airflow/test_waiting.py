@@ -9,11 +9,11 @@ import pytest
 from airflow_provider.waits.waiting import (
     STORAGE_PATIENCE_S,
     FirstLook,
-    Look,
     Next,
     Patience,
+    RunLook,
+    RunWait,
     StartLimit,
-    Wait,
     first_step,
     in_use,
 )
@@ -135,8 +135,8 @@ def test_the_first_step_follows_from_what_the_home_shows(look: FirstLook, expect
     assert first_step(look, OURS) is expected
 
 
-def wait(timeout_s: float | None = None, start: StartLimit | None = None) -> Wait:
-    return Wait(
+def wait(timeout_s: float | None = None, start: StartLimit | None = None) -> RunWait:
+    return RunWait(
         "file:///homes/flights",
         RequestId("start-1"),
         began_s=100.0,
@@ -149,27 +149,27 @@ def wait(timeout_s: float | None = None, start: StartLimit | None = None) -> Wai
 
 def look(
     *, exit_code: int | None = None, ours_runs: bool = False, at_work: bool = False, seen: StartResponse | None = None
-) -> Look:
-    return Look(exit_code=exit_code, ours_runs=ours_runs, at_work=at_work, status=status(), answer=seen)
+) -> RunLook:
+    return RunLook(exit_code=exit_code, ours_runs=ours_runs, at_work=at_work, status=status(), answer=seen)
 
 
-NOTHING = Look(exit_code=None, ours_runs=False, at_work=False, status=None, answer=None)
+NOTHING = RunLook(exit_code=None, ours_runs=False, at_work=False, status=None, answer=None)
 IN_A_QUEUE = StartLimit(until_s=700.0, start_timeout_s=600.0)
 
 
 def test_an_answer_ends_the_wait_whatever_the_driver_does() -> None:
     for each in (look(seen=answer()), look(seen=answer(), exit_code=3), look(seen=answer(), at_work=True)):
-        assert wait(timeout_s=1.0).see(each, 500.0) is each.answer
+        assert wait(timeout_s=1.0).judge(each, 500.0) is each.answer
 
 
 def test_an_answer_with_an_error_raises_that_error() -> None:
     with pytest.raises(StorageFullError, match="Free space"):
-        wait().see(look(seen=answer(FULL)), 101.0)
+        wait().judge(look(seen=answer(FULL)), 101.0)
 
 
 def test_an_answer_without_a_final_checkpoint_is_no_success() -> None:
     with pytest.raises(InterruptedRunError, match="without a final checkpoint"):
-        wait().see(look(seen=answer(checkpoint=None)), 101.0)
+        wait().judge(look(seen=answer(checkpoint=None)), 101.0)
 
 
 @pytest.mark.parametrize(
@@ -177,83 +177,83 @@ def test_an_answer_without_a_final_checkpoint_is_no_success() -> None:
 )
 def test_our_driver_that_ended_without_an_answer_is_an_error_at_once(exit_code: int, kind: type[StreamPipelineError]) -> None:
     with pytest.raises(kind, match=f"exit code {exit_code}"):
-        wait().see(look(exit_code=exit_code), 100.1)
+        wait().judge(look(exit_code=exit_code), 100.1)
 
 
 def test_our_driver_may_take_any_time_to_show_up_in_the_home() -> None:
-    assert wait().see(look(ours_runs=True), 10_000.0) is None
+    assert wait().judge(look(ours_runs=True), 10_000.0) is None
 
 
 def test_a_second_driver_that_ended_well_leaves_us_with_the_first() -> None:
     waiting = wait()
-    assert waiting.see(look(exit_code=0, at_work=True), 101.0) is None
-    assert waiting.see(look(exit_code=0, at_work=True), 900.0) is None
-    assert waiting.see(look(exit_code=0, seen=answer()), 901.0) is not None
+    assert waiting.judge(look(exit_code=0, at_work=True), 101.0) is None
+    assert waiting.judge(look(exit_code=0, at_work=True), 900.0) is None
+    assert waiting.judge(look(exit_code=0, seen=answer()), 901.0) is not None
 
 
 def test_a_second_driver_that_met_the_firsts_lock_leaves_us_with_the_first() -> None:
     waiting = wait()
-    assert waiting.see(look(exit_code=3, at_work=True), 101.0) is None
+    assert waiting.judge(look(exit_code=3, at_work=True), 101.0) is None
     with pytest.raises(InterruptedRunError, match="exit code 3"):
-        waiting.see(look(exit_code=3), 102.0)
+        waiting.judge(look(exit_code=3), 102.0)
 
 
 def test_a_driver_that_met_the_lock_of_another_request_is_told_as_that_at_once() -> None:
-    with pytest.raises(HomeInUseError, match="at work on start-7"):
-        wait().see(replace(look(exit_code=3), taken_by=RequestId("start-7")), 101.0)
+    with pytest.raises(HomeInUseError, match="works on start-7"):
+        wait().judge(replace(look(exit_code=3), taken_by=RequestId("start-7")), 101.0)
 
 
 def test_a_driver_of_another_request_is_no_sign_of_ours() -> None:
     waiting, others = wait(), replace(NOTHING, taken_by=RequestId("start-7"))
-    assert waiting.see(others, 101.0) is None
+    assert waiting.judge(others, 101.0) is None
     with pytest.raises(InterruptedRunError, match="has not been seen for 15 s"):
-        waiting.see(others, 115.0)
+        waiting.judge(others, 115.0)
 
 
 def test_a_driver_that_was_killed_is_an_error_although_its_java_still_holds_the_home() -> None:
     with pytest.raises(InterruptedRunError, match="exit code -9"):
-        wait().see(look(exit_code=-9, at_work=True), 101.0)
+        wait().judge(look(exit_code=-9, at_work=True), 101.0)
 
 
 def test_a_silent_home_is_given_a_grace_and_then_is_an_error() -> None:
     waiting = wait()
-    assert waiting.see(look(at_work=True), 200.0) is None
-    assert waiting.see(look(), 214.9) is None
+    assert waiting.judge(look(at_work=True), 200.0) is None
+    assert waiting.judge(look(), 214.9) is None
     with pytest.raises(InterruptedRunError, match="not been seen for 15 s"):
-        waiting.see(look(), 215.0)
+        waiting.judge(look(), 215.0)
 
 
 def test_a_driver_that_is_seen_again_begins_the_grace_anew() -> None:
     waiting = wait()
-    assert waiting.see(look(), 110.0) is None
-    assert waiting.see(look(at_work=True), 112.0) is None
-    assert waiting.see(look(), 126.0) is None
+    assert waiting.judge(look(), 110.0) is None
+    assert waiting.judge(look(at_work=True), 112.0) is None
+    assert waiting.judge(look(), 126.0) is None
 
 
 def test_a_driver_that_waits_in_a_queue_is_not_missed_before_its_start_timeout() -> None:
     waiting = wait(start=IN_A_QUEUE)
-    assert waiting.see(NOTHING, 699.9) is None
+    assert waiting.judge(NOTHING, 699.9) is None
     with pytest.raises(InterruptedRunError, match="has not begun within 600 s") as caught:
-        waiting.see(NOTHING, 700.0)
+        waiting.judge(NOTHING, 700.0)
     assert "ends by itself" in caught.value.exists
 
 
 @pytest.mark.parametrize("sign", [look(at_work=True), look(ours_runs=True), look()], ids=["at work", "ours", "a heartbeat"])
-def test_a_driver_that_has_begun_is_missed_as_any_other(sign: Look) -> None:
+def test_a_driver_that_has_begun_is_missed_as_any_other(sign: RunLook) -> None:
     waiting = wait(start=IN_A_QUEUE)
-    assert waiting.see(sign, 101.0) is None
-    assert waiting.see(NOTHING, 110.0) is None
+    assert waiting.judge(sign, 101.0) is None
+    assert waiting.judge(NOTHING, 110.0) is None
     with pytest.raises(InterruptedRunError, match="has not been seen for"):
-        waiting.see(NOTHING, 120.0)
+        waiting.judge(NOTHING, 120.0)
 
 
 def test_one_look_at_a_bad_moment_is_no_silence_however_rare_looks_are() -> None:
     """In an object store they are half a minute apart, and a heartbeat may be late by a write that was tried again."""
     waiting = wait()
     for at_s, seen in ((100.0, look()), (130.0, NOTHING), (160.0, look(at_work=True)), (190.0, NOTHING)):
-        assert waiting.see(seen, at_s) is None
+        assert waiting.judge(seen, at_s) is None
     with pytest.raises(InterruptedRunError, match="has not been seen for 60 s"):
-        waiting.see(NOTHING, 220.0)
+        waiting.judge(NOTHING, 220.0)
 
 
 def test_a_driver_whose_clock_is_wrong_is_seen_by_every_new_heartbeat_and_missed_once_there_is_none() -> None:
@@ -262,63 +262,63 @@ def test_a_driver_whose_clock_is_wrong_is_seen_by_every_new_heartbeat_and_missed
         replace(NOTHING, status=status().model_copy(update={"updated_at": NOW + timedelta(seconds=10 * each)}))
         for each in range(6)
     ]
-    assert [waiting.see(beat, 100.0 + 10 * each) for each, beat in enumerate(beats)] == [None] * 6
-    assert waiting.see(beats[-1], 160.0) is None
+    assert [waiting.judge(beat, 100.0 + 10 * each) for each, beat in enumerate(beats)] == [None] * 6
+    assert waiting.judge(beats[-1], 160.0) is None
     with pytest.raises(InterruptedRunError, match="has not been seen for 15 s"):
-        waiting.see(beats[-1], 165.0)
+        waiting.judge(beats[-1], 165.0)
 
 
 def test_a_driver_before_ours_that_is_still_on_its_way_out_is_not_ours() -> None:
     waiting = wait(start=IN_A_QUEUE)
-    assert waiting.see(replace(NOTHING, at_work=True), 101.0) is None
-    assert waiting.see(NOTHING, 699.0) is None
+    assert waiting.judge(replace(NOTHING, at_work=True), 101.0) is None
+    assert waiting.judge(NOTHING, 699.0) is None
 
 
 def test_a_start_timeout_that_is_over_leaves_a_wait_its_grace() -> None:
     waiting = wait(start=StartLimit(until_s=0.0, start_timeout_s=600.0))
-    assert waiting.see(NOTHING, 114.9) is None
+    assert waiting.judge(NOTHING, 114.9) is None
     with pytest.raises(InterruptedRunError, match="has not begun within 600 s"):
-        waiting.see(NOTHING, 115.0)
+        waiting.judge(NOTHING, 115.0)
 
 
 def test_a_storage_that_is_away_is_borne_for_a_while_from_its_first_failure_on() -> None:
     patience, away = Patience(None), StorageError("The disk is away.")
-    assert patience.bears(away, 100.0)
-    assert patience.bears(NotFoundError("The home is away."), 100.0 + STORAGE_PATIENCE_S - 0.1)
-    assert not patience.bears(away, 100.0 + STORAGE_PATIENCE_S)
+    assert patience.tolerates(away, 100.0)
+    assert patience.tolerates(NotFoundError("The home is away."), 100.0 + STORAGE_PATIENCE_S - 0.1)
+    assert not patience.tolerates(away, 100.0 + STORAGE_PATIENCE_S)
 
 
 def test_a_storage_that_refuses_is_borne_where_it_has_allowed_before() -> None:
     patience, refused = Patience(None), AccessDeniedError("Not for you.")
-    assert not patience.bears(refused, 0.0)
+    assert not patience.tolerates(refused, 0.0)
     patience.seen()
-    assert patience.bears(refused, 0.0)
-    assert not patience.bears(refused, STORAGE_PATIENCE_S)
+    assert patience.tolerates(refused, 0.0)
+    assert not patience.tolerates(refused, STORAGE_PATIENCE_S)
 
 
 def test_a_look_that_succeeds_begins_the_patience_anew() -> None:
     patience, away = Patience(None), StorageError("The disk is away.")
-    assert patience.bears(away, 0.0)
+    assert patience.tolerates(away, 0.0)
     patience.seen()
-    assert patience.bears(away, STORAGE_PATIENCE_S)
-    assert not patience.bears(away, 2 * STORAGE_PATIENCE_S)
+    assert patience.tolerates(away, STORAGE_PATIENCE_S)
+    assert not patience.tolerates(away, 2 * STORAGE_PATIENCE_S)
 
 
 def test_what_nobody_could_see_was_no_silence() -> None:
     waiting = wait()
-    waiting.began_anew(400.0)
-    assert waiting.see(NOTHING, 414.9) is None
+    waiting.home_is_back(400.0)
+    assert waiting.judge(NOTHING, 414.9) is None
     with pytest.raises(InterruptedRunError, match="not been seen for 15 s"):
-        waiting.see(NOTHING, 415.0)
+        waiting.judge(NOTHING, 415.0)
 
 
 @pytest.mark.parametrize("error", [AccessDeniedError("No."), RejectedError("No."), InterruptedRunError("It ended.")])
 def test_what_does_not_pass_by_itself_is_not_borne(error: StreamPipelineError) -> None:
-    assert not Patience(None).bears(error, 0.0)
+    assert not Patience(None).tolerates(error, 0.0)
 
 
 def test_nothing_is_borne_past_the_deadline() -> None:
-    assert not Patience(10.0).bears(StorageError("The disk is away."), 10.0)
+    assert not Patience(10.0).tolerates(StorageError("The disk is away."), 10.0)
 
 
 def test_a_conflict_names_who_is_in_the_way() -> None:
@@ -330,7 +330,7 @@ def test_a_conflict_names_who_is_in_the_way() -> None:
 
 def test_a_deadline_says_what_is_still_running() -> None:
     waiting = wait(timeout_s=60.0)
-    assert waiting.see(look(at_work=True), 159.0) is None
+    assert waiting.judge(look(at_work=True), 159.0) is None
     with pytest.raises(DeadlineExceededError, match="stage hourly: running, batch 3") as caught:
-        waiting.see(look(at_work=True), 160.0)
+        waiting.judge(look(at_work=True), 160.0)
     assert "not stopped" in caught.value.safe

@@ -111,7 +111,7 @@ def test_a_driver_that_yarn_starts_for_a_cancelled_attempt_ends_by_itself(
     doomed = task(site, deferrable=False)
 
     def handed_over(operator: StreamPipelineOperator) -> bool:
-        return operator._charge is not None and operator._charge.driver is not None and operator._charge.driver.exit_code == 0
+        return operator._lease is not None and operator._lease.driver is not None and operator._lease.driver.exit_code == 0
 
     killing = when(lambda: handed_over(doomed), doomed.on_kill)
     assert "The task was killed" in str(failure(doomed, InterruptedRunError))

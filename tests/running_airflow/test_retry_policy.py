@@ -9,7 +9,7 @@ from tests.support.running_airflow import RunningAirflow, TaskRun
 
 pytestmark = pytest.mark.airflow
 
-REASON = "ConflictError: look again at once"
+REASON = "ConflictError: retry at once"
 
 
 def reasons(database: Postgres, task: TaskRun) -> list[str | None]:

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 from psutil import Process
 
-from airflow_provider.triggers.patience import SETTLE_S
+from airflow_provider.triggers.home import SETTLE_S
 from spark_jobs.checkpoint.savepoint import verify
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.ids import AttemptNumber, start_request_id

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from airflow_provider.triggers.patience import SETTLE_S
+from airflow_provider.triggers.home import SETTLE_S
 from tests.support.running_airflow import RunningAirflow, TaskRun, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.nightly]

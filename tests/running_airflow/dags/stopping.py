@@ -32,9 +32,9 @@ class AtGates(Asking):
         self._pass("asks")
         return super().execute(context)
 
-    def _defer(self, *args: Any) -> Any:
+    def defer_wait(self, *args: Any, **kwargs: Any) -> Any:
         self._pass("defers")
-        return super()._defer(*args)
+        return super().defer_wait(*args, **kwargs)
 
     def _result(self, context: Any, *args: Any) -> Any:
         self._conf = context["dag_run"].conf

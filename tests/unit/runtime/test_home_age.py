@@ -5,9 +5,10 @@ from functools import cache
 
 import pytest
 
-from airflow_provider.waits.looking import WantedCheckpoint, find_checkpoint, first_look, look_for_answer
-from airflow_provider.waits.pipeline_states import LookForState
-from airflow_provider.waits.requests import LookForAnswer
+from airflow_provider.waits.checkpoints import WantedCheckpoint, find_checkpoint
+from airflow_provider.waits.looking import first_look, look_at_run
+from airflow_provider.waits.pipeline_states import StateWait
+from airflow_provider.waits.requests import RequestWait
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli.checkpoints import _entries as checkpoint_entries
@@ -84,7 +85,7 @@ def a_request(files: CountedFiles) -> None:
 
 def a_wait_for_a_request(files: CountedFiles) -> None:
     create_document(files, request_path(request_id("new")), CheckpointRequest(request=request_id("new"), requested_at=NOW))
-    LookForAnswer(files, request_id("new"))()
+    RequestWait(files, request_id("new"), 300.0).look()
 
 
 def newest_checkpoint(files: CountedFiles) -> CheckpointId:
@@ -103,10 +104,10 @@ OPERATIONS: dict[str, Callable[[CountedFiles], object]] = {
     "a run that is repeated long after": a_run_that_is_repeated,
     "a request of a running pipeline": a_request,
     "a task's first look": lambda files: first_look(files, NEW, 60.0),
-    "a wait for a run": lambda files: look_for_answer(files, start_request_id(newest(files))),
+    "a wait for a run": lambda files: look_at_run(files, start_request_id(newest(files))),
     "a wait for the checkpoint of a run": lambda files: find_checkpoint(files, WantedCheckpoint(True, RunId("run-1"))),
     "a wait for any checkpoint": lambda files: find_checkpoint(files, WantedCheckpoint(True)),
-    "a wait for a state": lambda files: LookForState(files)(),
+    "a wait for a state": lambda files: StateWait(files, ["running"]).look(),
     "a wait for a request": a_wait_for_a_request,
     "spark-jobs status": lambda files: status_answer(files, Channel(files).claim(PipelineName("small"))),
     "spark-jobs checkpoints": checkpoint_entries,

@@ -1,12 +1,12 @@
-"""How a worker bears with a storage that does not do what storages do."""
+"""Waits in a worker, and the storages that they tolerate."""
 
 import logging
 import threading
 
 import pytest
 
-from airflow_provider.waits.patient_look import patient_look
 from airflow_provider.waits.waiting import Patience
+from airflow_provider.waits.worker import patient_look, wait_in_worker
 from spark_jobs.protocol.errors import InterruptedRunError, StorageError
 from tests.airflow.away import away
 from tests.support.left_behind import land_left_behind
@@ -38,3 +38,40 @@ def test_a_storage_that_does_not_answer_keeps_no_task_that_was_killed() -> None:
         patient_look(lambda: back.wait(30.0), Patience(None), LOG, killed)
     back.set()
     land_left_behind()
+
+
+def test_a_wait_is_told_that_its_home_is_back_before_it_judges_the_next_look() -> None:
+    heard: list[str] = []
+
+    def judge(look: int) -> int | None:
+        heard.append("a look")
+        return look if heard.count("a look") == 3 else None
+
+    found = wait_in_worker(
+        away(lambda: 7, [1]),
+        judge,
+        patience=Patience(None),
+        log=LOG,
+        pause=lambda: heard.append("a pause"),
+        home_is_back=lambda: heard.append("it is back"),
+    )
+    assert found == 7
+    assert heard == ["a look", "a pause", "a pause", "it is back", "a look", "a pause", "a look"]
+
+
+def test_a_task_that_is_killed_during_a_look_judges_nothing() -> None:
+    looked: list[int] = []
+
+    def look() -> list[int]:
+        looked.append(1)
+        return looked
+
+    def judge(found: list[int]) -> None:
+        raise AssertionError("The look was judged.")
+
+    def check() -> None:
+        if looked:
+            raise InterruptedRunError("The task was killed.")
+
+    with pytest.raises(InterruptedRunError):
+        wait_in_worker(look, judge, patience=Patience(None), log=LOG, pause=lambda: None, check=check)

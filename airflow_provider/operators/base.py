@@ -1,0 +1,136 @@
+"""The base classes of the operators and sensors of this provider."""
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NoReturn
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.retry import RETRIES
+from airflow_provider.tasks.time_limits import TimeLimits
+from airflow_provider.triggers.home import HomeTrigger
+from airflow_provider.waits.clocks import monotonic_at
+from airflow_provider.waits.home_wait import HomeWait
+from airflow_provider.waits.progress import StateChangeLogger
+from airflow_provider.waits.waiting import Patience
+from airflow_provider.waits.worker import patient_look, wait_in_worker
+
+
+class PipelineTask(BaseOperator):
+    """A task that uses a connection of type ``stream_pipeline``.
+
+    Args:
+        conn_id: The connection.
+        kwargs: Further arguments of every operator.
+    """
+
+    ui_color = "#e8f0e4"
+
+    def __init__(self, *, conn_id: str = StreamPipelineHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.conn_id = conn_id
+
+    @cached_property
+    def hook(self) -> StreamPipelineHook:
+        return StreamPipelineHook(self.conn_id)
+
+
+class PipelineOperator(PipelineTask):
+    """An operator of this provider. All its tries do the same work only once, so it retries by default.
+
+    Args:
+        retries: The number of retries. A retry takes over the work of a lost try.
+        kwargs: As for :class:`PipelineTask`.
+    """
+
+    def __init__(self, *, retries: int | None = RETRIES, **kwargs: Any) -> None:
+        super().__init__(retries=retries, **kwargs)
+
+
+class WaitingTask(PipelineTask):
+    """A task that waits for something in a pipeline's home.
+
+    Args:
+        home: The pipeline's home, inside the connection's home roots; a relative path starts at the first root. Templated.
+        deferrable: Wait in the triggerer, without a worker's slot.
+        poll_interval_s: The pause between two looks at the home while something changes.
+        max_poll_interval_s: The triggerer's pause after some time without a change; None: 3 s, and 30 s in an object store.
+        kwargs: As for :class:`PipelineTask`.
+    """
+
+    template_fields: Sequence[str] = ("home",)
+
+    def __init__(
+        self,
+        *,
+        home: str,
+        deferrable: bool = True,
+        poll_interval_s: float = 2.0,
+        max_poll_interval_s: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if poll_interval_s <= 0:
+            raise ValueError("poll_interval_s has to be above 0.")
+        self.home = home
+        self.deferrable = deferrable
+        self.poll_interval_s = poll_interval_s
+        self.max_poll_interval_s = max_poll_interval_s
+
+    def defer_wait(self, wait: HomeWait[Any], limits: TimeLimits, **kwargs: Any) -> NoReturn:
+        """Continues a wait in the triggerer, and then :meth:`execute_complete`, with ``kwargs``."""
+        self.defer(
+            trigger=HomeTrigger(
+                kind=wait.kind,
+                arguments=wait.arguments(),
+                home=wait.files.url,
+                conn_id=self.conn_id,
+                deadline_at=limits.first_at,
+                timeout_s=limits.first_s,
+                poll_interval_s=self.poll_interval_s,
+                max_poll_interval_s=self.max_poll_interval_s,
+            ),
+            method_name="execute_complete",
+            kwargs=kwargs or None,
+        )
+
+
+class WaitingOperator(WaitingTask, PipelineOperator):
+    """An operator that waits for something in a pipeline's home.
+
+    Args:
+        timeout_s: The longest wait, from the start of the try; None: as long as it takes.
+        kwargs: As for :class:`WaitingTask` and :class:`PipelineOperator`.
+    """
+
+    def __init__(self, *, timeout_s: float | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.timeout_s = timeout_s
+
+    def wait_or_defer(self, wait: HomeWait[Any], limits: TimeLimits, **kwargs: Any) -> dict[str, Any]:
+        """Returns the result of a wait. Defers the task if ``deferrable`` is set and there is no result yet; see :meth:`defer_wait`."""
+        if not self.deferrable:
+            return self._wait_here(wait, limits)
+        found = patient_look(lambda: wait.judge(wait.look(), time.monotonic()), Patience(None), self.log)
+        if found is None:  # the wait goes on, or the home is unavailable, which the trigger tolerates
+            self.defer_wait(wait, limits, **kwargs)
+        return found
+
+    def _wait_here(self, wait: HomeWait[Any], limits: TimeLimits) -> dict[str, Any]:
+        changes = StateChangeLogger(self.log)
+
+        def judge(look: Any) -> dict[str, Any] | None:
+            changes.see(wait.activity(look))
+            left_s = None if limits.own_at is None else limits.own_at - time.time()
+            return wait.result(look, time.monotonic(), left_s, self.timeout_s)
+
+        return wait_in_worker(
+            wait.look,
+            judge,
+            patience=Patience(None if limits.own_at is None else monotonic_at(limits.own_at)),
+            log=self.log,
+            pause=lambda: time.sleep(self.poll_interval_s),
+            home_is_back=wait.home_is_back,
+        )

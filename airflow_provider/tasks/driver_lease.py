@@ -1,0 +1,317 @@
+"""The right of a task's process to end a driver, and the end of that driver when Airflow kills the task."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from airflow_provider.drivers.driver_log import driver_log, driver_output, log_last_lines
+from airflow_provider.drivers.local_driver import STOP_GRACE_S, LocalDriver
+from airflow_provider.exceptions import PipelineRunRefusedError
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.orders import StartOrder
+from airflow_provider.version_compat import TaskDeferred
+from airflow_provider.waits.waiting import killed
+from spark_jobs.control.cancelling import called_off
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.owners import Owners
+from spark_jobs.control.refused_starts import forget_refused_start
+from spark_jobs.control.supervision import End, Restart, after_end, is_of_the_wait
+from spark_jobs.protocol.errors import (
+    DeadlineExceededError,
+    InterruptedRunError,
+    RejectedError,
+    RunCancelledError,
+    StorageError,
+    StreamPipelineError,
+)
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
+from spark_jobs.storage.beside import in_time
+
+T = TypeVar("T")
+
+KILL_LIMIT_S = 4.0
+"""The time for ending the driver of a killed task. Airflow kills the process five seconds after it has asked it to end."""
+_OWNER_LIMIT_S = 1.5
+"""The part of this time in which the home has to say who owns the attempt."""
+_CANCEL_LIMIT_S = 1.0
+"""The part of this time in which the home has to store the cancel."""
+_LIMIT_S = 60.0
+"""How long the home may take to answer a task that was not killed."""
+
+
+class DriverLease:
+    """The lease of a task on one attempt: only its newest owner may cancel the attempt. A new lease holds nothing.
+
+    Args:
+        hook: Reads and writes the home.
+        home: The home.
+        log: The task's log.
+    """
+
+    def __init__(self, hook: StreamPipelineHook, home: str, log: Any) -> None:
+        self._hook, self._home, self._log = hook, home, log
+        self.driver: LocalDriver | None = None
+        """The driver that this process has started."""
+        self.held: tuple[AttemptNumber, OwnerNumber] | None = None
+        """The attempt, and this task's owner number."""
+        self._kill_by_s: float | None = None
+        self._cancelled: tuple[AttemptNumber, OwnerNumber] | None = None
+        self._not_stored: tuple[AttemptNumber, StorageError] | None = None
+
+    def check_not_cancelled(self, run: RunId) -> None:
+        """Refuses to continue a run that was cancelled.
+
+        Raises:
+            PipelineRunRefusedError: See :func:`spark_jobs.control.cancelling.called_off`.
+        """
+        cancelled = called_off(self._hook.files(self._home), run)
+        if cancelled is not None:
+            raise PipelineRunRefusedError(cancelled)
+
+    def take(self, attempt: AttemptNumber, token: str) -> None:
+        """Makes ``token`` the newest owner of an attempt. Idempotent, durable on return."""
+        self.held = (attempt, self._owners(attempt).take_charge(token).owner)
+
+    def start(self, order: StartOrder) -> AttemptNumber:
+        """Requests a run and starts a driver for it; see :meth:`StreamPipelineHook.submit`."""
+        request, driver = self._hook.submit(self._home, order)
+        self.driver = driver
+        what = "spark-submit" if driver.submits else "its driver"
+        self._log.info("Requested attempt %s; %s is process %s.", request.attempt, what, driver.pid)
+        self._log.info("Its output: %s", driver.output)
+        return request.attempt
+
+    def cancel(self, reason: str) -> None:
+        """Ends the attempt unless another owner has taken it: at once if the driver is a process of this task.
+
+        An unavailable storage does not protect a driver that is a process of this task. Any other driver then goes on until a retry.
+
+        Args:
+            reason: Stored with the cancel.
+        """
+        now_s = time.monotonic()
+        self._end(reason, now_s + _LIMIT_S, now_s + _LIMIT_S)
+        self.log_kill()
+
+    def kill(self, reason: str) -> bool:
+        """Cancels from a signal handler, and again later, because the signal may have come before the driver was known.
+
+        Everything has ended ``KILL_LIMIT_S`` after the first call that has something to end, however the driver and the storage behave. It
+        logs nothing, because the interrupted code may hold the log's lock.
+
+        Returns:
+            Whether a driver was stopped, or its cancel was stored in the home.
+        """
+        if self.driver is None and self.held is None:
+            return False
+        now_s = time.monotonic()
+        if self._kill_by_s is None:
+            self._kill_by_s = now_s + KILL_LIMIT_S
+        return self._end(reason, min(now_s + _OWNER_LIMIT_S, self._kill_by_s), self._kill_by_s)
+
+    def _end(self, reason: str, owner_by_s: float, by_s: float) -> bool:
+        held, driver = self.held, self.driver
+        if driver is not None and not driver.was_stopped and (held is None or self._is_owner(*held, owner_by_s)):
+            # The driver is stopped first, because a full home cannot store the cancel.
+            driver.stop(min(STOP_GRACE_S, max(0.0, by_s - _CANCEL_LIMIT_S - time.monotonic())))
+        if held is not None and held != self._cancelled:
+            attempt, owner = held
+            try:
+                _before(by_s, lambda: self._owners(attempt).cancel(owner, reason))
+                self._cancelled = held
+                self._not_stored = None
+            except StorageError as error:
+                self._not_stored = (attempt, error)
+        return self._cancelled is not None or (driver is not None and driver.was_stopped and not driver.submits)
+
+    def log_kill(self) -> None:
+        """Logs a cancel that could not be stored."""
+        if self._not_stored is not None:
+            self._log.warning("The cancel of attempt %s could not be written into its home: %s", *self._not_stored)
+            self._not_stored = None
+
+    def _is_owner(self, attempt: AttemptNumber, owner: OwnerNumber, by_s: float) -> bool:
+        """Returns whether no other owner has taken the attempt. True if the home cannot be read: a retry continues from what is durable."""
+
+        def is_newest() -> bool:
+            newest = self._owners(attempt).newest()
+            return newest is not None and newest.owner == owner
+
+        try:
+            return _before(by_s, is_newest)
+        except StreamPipelineError:
+            return True
+
+    def _owners(self, attempt: AttemptNumber) -> Owners:
+        return Owners(self._hook.files(self._home), attempt)
+
+    def wait_for_end(self, timeout_s: float) -> None:
+        """Waits for the end of a driver that has answered."""
+        if self.driver is not None and not self.driver.wait(timeout_s):
+            self._log.info("The driver, process %s, has answered but has not ended yet.", self.driver.pid)
+
+    def leave_running(self, attempt: AttemptNumber, token: str) -> None:
+        """Leaves the driver at work for good. From now on, a kill of this task cannot cancel it."""
+        self.release_driver()
+        self.take(attempt, f"left at work by {token}")
+
+    def release_driver(self) -> None:
+        """Forgets the driver's process, which goes on."""
+        if self.driver is not None:
+            self.driver.let_go()
+            self.driver = None
+
+    def abandon(self, attempt: AttemptNumber, error: StreamPipelineError) -> None:
+        """Prevents the begin of a submitted driver that has not begun. A driver that has begun is left alone.
+
+        Deletes a refused first start from the home.
+        """
+        if self._hook.submits and not isinstance(error, DeadlineExceededError | StorageError):
+            self._hook.abandon(self._home, attempt, error, None if self.held is None else self.held[1])
+        if isinstance(error, RejectedError):
+            with suppress(StorageError):  # the task fails with its own error
+                forget_refused_start(self._hook.files(self._home), attempt)
+
+    def was_ended_before(self, error: StreamPipelineError) -> bool:
+        """Returns whether a previous owner has ended the attempt. This task then continues with the next attempt."""
+        if self.held is None or not isinstance(error, InterruptedRunError):
+            return False
+        attempt, owner = self.held
+        if isinstance(error, RunCancelledError):
+            before = int(error.evidence.get("owner", 0)) < owner
+        else:
+            answer = Channel(self._hook.files(self._home)).response(start_request_id(attempt))
+            before = answer is None and self._owners(attempt).was_cancelled_before(owner)
+        if before:
+            self._log.info("Attempt %s was cancelled by its previous owner; the next one begins.", attempt)
+        return before
+
+    def cancelled_since(self, error: StreamPipelineError) -> RunCancelledError | None:
+        """Returns the cancel of the attempt by a later owner, whatever the driver has ended with.
+
+        Args:
+            error: The error with which the wait for the attempt has ended.
+
+        Returns:
+            The cancel; None if there is none, or if the home cannot be read.
+        """
+        try:
+            return _before(time.monotonic() + _LIMIT_S, lambda: self._cancelled_since(error))
+        except StorageError as silent:
+            self._log.warning("The home does not say whether the attempt was cancelled: %s", silent)
+            return None
+
+    def _cancelled_since(self, error: StreamPipelineError) -> RunCancelledError | None:
+        if self.held is None:
+            return None
+        attempt, owner = self.held
+        files = self._hook.files(self._home)
+        if is_of_the_wait(Channel(files).response(start_request_id(attempt)), error):
+            return None
+        owners = Owners(files, attempt)
+        newest, asked = owners.newest(), owners.cancelled()
+        if newest is None or asked is None or newest.owner <= owner:
+            return None
+        if isinstance(error, RunCancelledError):
+            return error
+        return RunCancelledError(
+            f"Attempt {attempt} was cancelled: {asked.reason}.",
+            exists=f"It has ended with {type(error).__name__}: {error.failed}",
+            safe="Completed checkpoints, and what was published, stay.",
+            remedy="To continue from there, run it again, or clear the task.",
+            attempt=attempt,
+            owner=newest.owner,
+        )
+
+    def after_end(self, error: StreamPipelineError) -> Restart | End | None:
+        """Returns the decision that follows the end of the attempt; see :func:`spark_jobs.control.supervision.after_end`."""
+        held = self.held
+        if held is None:
+            return None
+        try:
+            following = _before(time.monotonic() + _LIMIT_S, lambda: after_end(self._hook.files(self._home), *held, error))
+        except StorageError as silent:
+            self._log.warning("A retry decides what follows the end of attempt %s: %s", held[0], silent)
+            return None
+        if isinstance(following, Restart):
+            self._log.warning("Attempt %s failed; %s follows. %s", held[0], following, error)
+        return following
+
+    def log_driver(self, attempt: AttemptNumber, secrets: Mapping[str, str]) -> None:
+        """Writes the last lines of an attempt's driver into the task's log, with the values of its ``secrets`` masked."""
+        self._hook.hide_secrets(secrets)
+
+        def log_lines() -> None:
+            files = self._hook.files(self._home)
+            log_last_lines(self._log, driver_log(files, attempt), driver_output(files, attempt))
+
+        with suppress(StorageError):  # the task fails with its own error
+            _before(time.monotonic() + _LIMIT_S, log_lines)
+
+
+class TaskKillHandler:
+    """Ends a task's driver when Airflow kills the task. One per task process.
+
+    Airflow also sends the signal to a process whose task has ended: if its callbacks take longer than ``[core]
+    task_success_overtime``, or if its worker stops. The handler then ends nothing, because the task has left its driver at work.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        self._cancelled = False
+        self._lease: DriverLease | None = None
+
+    def guard(self, lease: DriverLease | None) -> None:
+        """Sets the lease whose driver a kill ends from now on; None: a kill ends nothing."""
+        self._lease = lease
+
+    def hear(self) -> None:
+        """Ends the driver. Called from a signal handler."""
+        self.came = True
+        if self._lease is not None:
+            self._cancelled = self._lease.kill("its task was killed")
+
+    def check(self, home: str) -> None:
+        """Raises in a killed task: if it returned, Airflow would call it a success.
+
+        Raises:
+            InterruptedRunError: The task was killed.
+        """
+        if self.came:
+            self.hear()  # again, because the signal may have come before the driver was known
+            if self._lease is not None:
+                self._lease.log_kill()
+            raise killed(home, cancelled=self._cancelled)
+
+    @contextmanager
+    def until_the_end_of(self, home: str) -> Iterator[None]:
+        """A context around the whole work of a try. A kill after an ``execution_timeout`` still ends the interrupted driver.
+
+        Raises:
+            InterruptedRunError: The task was killed during the try. It then neither returns nor is deferred.
+        """
+        deferral = None
+        try:
+            yield
+        except TaskDeferred as deferred:
+            deferral = deferred
+        except Exception:
+            self._lease = None
+            raise
+        self.check(home)
+        self._lease = None
+        self.check(home)  # the kill may have come since
+        if deferral is not None:
+            raise deferral
+
+
+def _before(by_s: float, work: Callable[[], T]) -> T:
+    """Returns the result of ``work``. Raises StorageError if it has not ended at ``by_s``."""
+    late = StorageError(
+        "The home's storage does not answer.",
+        safe="Completed checkpoints, and what was published, stay.",
+        remedy="A driver that is a process of this task was ended. Any other driver goes on, and a retry waits for it. To end it, run "
+        "spark-jobs cancel when the storage is back.",
+    )
+    return in_time(work, by_s, lambda: late)

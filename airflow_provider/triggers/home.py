@@ -1,0 +1,230 @@
+"""Triggers that wait for something in a home.
+
+They tolerate a storage that is unavailable for a while, and send nothing before their task has settled.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from contextlib import aclosing
+from operator import eq
+from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider.stores import use_store_from_afar
+from airflow_provider.waits.checkpoints import CheckpointWait
+from airflow_provider.waits.clocks import monotonic_at
+from airflow_provider.waits.ends import EndWait
+from airflow_provider.waits.home_wait import HomeWait
+from airflow_provider.waits.pipeline_states import StateWait
+from airflow_provider.waits.progress import StateChangeLogger
+from airflow_provider.waits.requests import RequestWait
+from airflow_provider.waits.shared_looks import Looking, looks, pace_at
+from airflow_provider.waits.spark_publications import SparkPublicationWait
+from airflow_provider.waits.threads import in_thread
+from airflow_provider.waits.waiting import Patience
+from spark_jobs.control.home import open_home
+from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
+from spark_jobs.protocol.reports import report_error
+from spark_jobs.storage.files import Files
+
+T = TypeVar("T")
+
+SETTLE_S = 10.0
+"""The shortest time from a deferral to the event. An earlier event could fail the task.
+
+The worker's process ends a moment after the deferral, and its executor reports this to the scheduler, which reads it once per loop. If
+the task was resumed and queued before that, the scheduler takes the end of the first process for the end of the second one, which has
+not begun: "finished with state success, but the task instance's state attribute is queued" (``process_executor_events``). Airflow's
+database does not show whether the scheduler has read the report, so only time helps. Measured on Airflow 3.3.2 with LocalExecutor,
+PostgreSQL, 2 cores and a load of 10: the time from the deferral to the read was 1.3 s in the median of 178 deferrals, and 4.8 s at
+most. Without settling, 1 of 30 tasks failed. This value is twice the maximum. If it is too short, the task fails like one with a lost
+worker, and a retry finds the answer.
+"""
+
+WAITS: dict[str, type[HomeWait[Any]]] = {
+    kind.kind: kind for kind in (CheckpointWait, EndWait, RequestWait, SparkPublicationWait, StateWait)
+}
+"""The waits of :class:`HomeTrigger`, by the names in Airflow's database."""
+
+
+class WaitArguments(TypedDict):
+    """The arguments of every trigger that waits for something in a home."""
+
+    home: str
+    """The URL of the home, resolved and allowed by the task."""
+    deadline_at: float | None
+    """Seconds since 1970; None: no deadline."""
+    timeout_s: float | None
+    """The configured time for ``deadline_at``, for its error."""
+    poll_interval_s: float
+    """The pause between two looks at the home while it changes."""
+    max_poll_interval_s: float | None
+    """The pause after some time without a change; None: 3 s, and 30 s in an object store."""
+    conn_id: NotRequired[str]
+    """The connection of the task, which may name the store of the home; without it the environment names the store."""
+    settle_s: NotRequired[float]
+    """The shortest time until the event; :data:`SETTLE_S` unless given."""
+
+
+class WaitingTrigger(BaseTrigger):
+    """A trigger that looks at a home until the wait is over. Its arguments and the home contain its whole state.
+
+    Args:
+        own: The arguments of the subclass; JSON values.
+        waiting: See :class:`WaitArguments`.
+    """
+
+    def __init__(self, own: Mapping[str, Any], **waiting: Unpack[WaitArguments]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.settle_s = waiting.get("settle_s", SETTLE_S)
+        self._arguments: dict[str, Any] = {**own, **waiting, "settle_s": self.settle_s}
+        self.home, self.conn_id = waiting["home"], waiting.get("conn_id")
+        self.deadline_at, self.timeout_s = waiting["deadline_at"], waiting["timeout_s"]
+        self.pace = pace_at(self.home, waiting["poll_interval_s"], waiting["max_poll_interval_s"])
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Returns the class and the arguments, from which any triggerer can start it again."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Waits, and sends one event. A home that cannot be opened is an event with an error, too."""
+        try:
+            if self.conn_id is not None and self.home.startswith("s3:"):
+                await use_store_from_afar(self.conn_id)
+            found = await self.wait(open_home(self.home))
+        except StreamPipelineError as error:
+            await asyncio.sleep(self.settle_s)
+            found = failed(error)
+        yield TriggerEvent({"home": self.home} | self.event_fields() | found)  # type: ignore[no-untyped-call]
+
+    def event_fields(self) -> dict[str, Any]:
+        """Returns the fields of every event."""
+        return {}
+
+    async def wait(self, files: Files) -> dict[str, Any]:
+        """Waits, and returns the result as fields of the event; see :meth:`event_of`."""
+        raise NotImplementedError
+
+    async def event_of(
+        self,
+        key: Hashable,
+        look: Callable[[], T],
+        see: Callable[[T, float | None], Awaitable[bool]],
+        same: Callable[[T, T], bool] = eq,
+        home_is_back: Callable[[], None] = lambda: None,
+        *,
+        lasting: bool = True,
+    ) -> dict[str, Any]:
+        """Waits; see :class:`~airflow_provider.waits.shared_looks.Looking` and :func:`wait_for`."""
+        waiting = wait_for(Looking(self.home, key, look, self.pace, same, lasting), see, self.deadline_at, self.log, home_is_back)
+        return await settled(waiting, self.settle_s)
+
+
+class HomeTrigger(WaitingTrigger):
+    """Waits for something in a home. Any triggerer that sees the home can start it again at any time.
+
+    The event has the ``"home"`` and the ``event_fields`` of the wait. It also has the result of the wait, or an error of
+    :mod:`spark_jobs.protocol.errors` as ``"error"``.
+
+    Args:
+        kind: The ``kind`` of a :class:`~airflow_provider.waits.home_wait.HomeWait`.
+        arguments: The arguments of that wait.
+        waiting: See :class:`WaitArguments`.
+    """
+
+    def __init__(self, *, kind: str, arguments: Mapping[str, Any], **waiting: Unpack[WaitArguments]) -> None:
+        super().__init__({"kind": kind, "arguments": dict(arguments)}, **waiting)
+        self.wait_type, self.arguments = WAITS[kind], dict(arguments)
+
+    def event_fields(self) -> dict[str, Any]:
+        return {name: self.arguments[name] for name in self.wait_type.event_fields}
+
+    async def wait(self, files: Files) -> dict[str, Any]:
+        wait, changes = self.wait_type(files, **self.arguments), StateChangeLogger(self.log)
+        result: dict[str, Any] = {}
+
+        async def see(look: Any, left_s: float | None) -> bool:
+            changes.see(wait.activity(look))
+            judging = (look, time.monotonic(), left_s, self.timeout_s)
+            found = await in_thread(self.home, wait.result, *judging) if wait.reads_home(look) else wait.result(*judging)
+            result.update(found or {})
+            return found is not None
+
+        return await self.event_of(wait.key, wait.look, see, home_is_back=wait.home_is_back, lasting=wait.lasting) | result
+
+
+async def wait_for(
+    looking: Looking[T],
+    see: Callable[[T, float | None], Awaitable[bool]],
+    deadline_at: float | None,
+    log: Any,
+    home_is_back: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Looks until the wait is over.
+
+    Args:
+        looking: The look.
+        see: Gets each look and the seconds until the deadline, and returns whether the wait is over. It may read the home: an unavailable
+            storage is tolerated there, too. So a storage error that a look has *found*, such as the driver's, must not be raised.
+        deadline_at: Seconds since 1970; None: no deadline.
+        log: The log for storage errors.
+        home_is_back: Called before the first look after the home was unavailable.
+
+    Returns:
+        Fields of the event: the error as ``"error"``; empty without an error.
+    """
+    end_s = None if deadline_at is None else monotonic_at(deadline_at)
+    patience = Patience(end_s)
+    while True:
+        try:
+            async with aclosing(looks(looking)) as found:
+                while True:
+                    async with asyncio.timeout(looking.pace.rarest_s + patience.look_max_s(time.monotonic())):
+                        each = await anext(found)
+                    if patience.is_tried:
+                        home_is_back()
+                    async with asyncio.timeout(patience.look_max_s(time.monotonic())):  # it may hang although the look did not
+                        over = await see(each, None if end_s is None else end_s - time.monotonic())
+                    if over:
+                        return {}
+                    patience.seen()
+        except (StreamPipelineError, OSError) as caught:
+            error = _typed(caught)
+            if _is_silence(caught) or not patience.tolerates(error, time.monotonic()):
+                return failed(error)
+            log.warning("The home cannot be read: %s", error)
+            await asyncio.sleep(looking.pace.rarest_s)
+
+
+def failed(error: StreamPipelineError) -> dict[str, Any]:
+    """Returns the fields of an event for an error."""
+    return {"error": report_error(error).model_dump(mode="json")}
+
+
+def _is_silence(error: Exception) -> bool:
+    """Returns whether a look has hung. Another look would hang, too. A timeout of the operating system has an error number instead."""
+    return isinstance(error, TimeoutError) and error.errno is None
+
+
+def _typed(error: StreamPipelineError | OSError) -> StreamPipelineError:
+    if isinstance(error, StreamPipelineError):
+        return error
+    kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
+    return kind(
+        f"A task's wait cannot read its home on {socket.gethostname()}: {error.strerror or 'the storage does not answer'}.",
+        safe="Nothing was changed.",
+        remedy="Check the mount on that host. A retry continues the wait.",
+        path=error.filename,
+        errno=error.errno,
+    )
+
+
+async def settled(event: Awaitable[dict[str, Any]], settle_s: float) -> dict[str, Any]:
+    """Returns the event, but not before ``settle_s`` have passed."""
+    began_s = time.monotonic()
+    found = await event
+    await asyncio.sleep(max(0.0, settle_s - (time.monotonic() - began_s)))
+    return found

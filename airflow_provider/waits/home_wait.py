@@ -1,0 +1,90 @@
+"""The protocol of a wait for something in a home, which a worker and a trigger share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Generic, TypeVar
+
+from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.storage.files import Files
+
+L = TypeVar("L")
+
+
+@dataclass
+class HomeWait(ABC, Generic[L]):
+    """A wait for something in a home: looks at the home, and judges what it has seen.
+
+    A subclass is a dataclass. Its own fields are JSON values, which Airflow's database stores while a task is deferred.
+
+    Args:
+        files: The home.
+    """
+
+    kind: ClassVar[str]
+    """The name of the subclass in Airflow's database."""
+    lasting: ClassVar[bool] = True
+    """Whether the result stays true. A later wait may then begin with an earlier look."""
+    event_fields: ClassVar[tuple[str, ...]] = ()
+    """The fields that a trigger repeats in its event."""
+
+    files: Files
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns the fields from which another process makes the same wait."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "files"}
+
+    @property
+    @abstractmethod
+    def key(self) -> Hashable:
+        """The subject of the looks. Waits with the same home and key share their looks in a triggerer."""
+
+    @abstractmethod
+    def look(self) -> L:
+        """Looks once at the home. It may block, so a trigger calls it in a thread."""
+
+    @abstractmethod
+    def judge(self, look: L, now_s: float) -> dict[str, Any] | None:
+        """Returns the result as fields of an event, or None if the wait goes on.
+
+        Args:
+            look: The newest look.
+            now_s: The time on a monotonic clock.
+
+        Raises:
+            StreamPipelineError: The wait has failed.
+        """
+
+    @abstractmethod
+    def too_late(self, look: L, timeout_s: float | None) -> StreamPipelineError | None:
+        """Returns the error for a wait whose deadline has passed; None: it ends soon by itself."""
+
+    def reads_home(self, look: L) -> bool:
+        """Returns whether :meth:`judge` reads the home for this look. A trigger then calls it in a thread."""
+        return False
+
+    def activity(self, look: L) -> str | None:
+        """Describes the pipeline's activity for the task's log."""
+        return None
+
+    def home_is_back(self) -> None:
+        """Called before the first look after a time in which the home could not be read."""
+
+    def result(self, look: L, now_s: float, left_s: float | None, timeout_s: float | None) -> dict[str, Any] | None:
+        """Judges a look, and fails a wait whose deadline has passed.
+
+        Args:
+            look: The newest look.
+            now_s: The time on a monotonic clock.
+            left_s: The time until the deadline; None: there is none.
+            timeout_s: The configured time, for the error.
+
+        Raises:
+            StreamPipelineError: The wait has failed.
+        """
+        found = self.judge(look, now_s)
+        if found is None and left_s is not None and left_s <= 0:
+            error = self.too_late(look, timeout_s)
+            if error is not None:
+                raise error
+        return found
