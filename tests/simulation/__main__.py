@@ -1,15 +1,16 @@
-"""``python -m tests.simulation [--stops] SEED``: one schedule again, with everything that happens in it."""
+"""``python -m tests.simulation [--stops | --poisoned] SEED``: one schedule again, with everything that happens in it."""
 
 import logging
 import sys
 
-from tests.simulation.schedules import Schedule
+from tests.simulation.schedules import Schedule, poisoned
 from tests.simulation.stop_schedules import StopSchedule
 from tests.simulation.world import Violation
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    schedule = (StopSchedule if "--stops" in sys.argv else Schedule)(int(sys.argv[-1]))
+    make = StopSchedule if "--stops" in sys.argv else poisoned if "--poisoned" in sys.argv else Schedule
+    schedule = make(int(sys.argv[-1]))
     try:
         schedule.run()
     except Violation as violation:

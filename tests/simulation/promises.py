@@ -21,6 +21,7 @@ _NEVER_CHANGED = (
     "runs/",
     "attempts/",
     "checkpoints/",
+    "losses/",
     "manifests/",
     "pipeline.json",
     "requests/",
@@ -52,6 +53,8 @@ class Kept:
     """By sink the files of those before it that are published with it."""
     tables: dict[str, str]
     rows: dict[str, tuple[int, ...]]
+    left_out: frozenset[int]
+    """The rows that the last stage leaves out, of all rows before its cut and some behind it."""
     kind: str
     drained: bool
     request: str | None
@@ -201,8 +204,8 @@ class Promises(Watcher):
         expected = [self._prefix(kept, sink) for kept in self.known.get((incarnation, number), [])]
         if rows not in expected:
             self.break_promise(f"{table.path} shows {rows} as checkpoint {number}, which holds {expected}")
-        if rows != list(range(len(rows))):
-            self.break_promise(f"{table.path} shows {rows}: some are lost")
+        if lost := self._lost(rows, self.known.get((incarnation, number), []), sink):
+            self.break_promise(f"{table.path} shows {rows}: {lost}")
         self._note_shown(table, incarnation, number)
 
     def _note_shown(self, table: SimulatedTable, incarnation: str, number: int) -> None:
@@ -324,6 +327,7 @@ class Promises(Watcher):
             },
             tables=tables,
             rows={sink: tuple(self._read(files)) for sink, files in added.items()},
+            left_out=frozenset(self._read(f"{tables['copied']}/{loss['file']}" for loss in body["losses"])),
             kind=body["checkpoint_kind"],
             drained=body["drained"],
             request=body["request"],
@@ -366,19 +370,32 @@ class Promises(Watcher):
             self.break_promise(f"checkpoint {kept.number} continues {kept.parent}, which never was one of its incarnation")
         prefixes = {sink: self._prefix(kept, sink) for sink in kept.rows}
         for sink, rows in prefixes.items():
-            if rows != list(range(len(rows))):
-                self.break_promise(f"checkpoint {kept.number} holds {rows} for {sink}")
+            if lost := self._lost(rows, [kept], sink):
+                self.break_promise(f"checkpoint {kept.number} holds {rows} for {sink}: {lost}")
         self._check_carried(kept, body)
         if self._site.windows:
             self._check_held(kept)
             return
         counts = [len(prefixes[sink]) for sink in ("copied", "again")]
+        if kept.left_out:
+            self.counts["rows are left out"] += 1
+            counts[1] = max(prefixes["again"], default=-1) + 1
+            if kept.whole and set(range(counts[1], counts[0])) <= kept.left_out:
+                counts[1] = max(counts)  # which of these it has read the manifest does not say
         if kept.whole:
             self.counts["no table is behind"] += 1
         if counts[0] < counts[1] or (kept.whole and counts[0] != counts[1]):
             self.break_promise(
                 f"checkpoint {kept.number} holds {counts[0]} rows for the first table and {counts[1]} for the second"
             )
+
+    def _lost(self, rows: list[int], checkpoints: list[Kept], sink: str) -> str | None:
+        """What is wrong with the rows of a table; None where each is there or in the ledger, and none is in both."""
+        left_out = checkpoints[-1].left_out if checkpoints and sink == "again" else frozenset[int]()
+        if both := sorted(left_out.intersection(rows)):
+            return f"{both} are in the ledger, too"
+        gone = sorted(set(range(max(rows, default=-1) + 1)) - left_out - set(rows))
+        return f"{gone} are lost" if gone else None
 
     def _check_carried(self, kept: Kept, body: dict[str, Any]) -> None:
         """What is published at the end of a round is in one manifest: what it adds, what it carries, and what the table has.

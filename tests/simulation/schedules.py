@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import PurePath
 from random import Random
@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import CheckpointSettings, DeltaSink, Hold, Pipeline, RestartStrategy
+from spark_jobs import CheckpointSettings, DeltaSink, Hold, Pipeline, RestartStrategy, Tolerate
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.control.owners import Owners
@@ -79,6 +79,7 @@ class Plan:
         hold: How long the other table does not wait for one that refuses.
         damaged: There is one driver at a time, and after each a digit of what the newest checkpoint was cut from changes.
         stops: What is asked for, by several askers at once.
+        poison: Rows that the last stage cannot process. It leaves out the files that have them.
     """
 
     bounded: bool = False
@@ -97,6 +98,7 @@ class Plan:
     hold: SimulatedHold | None = None
     switches: bool = False
     stops: tuple[Ask, ...] = ()
+    poison: frozenset[int] = frozenset()
 
     @staticmethod
     def drawn(random: Random) -> "Plan":
@@ -147,7 +149,10 @@ def pipeline_of(plan: Plan) -> Pipeline:
         def passed(copied: DataFrame) -> DataFrame:
             return copied
 
-    @found.stage(sink=DeltaSink("{warehouse}/again", hold=hold), inputs={"before": "passed" if plan.between else "copied"})
+    tolerate = Tolerate(rows="1000 per hour", after=2) if plan.poison else None
+    inputs = {"before": "passed" if plan.between else "copied"}
+
+    @found.stage(sink=DeltaSink("{warehouse}/again", hold=hold), inputs=inputs, tolerate=tolerate)
     def again(before: DataFrame) -> DataFrame:
         return before
 
@@ -178,6 +183,7 @@ class Schedule:
         disk = Disk(self.world)
         self.site = Site(self.world, disk, Tables(disk), windows=self.plan.windows)
         self.site.tables.slow = self.plan.slow
+        self.site.poison = self.plan.poison
         self.promises = Promises(self.site)
         self.promises.hold = self.plan.hold
         self.site.also_blocked = self._check_hold
@@ -370,6 +376,9 @@ class Schedule:
         for process in {other.process: None for other in self.world.actors if other.process.mortal}:
             self.world.kill(process)
 
+    def _left_out(self) -> frozenset[int]:
+        return self.promises.manifests[max(self.promises.manifests)].left_out
+
     def _at_work(self) -> bool:
         """Whether any driver is."""
         return any(actor.process.name.startswith(("driver", "last")) for actor in self.world.actors)
@@ -393,7 +402,7 @@ class Schedule:
         else:
             tables = [self.site.tables.by_path[f"{WAREHOUSE}/{sink}"] for sink in SINKS]
             rows = [len(self.promises.rows(table)) for table in tables if self.promises.shows(table, newest.incarnation)]
-        return rows == [self.plan.rows] * len(SINKS)
+        return rows == [self.plan.rows, self.plan.rows - len(newest.left_out)]
 
     def _check_end(self) -> None:
         self.site.tables.refusing = None
@@ -405,8 +414,17 @@ class Schedule:
         self.promises.check()
         for sink in SINKS:
             rows = sorted(self.promises.rows(self.site.tables.by_path[f"{WAREHOUSE}/{sink}"]))
-            if rows != list(range(self.plan.rows)):
+            left_out = self._left_out() if sink == "again" else []
+            if sorted([*rows, *left_out]) != list(range(self.plan.rows)):
                 raise Violation(f"table {sink} has {rows} of {self.plan.rows} rows")
+
+
+def poisoned(seed: int) -> "Schedule":
+    """A schedule in which the last stage cannot process some rows."""
+    random = Random(seed)
+    drawn = Plan.drawn(random)
+    poison = frozenset(random.sample(range(drawn.rows), random.randint(1, 3)))
+    return Schedule(seed, replace(drawn, bounded=False, between=False, every_checkpoint=False, early=False, poison=poison))
 
 
 def damage(site: Site, random: Random) -> None:

@@ -11,7 +11,7 @@ import pytest
 import tenacity.nap
 
 from spark_jobs.checkpoint import named_files, savepoint, savepoint_files
-from spark_jobs.control import checkpoint_requests, old_starts
+from spark_jobs.control import checkpoint_requests, losses, old_starts
 from spark_jobs.control.owners import Owners
 from spark_jobs.home import savepoint_place
 from spark_jobs.protocol import codec, ids
@@ -32,7 +32,7 @@ from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckp
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.spark.plan import BatchFacts
 from spark_jobs.runtime.staged import private_log
-from spark_jobs.runtime.stages import gate, running_stage, stage, stage_query, staging
+from spark_jobs.runtime.stages import gate, passing_over, running_stage, stage, stage_query, staging
 from spark_jobs.runtime.start import attempt, heal, restore
 from spark_jobs.runtime.state import pinning
 from spark_jobs.storage import open as open_storage
@@ -135,7 +135,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (private_log, "Lock", lambda: SimulatedLock(world)),
         *(
             (module, "datetime", datetime_in(world))
-            for module in (blocked_publication, checkpoint_try, holds, requested_checkpoints)
+            for module in (blocked_publication, checkpoint_try, holds, losses, requested_checkpoints, round_run)
         ),
         (running_pipeline, "RequestedCheckpoints", partial(RequestedCheckpoints, now_s=time.monotonic)),
         # the operating system: hosts, their locks, the driver's own log
@@ -161,7 +161,10 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (application, "check_stages", lambda *_: None),
         (application, "find_sources", lambda *_, **__: {}),
         (running_stage, "application_has_ended", lambda spark: False),
-        (stage_query, "QuietQueries", SimpleNamespace(during=lambda session: nullcontext())),
+        *(
+            (module, "QuietQueries", SimpleNamespace(during=lambda session: nullcontext()))
+            for module in (passing_over, stage_query)
+        ),
         (staging, "DeltaJvm", lambda session: SimpleNamespace(write_files=site.write_files)),
         (staging, "batch_facts", lambda query: BatchFacts({}, 0)),
         (staging, "rows_read", lambda query: 0),

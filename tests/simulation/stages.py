@@ -19,7 +19,9 @@ from pyspark.sql.types import StructType
 from spark_jobs.api.source import Source
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import BlockedPublication, PinnedInput, StopStatus
+from spark_jobs.protocol.errors import PermanentFailureError
 from spark_jobs.protocol.ids import BatchId, StageName, file_prefix
+from spark_jobs.protocol.losses import PassedOver
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
@@ -81,6 +83,8 @@ class Site:
     """The drivers that tell people of a blocked publication."""
     also_blocked: Callable[[BlockedPublication], None] = lambda blocked: None
     """Told the same."""
+    poison: frozenset[int] = frozenset()
+    """The rows that the last stage cannot process."""
 
     def tell_blocked(self, blocked: BlockedPublication | None) -> None:
         """Told what people are, of a publication that does not get through."""
@@ -96,6 +100,8 @@ class Site:
     def write_files(self, rows: Rows, table_path: str, prefix: str) -> list[dict[str, Any]]:
         """As :meth:`~spark_jobs.publication.delta_jvm.DeltaJvm.write_files`: one or two files, for nobody durable yet."""
         random, numbers = self.world.random, list(rows.numbers)
+        if self.poison.intersection(numbers) and table_path.endswith("/again"):
+            raise PermanentFailureError(f"rows {sorted(self.poison.intersection(numbers))} cannot be processed")
         split = random.randint(1, len(numbers)) if len(numbers) > 1 and random.random() < 0.5 else len(numbers)
         adds = []
         for part in (numbers[:split], numbers[split:])[:_FILES_MAX]:
@@ -137,15 +143,15 @@ class TableDirectory(SimulatedFiles):
 class Frame:
     """A stage's result: what it is read from, until its query is started by Spark's writer."""
 
-    def __init__(self, site: Site, log: SparkLog, bounds: Sequence[Bound]) -> None:
+    def __init__(self, site: Site, log: SparkLog, bounds: Sequence[Bound], passed_over: frozenset[str] = frozenset()) -> None:
         self.sparkSession = SimpleNamespace()
-        self._site, self._log, self._bounds = site, log, bounds
+        self._site, self._log, self._bounds, self._passed_over = site, log, bounds, passed_over
         self._writer: Any = None
         self._trigger: Mapping[str, Any] = {}
 
     @property
     def writeStream(self) -> "Frame":
-        return Frame(self._site, self._log, self._bounds)
+        return Frame(self._site, self._log, self._bounds, self._passed_over)
 
     def queryName(self, name: str) -> "Frame":
         return self
@@ -165,14 +171,23 @@ class Frame:
         return self
 
     def start(self) -> "Query":
-        return Query(self._site, self._log, self._bounds, self._writer, self._trigger)
+        return Query(self._site, self._log, self._bounds, self._writer, self._trigger, self._passed_over)
 
 
 class Query:
     """A running query: Spark's micro-batches, in an actor of their own."""
 
-    def __init__(self, site: Site, log: SparkLog, bounds: Sequence[Bound], writer: Any, trigger: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        site: Site,
+        log: SparkLog,
+        bounds: Sequence[Bound],
+        writer: Any,
+        trigger: Mapping[str, Any],
+        passed_over: frozenset[str],
+    ) -> None:
         self._site, self._log, self._bounds, self._writer, self._trigger = site, log, bounds, writer, trigger
+        self._passed_over = passed_over
         self._files = site.files(f"{log.files.url.removeprefix('file://')}/{log.directory}")
         self._windows = Windows(log, site.windows)
         self._failure: BaseException | None = None
@@ -280,6 +295,8 @@ class Query:
                 found.append(path)
                 continue
             directory, _, name = unquote(urlsplit(path).path).rpartition("/")
+            if name in self._passed_over:
+                continue
             found += json.loads(self._site.files(directory).read(name))
         return tuple(found)
 
@@ -318,15 +335,22 @@ def build_stage(
     recorded: BatchId = NO_BATCH,
 ) -> StageRun:
     """As :func:`spark_jobs.runtime.stages.build.build_stage`, for stages that hand on what they read."""
-    if ended or earlier:
+    if ended:
         raise NotImplementedError("no input ends beside one that does not")
     work = round_site.work
-    log = SparkLog(work, checkpoint_directory(stage.name))
+    log = earlier.spark_log if earlier else SparkLog(work, checkpoint_directory(stage.name))
     bounds = [_bound(site, node, number, log, round_site, outputs) for number, node in enumerate(stage.inputs.values())]
-    frame = cast(DataFrame, Frame(site, log, bounds))
+    losses = [loss for loss in round_site.losses if isinstance(loss, PassedOver) and loss.stage == stage.name]
+    frame = cast(DataFrame, Frame(site, log, bounds, frozenset(loss.file for loss in losses)))
     outlet = _outlet(site, stage, round_site, frame)
-    private = PrivateLog(work, log_directory(stage.name), outlet.staged_in.uri)
-    private.begin(outlet.staged_in.metadata, outlet.staged_in.protocol, outlet.public.staged_for if outlet.public else None)
+    if earlier is None:
+        log_of_stage = PrivateLog(work, log_directory(stage.name), outlet.staged_in.uri)
+        staged_for = outlet.public.staged_for if outlet.public else None
+        log_of_stage.begin(outlet.staged_in.metadata, outlet.staged_in.protocol, staged_for)
+        ended_event = cast(threading.Event, SimulatedEvent(site.world))
+        output = StageOutput(stage.name, log_of_stage, None, None, False, ended_event)
+    else:
+        output = earlier.output
     if site.windows:  # Spark makes it with the first batch; before that nothing looks
         site.disk.put(f"{local_path(work, log.directory)}/state/0/held", b"")
     return StageRun(
@@ -338,7 +362,7 @@ def build_stage(
         directory=TableDirectory(site.disk, outlet.staged_in.path),
         file_prefix=file_prefix(round_site.incarnation, stage.name),
         spark_log=log,
-        output=StageOutput(stage.name, private, None, None, False, cast(threading.Event, SimulatedEvent(site.world))),
+        output=output,
         upstream=[outputs[node.name] for node in stage.inputs.values() if isinstance(node, Stage)],
         bounds=bounds,
         sources=(None,) * len(bounds),
@@ -349,7 +373,7 @@ def build_stage(
         undrained=(),
         heartbeat=round_site.heartbeat,
         cancellation=round_site.cancellation,
-        gate=Gate(),
+        gate=earlier.gate if earlier else Gate(),
     )
 
 
