@@ -2,10 +2,17 @@
 
 from collections import Counter
 
+import pytest
+
+from spark_jobs.runtime.round_run import RoundRun
 from tests.simulation.schedules import poisoned, repeatable
+from tests.simulation.stages import Site
+from tests.simulation.world import Violation
 
 EVERY_CHANGE = 24
 EVENTS = ("kills before", "freezes before", "undone.json")
+RECORDED_LATE = 24
+"""A schedule in which a driver that is not live any more records a loss of a batch that was computed again."""
 
 
 def test_each_row_is_in_the_table_or_in_the_ledger_whatever_befalls() -> None:
@@ -16,3 +23,12 @@ def test_each_row_is_in_the_table_or_in_the_ledger_whatever_befalls() -> None:
         for line in outcome.trace:
             happened.update(event for event in EVENTS if event in line)
     assert {*EVENTS, "rows are left out", "FencedError", "discarded"} <= happened.keys()
+
+
+def test_what_a_driver_records_that_is_not_live_any_more_is_undone() -> None:
+    def any_attempt(site: Site, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(RoundRun, "_is_of_this_work_directory", lambda run, loss: True)
+
+    poisoned(RECORDED_LATE).run()
+    with pytest.raises(Violation):
+        poisoned(RECORDED_LATE).run(any_attempt)
