@@ -17,8 +17,9 @@ from deltalake import write_deltalake
 from airflow_provider.drivers.local_driver import start_local_driver
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.stores import read_store, use_store_from_afar
-from airflow_provider.triggers.state import PipelineStateTrigger
+from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.version_compat import AirflowNotFoundException
+from airflow_provider.waits.pipeline_states import StateWait
 from airflow_provider.waits.public_checkpoints import _newest_commit
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError
 from spark_jobs.publication.delta_rs import open_table
@@ -123,10 +124,11 @@ def test_a_triggerer_finds_the_store_by_the_name_of_the_tasks_connection(store: 
 
 
 def test_a_trigger_opens_a_home_with_the_credentials_of_its_tasks_connection(store: str) -> None:
-    trigger = PipelineStateTrigger(
+    trigger = HomeTrigger(
+        kind=StateWait.kind,
+        arguments={"states": ["running"]},
         home=f"{store}/homes/orders",
         conn_id="flights",
-        states=["running"],
         deadline_at=time.time(),
         timeout_s=0.0,
         poll_interval_s=0.1,
