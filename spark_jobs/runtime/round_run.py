@@ -20,6 +20,7 @@ from spark_jobs.protocol.documents import (
     OnEnd,
     PinnedInput,
     PipelineDocument,
+    Publish,
     RoundDocument,
     SinkResult,
     StageState,
@@ -314,13 +315,18 @@ class RoundRun:
         Args:
             stages: All stages of the pipeline.
             manifest: The checkpoint.
-            published: Newest public checkpoint by sink. In other sinks it is the one that was public when the newest checkpoint began.
+            published: Newest public checkpoint by sink, as far as this attempt knows. For a sink that is not published with every
+                checkpoint the manifest has it, too.
             copied: Checkpoints that are being copied into savepoints.
             shown: Checkpoint that readers of several tables see.
         """
         if any(stage.restarts for stage in self.site.heartbeat.status.stages.values()):
             self.subsumption.expect_unnamed()
-        known = {sink: published.get(sink, cut.known_published) for sink, cut in manifest.sinks.items()}
+        # A manifest may have a publication of this attempt that is not noted yet: then ``shown`` is older than what the tables show.
+        known = {
+            sink: published.get(sink, None if cut.publish is Publish.EVERY_CHECKPOINT else cut.known_published)
+            for sink, cut in manifest.sinks.items()
+        }
         self.subsumption.after(manifest, stages, known, copied, shown)
         self.tidy()
 

@@ -13,7 +13,7 @@ from spark_jobs.api.tolerance import Tolerance
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.losses import LossLedger
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, Publish
 from spark_jobs.protocol.errors import FencedError, RestartsExhaustedError
 from spark_jobs.protocol.ids import (
     AttemptNumber,
@@ -22,6 +22,7 @@ from spark_jobs.protocol.ids import (
     IncarnationId,
     InputName,
     RoundNumber,
+    SinkName,
     StageName,
     WorkDirectoryId,
 )
@@ -35,7 +36,7 @@ from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.local import LocalFiles
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
-from tests.support.staged_pipeline import CHECKPOINTING, a_channel, a_manifest, a_stage_cut
+from tests.support.staged_pipeline import CHECKPOINTING, a_channel, a_manifest, a_sink_cut, a_stage_cut
 from tests.unit.control.test_channel import attempt
 
 PREFIX = "0123456789abcdef-"
@@ -160,6 +161,21 @@ class Daily:
             "outlet": SimpleNamespace(is_own=False),
         }
         return cast(StageRun, SimpleNamespace(**fakes))
+
+
+def test_a_publication_that_the_attempt_has_not_noted_lets_no_checkpoint_go(tmp_path: Path) -> None:
+    cuts = {
+        SinkName(each.value): a_sink_cut(each.value, publish=each, known_published=CheckpointId(3))
+        for each in (Publish.EVERY_CHECKPOINT, Publish.FINAL)
+    }
+    site: Any = SimpleNamespace(work=LocalFiles(tmp_path), heartbeat=SimpleNamespace(status=SimpleNamespace(stages={})))
+    none: Any = None
+    run = RoundRun(none, LocalFiles(tmp_path), none, none, none, site, Publishers())
+    seen: list[object] = []
+    cast(Any, run).subsumption = SimpleNamespace(after=lambda manifest, stages, known, *_: seen.append(known))
+    run.subsume([], a_manifest(4, sinks=cuts), {})
+    run.subsume([], a_manifest(4, sinks=cuts), {SinkName("every_checkpoint"): CheckpointId(2)})
+    assert seen == [{"every_checkpoint": None, "final": 3}, {"every_checkpoint": 2, "final": 3}]
 
 
 @pytest.mark.parametrize("kind", [CheckpointKind.FINAL, CheckpointKind.STOP])
