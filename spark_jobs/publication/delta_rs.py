@@ -61,7 +61,8 @@ _KINDS: dict[int, type[StorageError]] = {
     errno.EROFS: AccessDeniedError,
     errno.ENOENT: NotFoundError,
 }
-_ENGINE = f"airflow-provider-spark-jobs/{installed_version('airflow-provider-spark-jobs')}"
+ENGINE = f"airflow-provider-spark-jobs/{installed_version('airflow-provider-spark-jobs')}"
+"""What a commit of this runtime's own says that wrote it."""
 _APPEND_TRIES = 15
 _LOGS_KEPT = 256
 _CHECKPOINT_INTERVAL = 100
@@ -283,7 +284,7 @@ class OpenTable:
             "timestamp": int(time.time() * 1000),
             "operation": "CHANGE COLUMNS",
             "operationParameters": {},
-            "engineInfo": _ENGINE,
+            "engineInfo": ENGINE,
         }
         changed = {**metadata, "id": before["id"]}
         actions = [{"commitInfo": {**info, "txnId": str(uuid4())}}, {"protocol": protocol}, {"metaData": changed}]
@@ -297,7 +298,7 @@ class OpenTable:
             "timestamp": advance["lastUpdated"],
             "operation": "WRITE",
             "operationParameters": {"mode": "Append", "partitionBy": json.dumps(list(self.facts.partition_by))},
-            "engineInfo": _ENGINE,
+            "engineInfo": ENGINE,
             "txnId": str(uuid4()),  # no two commits have the same bytes: a create that finds its own has succeeded
             "userMetadata": user_metadata,
         }

@@ -410,6 +410,13 @@ class QuietQueries:
         java_class(spark, "org.apache.logging.log4j.core.config.Configurator").setLevel(cls._LOGGER, level)
 
 
+def has_settings(spark: SparkSession, beginning: str) -> bool:
+    """Returns whether the session has a setting whose name begins so."""
+    java: Any = spark._jsparkSession
+    names = str(java.sessionState().conf().getAllConfs().keys().mkString("\n"))  # one call, however many there are
+    return any(name.startswith(beginning) for name in names.splitlines())
+
+
 def has_class(spark: SparkSession, name: str) -> bool:
     """Returns whether the application's jars have a class."""
     from py4j.protocol import Py4JJavaError

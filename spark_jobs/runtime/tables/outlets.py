@@ -20,7 +20,7 @@ from spark_jobs.runtime.tables.merge_rules import check_rule, check_versions, wi
 from spark_jobs.runtime.tables.schemas import as_held, fit
 from spark_jobs.runtime.tables.stores import refuse_spark
 from spark_jobs.runtime.tables.table_places import TablePlace
-from spark_jobs.runtime.tables.tables import PlannedTable, StagingTable, plan_table, prepare_table
+from spark_jobs.runtime.tables.tables import PlannedTable, StagingTable, apply_plan, plan_table, prepare_table
 from spark_jobs.runtime.tables.tombstones import prepare_tombstones
 
 _MEANING = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
@@ -84,8 +84,8 @@ def prepare_outlet(
     if sink is None or place is None:
         return Outlet(prepare_table(session, TablePlace(channel), frame, own_design(frame), stage.name), None, None, frame)
     rule = sink.merge
-    plan_outlet(sink, session, frame, place)
-    table = prepare_table(session, place, with_versions(frame, rule), sink.design, sink.name)
+    planned = plan_outlet(sink, session, frame, place)
+    table = apply_plan(planned, session, place, with_versions(frame, rule), sink.design, sink.name)
     facts, publisher = check_publishable(table.uri, sink.mode)
     if publisher is Publisher.SPARK:
         refuse_spark(sink, table.uri, channel)

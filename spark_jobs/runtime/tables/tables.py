@@ -2,25 +2,21 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
 from spark_jobs.api.sink import SchemaEvolution, TableDesign
-from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
-from spark_jobs.protocol.errors import AlreadyExistsError, UnsupportedTableError
+from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.scratch_table import scratch_table
 from spark_jobs.publication.sql_names import delta_at, quoted
+from spark_jobs.runtime.tables.new_tables import create_table
 from spark_jobs.runtime.tables.schemas import (
     COLUMN_MAPPING,
     FieldPath,
@@ -29,12 +25,11 @@ from spark_jobs.runtime.tables.schemas import (
     growth,
     lacking,
     mapped_names,
-    nullable,
     same_names,
     unknown_fields,
 )
 from spark_jobs.runtime.tables.table_places import TablePlace
-from spark_jobs.storage.table_uris import is_in_store, spark_path, table_files
+from spark_jobs.storage.table_uris import is_in_store, spark_path
 
 _GENERATED = "delta.generationExpression"
 _DEFAULT = "CURRENT_DEFAULT"
@@ -110,9 +105,18 @@ def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, de
 
     The arguments and errors are those of :func:`plan_table`.
     """
-    planned = plan_table(session, place, frame, design, name)
+    return apply_plan(plan_table(session, place, frame, design, name), session, place, frame, design, name)
+
+
+def apply_plan(
+    planned: PlannedTable, session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str
+) -> StagingTable:
+    """Returns the table as :func:`plan_table` has decided just now: made if it is missing, grown if it has to; idempotent.
+
+    The other arguments and the errors are those of :func:`plan_table`.
+    """
     if planned.table is None:
-        _create(session, place, frame, design, name)
+        create_table(session, place, frame.schema, design, name)
         table = read_table(session, place.uri)
         planned = PlannedTable(table, _growth(table, frame, design))
         _check_fits(table, frame, name, planned.grown)
@@ -124,14 +128,18 @@ def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, de
 
 
 def read_table(session: SparkSession, uri: str) -> StagingTable:
-    """The table at ``uri``, which exists."""
-    _, metadata, protocol = DeltaJvm(session).snapshot(spark_path(uri))
-    return StagingTable(uri, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol)
+    """Returns the table at ``uri``, which exists."""
+    found = find_table(session, uri)
+    assert found is not None, uri
+    return found
 
 
 def find_table(session: SparkSession, uri: str) -> StagingTable | None:
-    """The table at ``uri``; None if there is none."""
-    return read_table(session, uri) if DeltaJvm(session).snapshot(spark_path(uri))[0] >= 0 else None
+    """Returns the table at ``uri``; None if there is none."""
+    version, metadata, protocol = DeltaJvm(session).snapshot(spark_path(uri))
+    return (
+        StagingTable(uri, StructType.fromJson(json.loads(metadata["schemaString"])), metadata, protocol) if version >= 0 else None
+    )
 
 
 def _check_arranged(frame: DataFrame, design: TableDesign, name: str) -> None:
@@ -146,68 +154,6 @@ def _check_arranged(frame: DataFrame, design: TableDesign, name: str) -> None:
                 missing=missing,
                 columns=frame.columns,
             )
-
-
-def _create(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> None:
-    with step(Step.TABLE_CREATE):
-        if place.name or not (is_in_store(place.uri) or _has_staged_alone(place)):
-            return _build(session, place.name, spark_path(place.uri), frame, design, name)
-        if foreign := _foreign_files(place):
-            raise UnsupportedTableError(
-                f"The table of sink '{name}' cannot be made at {place.uri}: there are other files, such as {foreign[0]}.",
-                safe=_SAFE,
-                remedy="Give the sink an empty place, or one that is not there yet.",
-                sink=name,
-                table=place.uri,
-                found=foreign[:20],
-            )
-        # Spark's commit in a store is no compare-and-swap, and Delta makes no table in a directory that has files.
-        with TemporaryDirectory(prefix="new-table-") as directory:
-            _build(session, None, directory, frame, design, name)
-            first = f"{DELTA_LOG}/{commit_name(0)}"
-            with suppress(AlreadyExistsError):  # another start has made the table: what is there is looked at
-                table_files(place.uri).create(first, (Path(directory) / first).read_bytes())
-
-
-def _build(session: SparkSession, named: str | None, path: str, frame: DataFrame, design: TableDesign, name: str) -> None:
-    builder = DeltaTable.createIfNotExists(session).addColumns(nullable(frame.schema))
-    builder = builder.tableName(named or delta_at(path))
-    if not named:  # by itself it takes no backtick
-        builder = builder.location(path)
-    if design.partition_by:
-        builder = builder.partitionedBy(*design.partition_by)
-    if design.cluster_by:
-        builder = builder.clusterBy(*design.cluster_by)
-    if design.comment is not None:
-        builder = builder.comment(design.comment)
-    for key, value in design.properties.items():
-        builder = builder.property(key, value)
-    try:
-        builder.execute()
-    except AnalysisException as error:
-        raise UnsupportedTableError(
-            f"The table of sink '{name}' cannot be made: {str(error).splitlines()[0]}",
-            safe=_SAFE,
-            remedy="Correct the sink's cluster_by or table_properties, or the stage's columns.",
-            sink=name,
-        ) from error
-
-
-def _has_staged_alone(place: TablePlace) -> bool:
-    """Whether a savepoint has brought staged rows to where the table is to be, and nothing else is there."""
-    return bool(place.staged_prefix) and bool(_visible_files(place)) and not _foreign_files(place)
-
-
-def _foreign_files(place: TablePlace) -> list[str]:
-    """Returns the files at the place of a new table that are no staged rows."""
-    prefix = place.staged_prefix
-    return [path for path in _visible_files(place) if not (prefix and path.rpartition("/")[2].startswith(prefix))]
-
-
-def _visible_files(place: TablePlace) -> list[str]:
-    files = table_files(place.uri)
-    visible = [path for path in files.paths() if not any(part.startswith(".") for part in path.split("/"))]
-    return [path for path in visible if files.size_bytes(path) is not None]  # no directory that is empty
 
 
 def _growth(table: StagingTable, frame: DataFrame, design: TableDesign) -> Growth:

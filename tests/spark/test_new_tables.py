@@ -1,0 +1,173 @@
+"""A table that is made has what Delta's own builder gives a table of these columns and this design."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from spark_jobs.api.sink import TableDesign
+from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.runtime.tables.new_tables import create_table
+from spark_jobs.runtime.tables.schemas import nullable
+from spark_jobs.runtime.tables.table_places import TablePlace
+from spark_jobs.runtime.tables.tables import read_table
+from tests.support import delta_logs
+
+pytestmark = pytest.mark.spark
+
+PLAIN = "id LONG, region STRING, day DATE"
+EVERY_PLAIN_TYPE = (
+    "a BOOLEAN, b BYTE, c SHORT, d INT, e LONG, f FLOAT, g DOUBLE, h DECIMAL(38, 18), i STRING, j BINARY, k DATE, l TIMESTAMP, "
+    "m ARRAY<STRUCT<x: INT NOT NULL, y: MAP<STRING, ARRAY<DATE>>>>, `grün` STRING, `it's` STRUCT<`ä-b`: LONG>"
+)
+BY_US, BY_DELTA, REFUSED = "by us", "by Delta", "refused"
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+
+
+def _design(**options: Any) -> TableDesign:
+    return TableDesign(**options)
+
+
+CASES = {
+    "every plain type": (EVERY_PLAIN_TYPE, _design(), BY_US),
+    "not null": ("id LONG NOT NULL, s STRUCT<x: INT NOT NULL> NOT NULL", _design(), BY_US),
+    "partitioned": (PLAIN, _design(partition_by=("region", "day")), BY_US),
+    "described": (PLAIN, _design(comment='who\'s "there"?\n`ü`'), BY_US),
+    "partitioned under a name in other letters": (PLAIN, _design(partition_by=("REGION",)), BY_DELTA),
+    "clustered": (PLAIN, _design(cluster_by=("region",)), BY_DELTA),
+    "with a property of Delta's": (PLAIN, _design(properties={"delta.enableChangeDataFeed": "true"}), BY_DELTA),
+    "with a property of one's own": (PLAIN, _design(properties={"team": "us"}), BY_DELTA),
+    "with a name that only column mapping can hold": (
+        "`a b` STRING, c LONG",
+        _design(properties={"delta.columnMapping.mode": "name"}),
+        BY_DELTA,
+    ),
+    "with times of no zone": ("id LONG, noon ARRAY<TIMESTAMP_NTZ>", _design(), BY_DELTA),
+    "with a variant": ("id LONG, payload VARIANT", _design(), BY_DELTA),
+    "with a collation": ("id LONG, name STRING COLLATE UTF8_LCASE", _design(), REFUSED),
+    "with a name that Parquet cannot have": ("`a b` STRING, c LONG", _design(), REFUSED),
+    "with one column twice": ("a STRING, A LONG", _design(), REFUSED),
+    "with one field twice": ("s STRUCT<a: STRING, A: LONG>", _design(), REFUSED),
+    "partitioned by all columns": ("region STRING, day DATE", _design(partition_by=("region", "day")), None),
+    "partitioned by one column twice": (PLAIN, _design(partition_by=("day", "day")), REFUSED),
+    "partitioned by an array": ("a ARRAY<INT>, b INT", _design(partition_by=("a",)), REFUSED),
+    "with nothing but a column without a type": ("id LONG, nothing VOID", _design(), None),
+}
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> SparkSession:
+    return spark.newSession()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_new_table_is_what_delta_makes_of_it(session: SparkSession, tmp_path: Path, case: str) -> None:
+    columns, design, maker = CASES[case]
+    schema = _schema(columns)
+    found = _made_by_us(session, tmp_path / "ours", schema, design)
+    assert found == _made_by_delta(session, tmp_path / "delta's", schema, design)
+    if maker is not None:
+        assert (REFUSED if found is None else _maker(tmp_path / "ours")) == maker
+
+
+def test_what_a_session_gives_every_new_table_counts(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.databricks.delta.properties.defaults.enableDeletionVectors", "true")
+    schema = _schema(PLAIN)
+    found = _made_by_us(session, tmp_path / "ours", schema, _design())
+    assert found == _made_by_delta(session, tmp_path / "delta's", schema, _design())
+    assert found is not None
+    assert found["metaData"]["configuration"] == {"delta.enableDeletionVectors": "true"}
+
+
+@pytest.mark.parametrize("properties", [{}, {"team": "us"}], ids=["by us", "by Delta"])
+def test_spark_runs_no_job_to_read_a_new_table(session: SparkSession, tmp_path: Path, properties: dict[str, str]) -> None:
+    for name in ("whole", "without its checksum"):
+        create_table(session, TablePlace((tmp_path / name).as_uri()), _schema(PLAIN), _design(properties=properties), "sink")
+    (tmp_path / "without its checksum/_delta_log/00000000000000000000.crc").unlink()
+    assert _jobs_of_reading(session, tmp_path / "whole") == 0
+    assert _jobs_of_reading(session, tmp_path / "without its checksum") > 0
+
+
+def test_no_table_is_made_where_other_files_are(session: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "taken"
+    (path / "below").mkdir(parents=True)
+    (path / "below/notes.txt").write_text("mine")
+    with pytest.raises(UnsupportedTableError, match=r"there are other files, such as below/notes.txt"):
+        create_table(session, TablePlace(path.as_uri()), _schema(PLAIN), _design(), "sink")
+    assert not (path / "_delta_log").exists()
+
+
+def test_of_two_starts_that_make_a_table_one_does(session: SparkSession, tmp_path: Path) -> None:
+    place, schema = TablePlace((tmp_path / "made").as_uri()), _schema(PLAIN)
+    create_table(session, place, schema, _design(comment="first"), "sink")
+    create_table(session, place, schema, _design(comment="second"), "sink")
+    assert len(delta_logs.commits(tmp_path / "made")) == 1
+    assert delta_logs.newest(tmp_path / "made", "metaData")["description"] == "first"
+
+
+def _jobs_of_reading(session: SparkSession, path: Path) -> int:
+    context = session.sparkContext
+    context.setJobGroup(str(path), "reads a new table")
+    try:
+        assert read_table(session, path.as_uri()).schema == nullable(_schema(PLAIN))
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    return len(context.statusTracker().getJobIdsForGroup(str(path)))
+
+
+def _schema(ddl: str) -> StructType:
+    found = StructType.fromDDL(ddl)
+    assert isinstance(found, StructType)
+    return found
+
+
+def _made_by_us(session: SparkSession, path: Path, schema: StructType, design: TableDesign) -> Mapping[str, Any] | None:
+    try:
+        create_table(session, TablePlace(path.as_uri()), schema, design, "sink")
+    except UnsupportedTableError:
+        return None
+    return _facts(path)
+
+
+def _made_by_delta(session: SparkSession, path: Path, schema: StructType, design: TableDesign) -> Mapping[str, Any] | None:
+    builder = DeltaTable.create(session).location(str(path)).addColumns(nullable(schema))
+    if design.partition_by:
+        builder = builder.partitionedBy(*design.partition_by)
+    if design.cluster_by:
+        builder = builder.clusterBy(*design.cluster_by)
+    if design.comment:
+        builder = builder.comment(design.comment)
+    for key, value in design.properties.items():
+        builder = builder.property(key, value)
+    try:
+        builder.execute()
+    except AnalysisException:
+        return None
+    return _facts(path)
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """What the first commit says, but for what is drawn for each table."""
+    (commit,) = delta_logs.commits(path)
+    actions = {name: action for line in commit for name, action in line.items() if name != "commitInfo"}
+    metadata = {
+        key: value for key, value in actions["metaData"].items() if key not in ("id", "createdTime") and value is not None
+    }
+    schema = json.loads(metadata["schemaString"], object_hook=_without_drawn_names)
+    return actions | {"metaData": metadata | {"schemaString": schema}}
+
+
+def _without_drawn_names(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key != _PHYSICAL_NAME}
+
+
+def _maker(path: Path) -> str:
+    engine = delta_logs.newest(path, "commitInfo")["engineInfo"]
+    return BY_US if engine.startswith("airflow-provider-spark-jobs/") else BY_DELTA
