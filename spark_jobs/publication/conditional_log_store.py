@@ -66,7 +66,7 @@ def make_commits_conditional(spark: "SparkSession", uri: str) -> None:
 
 def _load(delta: DeltaJvm) -> None:
     """Compiles the log store, unless a jar of the application has it. Only drivers commit, so no executor needs it."""
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JError, Py4JJavaError
 
     spark = delta.spark
     utils = java_class(spark, "org.apache.spark.util.Utils")
@@ -89,7 +89,7 @@ def _load(delta: DeltaJvm) -> None:
                     made.writestr(f"{entry.getKey().replace('.', '/')}.class", bytes(entry.getValue()))
             loader.addURL(java_class(spark, "java.io.File")(str(jar)).toURI().toURL())
             utils.classForName(LOG_STORE, True, False)  # read now, so that the file need not stay
-    except Py4JJavaError as error:
+    except Py4JError as error:
         raise MissingRequirementError(
             f"The log store for tables in S3 cannot be compiled: {java_message(error)}",
             safe="Nothing was staged.",
