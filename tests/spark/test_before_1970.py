@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, Pipeline
-from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
@@ -107,6 +107,43 @@ def test_a_row_at_the_very_beginning_of_1970_is_not_late(site_of_one: Site) -> N
 
     site.run(pipeline)
     assert public(site.tables / "distinct").total() == 100
+
+
+SINCE_EVER_MICROS = -62_135_596_800_000_000
+"""0001-01-01, which is the day before in some time zones."""
+
+
+def test_a_row_that_is_dated_since_ever_is_not_late_and_an_older_one_is_refused(site_of_one: Site) -> None:
+    site, pipeline, path = site_of_one, Pipeline("since_ever"), str(site_of_one.home.parent / "events")
+
+    def add(*micros: int) -> None:
+        rows = site.spark.createDataFrame([(each,) for each in micros], "micros long")
+        rows.select("micros", F.timestamp_micros("micros").alias("ts")).write.format("delta").mode("append").save(path)
+
+    @pipeline.source(bounded=True, event_time="ts")
+    def events(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(path)
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "hourly")))
+    def hourly(events: DataFrame) -> DataFrame:
+        return (
+            events.groupBy(F.window("ts", "1 hour").alias("hour"))
+            .count()
+            .select(F.unix_micros("hour.start").alias("start"), "count")
+        )
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "distinct")))
+    def distinct(events: DataFrame) -> DataFrame:
+        return events.dropDuplicates(["micros", "ts"]).select("micros")
+
+    micros = (SINCE_EVER_MICROS, SINCE_EVER_MICROS - 18 * 3_600_000_000, SINCE_EVER_MICROS + 5, 0, 10**15)
+    add(*micros)
+    site.run(pipeline)
+    assert sorted(row[0] for row in public(site.tables / "distinct")) == sorted(micros)
+    assert sum(row[1] for row in public(site.tables / "hourly").elements()) == len(micros)
+    add(SINCE_EVER_MICROS * 2)
+    with pytest.raises(RejectedError, match="an event time before the year 1"):
+        site.run(pipeline, fresh=True, on_rewind="replace")
 
 
 def _pipeline(site: Site, name: str, change: Callable[[DataFrame], DataFrame]) -> Pipeline:

@@ -34,7 +34,7 @@ from spark_jobs.runtime.spark.session import file_statuses
 from spark_jobs.runtime.staged.log_folding import fold_consumed
 from spark_jobs.runtime.staged.private_log import StagedBatch
 from spark_jobs.runtime.stages.judging import has_violations, of_batch, violations_of
-from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS, FOR_EVER_MS
+from spark_jobs.runtime.stages.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS, FOR_EVER_MS
 from spark_jobs.runtime.tables.schemas import as_stored, fit
 
 if TYPE_CHECKING:
@@ -282,6 +282,16 @@ class StageWriter:
             forgotten = batch > 0 and self.run.spark_log.offsets(BatchId(batch - 1)).watermark_ms < 0
             if forgotten or facts.late_rows > 0:
                 raise BeforeEpochError
+        if self.run.held and self.run.spark_log.offsets(batch).watermark_ms == BEGINNING_OF_TIME_MS and facts.late_rows > 0:
+            raise RejectedError(
+                f"Batch {batch} of stage '{self._name}' has rows with an event time before the year 1, which Spark would drop.",
+                exists=f"The batches before {batch} are staged.",
+                safe="Nothing of this batch is staged, and nothing of it is public.",
+                remedy="Leave such rows out in the function of the source, or give them another time, and run again: it goes on.",
+                stage=self._name,
+                batch=batch,
+                rows=facts.late_rows,
+            )
         return facts
 
     def _newest_by_input(self, batch: BatchId, facts: BatchFacts) -> dict[str, int]:

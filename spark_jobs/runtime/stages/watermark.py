@@ -12,8 +12,11 @@ END_OF_TIME_MS = 253_402_300_799_000
 """9999-12-31T23:59:59Z. Later values overflow inside Spark and flush nothing, without an error."""
 FOR_EVER_MS = 253_370_764_800_000
 """9999-01-01. An event at that time or later means "for ever". Its results, such as a window, may end after the end of time."""
-BEGINNING_OF_TIME_MS = -62_135_596_800_000
-"""0001-01-01. Spark's watermark begins at 1970, and drops earlier rows as late."""
+BEGINNING_OF_TIME_MS = -62_167_219_200_000
+"""A year before 0001-01-01, because 0001-01-01 is often written for "since ever" and depends on the time zone.
+
+Spark's watermark begins at 1970, and Spark drops earlier rows as late.
+"""
 _HELD_MS = 10_000 * 366 * 86_400_000
 
 

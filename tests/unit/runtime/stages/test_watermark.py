@@ -4,10 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.protocol.ids import InputName
-from spark_jobs.runtime.stages.watermark import END_OF_TIME_MS, held_delay_ms, held_position, release_watermark_ms
+from spark_jobs.runtime.stages.watermark import (
+    BEGINNING_OF_TIME_MS,
+    END_OF_TIME_MS,
+    held_delay_ms,
+    held_position,
+    release_watermark_ms,
+)
 
 A, B = InputName("a"), InputName("b")
-OLDEST_MS, NEWEST_MS = -62_135_596_800_000, END_OF_TIME_MS
+OLDEST_MS, NEWEST_MS = BEGINNING_OF_TIME_MS, END_OF_TIME_MS
 
 
 @given(st.integers(OLDEST_MS, NEWEST_MS), st.integers(OLDEST_MS, NEWEST_MS), st.integers(0, 63))
