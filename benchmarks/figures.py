@@ -13,7 +13,7 @@ Tell = Callable[[str], None]
 
 
 class Better(StrEnum):
-    """Which numbers are the better ones."""
+    """The direction in which numbers are better."""
 
     MORE = "more"
     LESS = "less"
@@ -21,7 +21,7 @@ class Better(StrEnum):
 
 @dataclass(frozen=True)
 class Kind:
-    """What several figures have in common.
+    """The common fields of several figures.
 
     Args:
         name: A word or two; the heading of their table.
@@ -60,7 +60,7 @@ class Figure:
 
     @property
     def ratio(self) -> float:
-        """How many times as good as the other way ours is, by the medians: above 1 ours is better, whichever numbers are."""
+        """The ratio of the medians. Above 1, ours is better, in either direction of the numbers."""
         return self._ratio(median(self.ours), median(self.plain))
 
     @property
@@ -70,7 +70,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether what is wanted is so; None where nothing is."""
+        """True if the goal is met. None if there is no goal."""
         wanted = [self.ratio >= self.goal] if self.goal is not None else []
         wanted += [max(self.ours) <= self.most] if self.most is not None else []
         return all(wanted) if wanted else None
@@ -79,12 +79,12 @@ class Figure:
         return ours / plain if self.kind.better is Better.MORE else plain / ours
 
     def to_json(self) -> dict[str, Any]:
-        """Everything that was measured, with what follows from it."""
+        """Returns all measurements, with their medians and their ratio."""
         return asdict(self) | {"ours_median": median(self.ours), "plain_median": median(self.plain), "ratio": self.ratio}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Figure":
-        """What :meth:`to_json` has made."""
+        """Returns the figure that :meth:`to_json` has written."""
         kind = Kind(**data["kind"] | {"better": Better(data["kind"]["better"])})
         return cls(kind, data["name"], data["ours"], data["plain"], data["goal"], data.get("most"))
 

@@ -1,4 +1,4 @@
-"""What a run costs before and after its batches: pinning, tables, private logs, the final checkpoint, publication; and a cold start."""
+"""Measures a run's cost before and after its batches (pins, tables, private logs, final checkpoint, publication), and a cold start."""
 
 import os
 import subprocess
@@ -56,7 +56,7 @@ def _cold(source: Input, site: Site, stages: int, turns: int, tell: Tell) -> Fig
 
 
 def _process_s(command: Sequence[str], source: Input, directory: Path, stages: int) -> float:
-    """How long a process of this Python took.
+    """Returns the duration of a process of this Python.
 
     Raises:
         RuntimeError: It failed; the message is what it printed.

@@ -58,7 +58,7 @@ _METADATA = {
 
 @dataclass(frozen=True)
 class Thousand:
-    """What one thousand of batches left and took."""
+    """The files and the duration of one thousand batches."""
 
     log: str
     batches: int

@@ -96,7 +96,7 @@ class Live:
 
     @property
     def status(self) -> Status | None:
-        """What its newest attempt shows."""
+        """The status of the newest attempt."""
         found = read_status(self.files)
         return found if found is not None and found.attempt > self._before else None
 
@@ -110,16 +110,16 @@ class Live:
         return time.monotonic() - began_s
 
     def runs(self) -> bool:
-        """Whether its stages run."""
+        """Returns whether the stages run."""
         return self.status is not None and self.status.state is RunState.RUNNING
 
     def has_read(self, stage: str, rows: int) -> bool:
-        """Whether a stage has read so many rows in this attempt, as people see it."""
+        """Returns whether the status shows that a stage has read at least ``rows`` rows in this attempt."""
         found = self.status
         return found is not None and found.stages[StageName(stage)].rows_in >= rows
 
     def batches(self, stage: str) -> int:
-        """How many batches a stage has committed in its work directory."""
+        """Returns the number of batches that a stage has committed in its work directory."""
         live = Attempts(self.files).latest()
         if live is None or live.attempt <= self._before:
             return 0

@@ -52,5 +52,5 @@ def draw(report: Report, source: Path, target: Path) -> None:
 
 
 def fingerprint(source: Path) -> str:
-    """What a drawing says about the file it was made from."""
+    """Returns the text in a drawing that identifies its source file."""
     return f"SHA-256 of the numbers: {hashlib.sha256(source.read_bytes()).hexdigest()}"

@@ -1,4 +1,4 @@
-"""What was measured, kept as JSON and shown as tables, in the terminal and in ``docs/benchmarks.md``."""
+"""Keeps measurements as JSON, and shows them as tables in the terminal and in ``docs/benchmarks.md``."""
 
 import json
 import os
@@ -45,12 +45,12 @@ class Report:
 
     @classmethod
     def read(cls, path: Path) -> "Report":
-        """What :meth:`write` has kept."""
+        """Reads a report that :meth:`write` has written."""
         about = json.loads(path.read_text())
         return cls(about, [Figure.from_json(data) for data in about.pop("figures")])
 
     def with_newer(self, newer: "Report") -> "Report":
-        """This report with the kinds of a newer one in place of its own, which says where those were measured."""
+        """Returns this report with the kinds of a newer one in place of its own, and with the machine on which those were measured."""
         kinds = [kind.name for kind, _ in newer.kinds()]
         figures = [figure for figure in self.figures if figure.kind.name not in kinds]
         if not figures:
@@ -102,7 +102,7 @@ def _conditions(about: Mapping[str, Any]) -> str:
 
 
 def about(settings: Mapping[str, str], *, quick: bool, loads: Sequence[float]) -> dict[str, Any]:
-    """When, where and with what something was measured.
+    """Returns the time, the machine and the versions of a measurement.
 
     Args:
         settings: Spark's.

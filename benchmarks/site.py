@@ -1,4 +1,4 @@
-"""Where the runs of a benchmark happen: one session, inputs that are written once, and the two ways to do the same work."""
+"""The site of a benchmark's runs: one session, inputs that are written once, and the two ways to do the same work."""
 
 import json
 import shutil
@@ -31,11 +31,11 @@ SETTINGS: Mapping[str, str] = {
 }
 """The same for both ways: the plain one runs in a session that differs in nothing else."""
 COLD_SETTINGS: Mapping[str, str] = {key: value for key, value in SETTINGS.items() if not key.endswith("ProgressUpdates")}
-"""Those of a process of its own."""
+"""Settings of a separate process."""
 
 
 Work = Callable[[DataFrame], DataFrame]
-"""What a stage does."""
+"""The function of a stage."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run took."""
+    """The durations of one run."""
 
     run_s: float
     """From the call to its return."""
@@ -130,7 +130,7 @@ class Site:
         return directory
 
     def rows(self, table: Path) -> int:
-        """How many rows a Delta table has."""
+        """Returns the number of rows of a Delta table."""
         return self.spark.read.format("delta").load(str(table)).count()
 
     def _check(self, directory: Path, source: Input, stages: int) -> None:
@@ -143,7 +143,7 @@ class Site:
 
 
 def outcome(run_s: float, batches: Sequence[Mapping[str, Any]], checkpoint_s: float = 0.0) -> Outcome:
-    """What a run took, from what Spark reported of its batches."""
+    """Returns the durations of a run, from Spark's reports of its batches."""
     return Outcome(
         run_s=run_s,
         rows_per_s=median(
@@ -185,7 +185,7 @@ def chain(
 
 
 def plain_query(session: SparkSession, read: str, table: str, checkpoint: str, does: Work = work) -> StreamingQuery:
-    """What a stage is compared with: the same work, written by Delta's own streaming sink."""
+    """Starts the query that a stage is compared with: the same work, written by Delta's own streaming sink."""
     stream = session.readStream.format("delta").option("maxFilesPerTrigger", 1).load(read)
     return (
         does(stream).writeStream.format("delta").option("checkpointLocation", checkpoint).trigger(availableNow=True).start(table)

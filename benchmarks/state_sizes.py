@@ -1,4 +1,4 @@
-"""What depends on how much state a stage has: checkpoints, savepoints, and every way back after a failure."""
+"""Measures operations whose cost depends on the size of the state: checkpoints, savepoints, and every restart after a failure."""
 
 import os
 import signal
@@ -196,7 +196,7 @@ def kept(arrivals: DataFrame) -> DataFrame:
 
 
 def _has_snapshots(directory: Path) -> bool:
-    """Whether Spark has made snapshots of both state partitions that have what is large."""
+    """Returns whether Spark has made snapshots of both state partitions with the large state."""
     return len([path for path in directory.rglob("*.zip") if int(path.stem.partition("_")[0]) > _BATCHES]) > 1
 
 

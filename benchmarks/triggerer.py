@@ -61,12 +61,12 @@ class Triggerer:
         return sum(float(process.memory_full_info().pss) for process in self.tree()) / 2**20
 
     def resumed_at(self) -> dict[int, datetime]:
-        """When each task that has been resumed was, by the number of its trigger in the order of their making."""
+        """Returns the time at which each resumed task was resumed, by the number of its trigger in the order of creation."""
         sql = "SELECT run_id, task_id, scheduled_dttm FROM task_instance WHERE state = 'scheduled'"
         return {_number(run, task): datetime.fromisoformat(at).replace(tzinfo=UTC) for run, task, at in self._query(sql)}
 
     def taken(self) -> int:
-        """How many triggers it has."""
+        """Returns the number of triggers that the triggerer has."""
         return int(self._query("SELECT count(*) FROM trigger WHERE triggerer_id IS NOT NULL")[0][0])
 
     def log(self) -> str:

@@ -69,14 +69,14 @@ _PAUSE_S = 3.0
 _PAUSE_IN_OBJECT_STORES_S = 30.0
 _REACT_S = 30.0
 _CPU_MOST, _REACTION_MOST_S = 25.0, 5.0
-"""What is promised. In object stores the reaction takes a pause at most."""
+"""The promised limits. In object stores the reaction takes one pause at most."""
 Trigger = tuple[str, Mapping[str, Any]]
 """Class and arguments."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one triggerer with its waits has shown; a number for each window."""
+    """The measurements of one triggerer with its waits, with one number for each window."""
 
     cpu: list[float]
     reads: list[float]
@@ -128,13 +128,13 @@ def _in_stores(name: str, found: Measured, in_directories: Measured, most_s: flo
 
 
 class Waits(Protocol):
-    """Something that tasks wait for in homes."""
+    """An event in homes that tasks wait for."""
 
     def begin(self, home: str) -> None:
         """Makes a home in which it is not there yet."""
 
     def trigger(self, home: str) -> Trigger:
-        """What waits for it."""
+        """Returns the trigger that waits for the event."""
 
     def end(self, home: str) -> None:
         """Makes it happen."""
@@ -148,7 +148,7 @@ class Checkpoints:
     """
 
     LOOK_READS = 1
-    """It lists the checkpoints."""
+    """One read: the list of the checkpoints."""
 
     def __init__(self, first: Manifest) -> None:
         self._first = first
@@ -178,7 +178,7 @@ class Runs(ExitStack):
     """The end of a run, which our operator waits for. Its driver is at work while the context is open: it holds the home's lock."""
 
     LOOK_READS = 4
-    """It reads the heartbeat, asks whether the driver's lock is held and what it notes, and asks for the answer."""
+    """Four reads: the heartbeat, the driver's lock, the lock's note and the answer."""
 
     def begin(self, home: str) -> None:
         files = open_home(home)
@@ -251,7 +251,7 @@ def _asked(files: Files, heard_at: datetime, workspace: NamedWorkspace | None = 
 
 
 def _limits() -> dict[str, Any]:
-    """What every wait of ours is told: none of them ends by itself."""
+    """Returns the limits of every wait. None of them ends by itself."""
     day_s = 24 * 3600.0
     return {"deadline_at": time.time() + day_s, "timeout_s": day_s, "poll_interval_s": 2.0, "max_poll_interval_s": None}
 
@@ -308,7 +308,7 @@ class Measurement:
 
 
 def _manifest(site: Site) -> Manifest:
-    """That of a real run."""
+    """Returns the manifest of a real run."""
     directory = site.new()
     site.run(chain(site.input("input-of-waits", 1, 1), directory, 1), directory, Publish.EXTERNAL)
     return CheckpointStore(open_files(str(directory / "home"))).manifest(CheckpointId(1))

@@ -1,4 +1,4 @@
-"""What it costs to hold a watermark back until a bounded input has ended: the state that is kept meanwhile."""
+"""Measures the cost of holding a watermark back until a bounded input has ended: the state that is kept meanwhile."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""What ``make`` runs."""
+"""Programs that ``make`` runs."""

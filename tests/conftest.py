@@ -1,4 +1,4 @@
-"""What holds for every test: Python and address of Spark, how hypothesis searches, and that no process outlives the tests."""
+"""Settings of every test: Spark's Python and address, and hypothesis. No process may outlive the tests."""
 
 import gc
 import logging
@@ -17,7 +17,7 @@ from hypothesis import settings
 pytest_plugins = ["pytester"]
 
 OUTLIVE_S = 15.0
-"""How long what the tests started may take to end by itself."""
+"""Time in which processes of the tests must end by themselves."""
 
 settings.register_profile("every_change", deadline=None, print_blob=True)
 settings.register_profile("nightly", deadline=None, print_blob=True, max_examples=2_000)
@@ -32,14 +32,14 @@ JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
 AIRFLOW_TESTS = "tests/airflow/"
 RUNNING_AIRFLOW_TESTS = "tests/running_airflow/"
 SHARED = (AIRFLOW_TESTS, RUNNING_AIRFLOW_TESTS)
-"""What each of these directories sets up is too dear to be set up twice."""
+"""Directories whose fixtures are too expensive to set up twice."""
 APART = ("tests/simulation/",)
-"""These tests share nothing, and one of their files takes minutes."""
+"""Directories whose tests share nothing, and have one file that takes minutes."""
 DEAR_FIRST = (
     *(RUNNING_AIRFLOW_TESTS, AIRFLOW_TESTS, "tests/spark/test_table_features.py"),  # each a quarter of an hour for one process
     *("tests/system/", "tests/crash/", "tests/spark/"),
 )
-"""Where the tests take longest: what comes last must be short, or one of several processes would have nothing to do."""
+"""Directories with the longest tests. The last tests must be short, or some of several processes would be idle."""
 LEFT_BEHIND = "left_behind"
 left_behind: list[str] = []
 
@@ -64,7 +64,7 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """This process's temporary directory during one test, with nothing in it."""
+    """Sets an empty temporary directory for this process during one test."""
     directory = tmp_path / "temporary"
     directory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
@@ -113,9 +113,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Which tests share a process, where there are several: those of a file, and all that need Airflow, which is dear to set up.
+    """Assigns tests to processes: the tests of a file share one, and so do all that need Airflow, which is expensive to set up.
 
-    Those that share nothing are dealt one by one: they come near the end, where no process may be left with a whole file.
+    Tests that share nothing are assigned one by one: they come near the end, where no process may be left with a whole file.
     """
     from xdist.scheduler import LoadFileScheduling
 

@@ -22,7 +22,7 @@ def delta_session() -> SparkSession:
 
 
 def problems(hourly: DataFrame, most_cancelled: float) -> list[str]:
-    """What is wrong with the staged hours: one sentence each."""
+    """Returns the problems of the staged hours, one sentence each."""
     total = hourly.agg(F.sum("flights").alias("flights"), F.sum("cancelled").alias("cancelled")).first()
     if total is None or total["flights"] is None:
         return ["There is no staged hour."]

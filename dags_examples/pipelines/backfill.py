@@ -11,7 +11,7 @@ from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
 
 
 class Params(BaseModel):
-    """What a run is given."""
+    """The parameters of a run."""
 
     arrivals: str = Field(title="Arrivals", description="Delta table that departures are appended to, all the time.")
     warehouse: str = Field(title="Warehouse", description="Directory of the tables that are written.")

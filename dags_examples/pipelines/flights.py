@@ -15,7 +15,7 @@ LATE_DAY_MIN = 20
 
 
 class Params(BaseModel):
-    """What a run is given."""
+    """The parameters of a run."""
 
     flights: str = Field(title="Departures", description="Delta table with the departures.")
     warehouse: str = Field(

@@ -12,7 +12,7 @@ from spark_jobs import DeltaSink, Pipeline
 
 
 class Params(BaseModel):
-    """What a run is given."""
+    """The parameters of a run."""
 
     arrivals: str = Field(title="Arrivals", description="Delta table that each day's departures are appended to.")
     warehouse: str = Field(title="Warehouse", description="Directory of the tables that are written.")

@@ -40,7 +40,7 @@ QUERIES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """How one table compares with the independent answer; rows are counted with their repetitions."""
+    """The comparison of one table with the independent answer. Rows are counted with their repetitions."""
 
     sink: str
     rows: int

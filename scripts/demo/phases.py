@@ -1,4 +1,4 @@
-"""Where the demo is, told from what can be seen: the processes that run and the pipeline's home. No clock of its own."""
+"""Finds the phase of the demo from the running processes and the pipeline's home. It has no clock of its own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,11 +32,11 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Sight:
-    """What can be seen at one moment."""
+    """The observations at one moment."""
 
     database_ready: bool
     loading: bool
-    """Whether the task that loads the data has begun to write."""
+    """True if the task that loads the data has begun to write."""
     requested: bool
     status: Status | None
     answered: bool
@@ -66,7 +66,7 @@ def phase_of(sight: Sight) -> Phase:
 
 @dataclass
 class Timeline:
-    """When each phase began. Phases only go forward; those that were too short to be seen begin with the one after them."""
+    """The beginning of each phase. Phases only go forward. A phase that was too short to be seen begins with the next one."""
 
     began_s: dict[Phase, float] = field(default_factory=dict)
 
@@ -83,7 +83,7 @@ class Timeline:
         return True
 
     def durations_s(self, now_s: float) -> dict[Phase, float]:
-        """How long each phase has lasted, the current one until now."""
+        """Returns the duration of each phase, of the current one until now."""
         ends_s = [*list(self.began_s.values())[1:], now_s]
         return {phase: end_s - began_s for (phase, began_s), end_s in zip(self.began_s.items(), ends_s, strict=False)}
 

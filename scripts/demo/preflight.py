@@ -1,4 +1,4 @@
-"""What has to be there before the demo begins, and its output directory."""
+"""Checks the requirements of the demo and creates its output directory."""
 
 import fcntl
 import shutil

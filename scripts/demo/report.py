@@ -1,4 +1,4 @@
-"""What the demo has left: which rows are where, whether they are right, and what to type next."""
+"""Reports the result of the demo: the rows of each table, whether they are right, and commands to type next."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,14 +41,14 @@ def print_result(console: Console, manifest: Manifest, comparisons: Sequence[Com
 
 
 def verdict(found: Comparison) -> str:
-    """What a comparison means."""
+    """Returns the result of a comparison in words."""
     if found.same:
         return f"[green]the same {found.expected:,} rows[/green]"
     return f"[red]DIFFERS: {found.missing:,} of its {found.expected:,} rows missing, {found.extra:,} rows it does not have[/red]"
 
 
 def print_next_steps(console: Console, output: Path, home: Path, manifest: Manifest, tables: Sequence[str]) -> None:
-    """Where things are, and commands that can be copied as they are."""
+    """Prints the paths of the demo's output, and commands to copy."""
     command, python = ".venv/bin/spark-jobs", ".venv/bin/python"
     table = Path(tables[-1].removeprefix("file://"))
     console.print("[bold]Where it is[/bold]")
@@ -78,6 +78,6 @@ def shown(path: Path) -> str:
 
 
 def breakdown(durations_s: dict[Phase, float]) -> str:
-    """Where the time went, in one line."""
+    """Returns the duration of each phase, in one line."""
     parts = [(phase.value[0].lower() + phase.value[1:], duration_s) for phase, duration_s in durations_s.items()]
     return f"{sum(durations_s.values()):.0f} s: " + ", ".join(f"{name} {duration_s:.0f} s" for name, duration_s in parts)

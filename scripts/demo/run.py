@@ -29,7 +29,7 @@ _LOG_LINES = 15
 
 @dataclass(frozen=True)
 class Places:
-    """Where the demo's things are."""
+    """The paths of the demo."""
 
     root: Path
     """The clone."""

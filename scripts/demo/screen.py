@@ -1,4 +1,4 @@
-"""What people see while the demo runs: bars that move on a terminal, a line every few seconds anywhere else."""
+"""Shows the progress of the demo: as moving bars in a terminal, otherwise as a line every few seconds."""
 
 import time
 from collections.abc import Callable

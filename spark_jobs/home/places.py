@@ -86,7 +86,7 @@ _STORE_URL = re.compile(r"([a-z0-9]+://[^/]*)/(.+)")
 
 
 class Thing(NamedTuple):
-    """Something that has a place of its own."""
+    """An object with its own place."""
 
     what: str
     """A noun for an error, after "the"."""

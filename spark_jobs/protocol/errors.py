@@ -83,7 +83,7 @@ def _rebuild(
 
 
 class RejectedError(StreamPipelineError):
-    """Nothing happened: the pipeline, an argument, a state or a table does not allow it."""
+    """The pipeline, an argument, a state or a table does not allow the operation. It had no effect."""
 
 
 class InvalidPipelineError(RejectedError):

@@ -102,7 +102,7 @@ def test_a_fresh_start_takes_no_row_away_whose_file_is_archived(site: Site, fold
     with pytest.raises(RejectedError, match="Source 'rows' would be read without 3 files") as refused:
         site.run(pipeline, run_id="anew", fresh=True, on_rewind="replace")
     assert copied(site) == [0, 1, 2]
-    assert f"Bring them back from {folder.parent / 'read'}" in refused.value.remedy
+    assert f"Restore them from {folder.parent / 'read'}" in refused.value.remedy
     write(folder / "day=1/3.json", [3])
     site.run(pipeline, run_id="kept", fresh=True, on_rewind="keep")
     assert copied(site) == [0, 1, 2, 3]

@@ -379,7 +379,7 @@ def test_a_running_pipeline_goes_on_after_expired_records(site: Site, request: p
     with Running(site.spark, pipeline, site.home) as running:
         error = running.ends()
     assert isinstance(error, RejectedError)
-    assert "Source 'rows' has lost what stage 'copy' has not read: 3 offsets" in error.failed
+    assert "Source 'rows' has lost rows that stage 'copy' has not read: 3 offsets" in error.failed
     with Running(site.spark, pipeline, site.home, options=RunOptions(accept_data_loss=("rows",))) as running:
         running.until(lambda: public_count(site.tables / "copy") == 3)
         source.add(3)
@@ -409,7 +409,7 @@ def test_a_running_stage_that_fails_ends_where_its_records_expire_meanwhile(site
         source.kafka.expire(source.name, 1, before=3)
         error = running.ends()
     assert isinstance(error, RejectedError)
-    assert "has lost what stage 'copy' has not read: 1 offsets" in error.failed
+    assert "has lost rows that stage 'copy' has not read: 1 offsets" in error.failed
     assert "--accept-data-loss rows" in error.remedy
 
 

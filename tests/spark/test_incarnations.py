@@ -133,7 +133,7 @@ def test_a_fresh_start_needs_no_leave_to_abandon_what_was_only_staged(spark: Spa
 
 def test_a_mistyped_path_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
     site = Site(spark, tmp_path)
-    with pytest.raises(RejectedError, match="there is nothing at that path"):
+    with pytest.raises(RejectedError, match="which does not exist"):
         site.run(_reading(site), params={"events": str(tmp_path / "evnets")})
     inputs.append(tmp_path / "events", inputs.events(5_000))
     site.run(_reading(site), params={"events": str(tmp_path / "events")})

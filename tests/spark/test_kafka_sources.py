@@ -195,7 +195,7 @@ def test_the_pipeline_of_the_guide_copies_a_topic(kafka: KafkaBroker, spark: Spa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"startingOffsets": ""}, "does not say from where"),
+        ({"startingOffsets": ""}, "reads Kafka without a beginning"),
         ({"subscribe": "no_such_topic"}, "reads a Kafka topic that is not there"),
     ],
 )

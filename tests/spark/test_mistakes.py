@@ -78,7 +78,7 @@ def copy(rows: DataFrame) -> DataFrame:
     [
         (
             lambda spark, path: spark.readStream.format("delta").load(f"{path}/nothing"),
-            "/nothing, and there is nothing at that path",
+            "/nothing, which does not exist",
         ),
         (lambda spark, path: spark.readStream.table("nothing"), "TABLE_OR_VIEW_NOT_FOUND"),
         (lambda spark, path: spark.readStream.format("json").load(str(path)), "Schema must be specified"),

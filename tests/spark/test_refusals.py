@@ -104,7 +104,7 @@ def test_a_stage_is_refused(site: Site, events: Path, change: Change, message: s
         (lambda spark, path: spark.readStream.format("delta").load(path).drop("ts"), "has no column 'ts' for its event time"),
         (
             lambda spark, path: spark.readStream.format("delta").load(f"{path}/nowhere"),
-            "'rows' reads .*/nowhere, and there is nothing",
+            "'rows' reads .*/nowhere, which does not exist",
         ),
     ],
     ids=["rate", "batch", "watermark", "column", "path"],

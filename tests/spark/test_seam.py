@@ -154,8 +154,11 @@ def test_without_it_the_tail_reads_the_history_again(site: Site, events: Events)
     [
         (lambda events, other: read(other), "which reads another table"),
         (lambda events, other: read(events.path, startingVersion=1), "sets startingVersion itself"),
-        (lambda events, other: of_the_clock, "something else than one Delta table"),
-        (lambda events, other: lambda spark: read(events.path)(spark).union(read(other)(spark)), "something else than one Delta"),
+        (lambda events, other: of_the_clock, "does not read exactly one Delta table"),
+        (
+            lambda events, other: lambda spark: read(events.path)(spark).union(read(other)(spark)),
+            "does not read exactly one Delta table",
+        ),
     ],
 )
 def test_a_tail_of_something_else_is_refused(site: Site, events: Events, tmp_path: Path, tail: Any, problem: str) -> None:

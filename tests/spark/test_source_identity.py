@@ -122,7 +122,7 @@ class ParquetFolder(JsonFolder):
 class Topic:
     """A Kafka topic that is deleted and made anew under its name."""
 
-    other = "reads topics that were made anew"
+    other = "reads topics that were deleted and created again"
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.kafka: KafkaBroker = request.getfixturevalue("kafka")

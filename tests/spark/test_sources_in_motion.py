@@ -101,7 +101,7 @@ def test_records_that_expire_in_the_middle_of_a_round(site: Site, request: pytes
     with observed_by(Meanwhile(lambda: source.kafka.expire(source.name, 0, before=6))), pytest.raises(StreamPipelineError):
         site.run(pipeline, run_id="day 1")
     assert not public_count(site.tables / "copy")
-    with pytest.raises(RejectedError, match="has lost what stage 'copy' has not read: 4 offsets"):
+    with pytest.raises(RejectedError, match="has lost rows that stage 'copy' has not read: 4 offsets"):
         site.run(pipeline, run_id="day 1")
     site.run(pipeline, run_id="day 1", accept_data_loss=["rows"])
     assert copied(site) == [0, 2, 12, 14]

@@ -70,13 +70,13 @@ def shrink(path: Path) -> str:
     """Only what ends between two rows: whoever reads it meets no error."""
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
-    return "bytes, and had"
+    return "bytes, but had"
 
 
 def replace(path: Path) -> str:
     write = FORMATS[path.suffix[1:]]
     write(path, range(1_000, 1_200))
-    return "bytes, and had"
+    return "bytes, but had"
 
 
 CASES = [

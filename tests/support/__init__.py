@@ -1,1 +1,1 @@
-"""What tests share."""
+"""Code that tests share."""

@@ -97,7 +97,7 @@ def ask(files: MemoryFiles, run: RunId) -> StartRequest:
 
 
 def begin(files: MemoryFiles, request: StartRequest) -> AttemptDocument:
-    """What a driver does until its stages run."""
+    """Begins an attempt, as a driver does before its stages run."""
     facts, described = read_facts(files), GRAPH.describe()
     decision = decide(request, facts, request.parameters, described)
     assert not isinstance(decision, Answer)

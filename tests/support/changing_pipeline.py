@@ -52,7 +52,7 @@ def changing(day: int) -> Pipeline:
 
 
 def answer(days: Iterable[int]) -> dict[str, list[Any]]:
-    """What the tables hold after these days; computed without Spark and without the product."""
+    """Returns the expected rows of the tables after these days. It uses neither Spark nor the product."""
     rows = [(event, day) for day in days for event in events_of(day)]
     newest: dict[tuple[str, int], tuple[Event, int]] = {}
     for event, day in sorted(rows, key=lambda row: row[0].at):
@@ -65,7 +65,7 @@ def answer(days: Iterable[int]) -> dict[str, list[Any]]:
 
 
 def public(warehouse: Path) -> dict[str, list[Any]]:
-    """What the tables hold, as Python objects; columns that a table does not have are null."""
+    """Returns the rows of the tables as Python objects. Columns that a table does not have are null."""
     tables = {name: DeltaTable(warehouse / name) for name in (APPENDED, REPLACED, MERGED)}
     dated = ["at", "origin", *(f"day_{number}" for number in range(COLUMNS_MAX))]
     return {name: _rows(table, ["origin", "events"] if name == REPLACED else dated) for name, table in tables.items()}

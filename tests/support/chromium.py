@@ -22,7 +22,7 @@ class Chromium:
     def __init__(self, socket: ClientConnection) -> None:
         self._socket, self._numbers = socket, count(1)
         self.complaints: list[str] = []
-        """What the browser has logged: what a page's policy has blocked, scripts that have failed."""
+        """The log of the browser: requests that a page's policy has blocked, and failed scripts."""
         for domain in ("Page", "Log", "Runtime", "Network"):
             self.call(f"{domain}.enable")
 

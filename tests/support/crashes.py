@@ -178,7 +178,7 @@ class InTurn:
         return self.last is not None and self.last.step is Step.RESPONSE_CREATE and not self.last.before
 
     def choose(self, point: Point) -> bool:
-        """Whether the attempt that passes ``point`` crashes there; for :func:`run_into`."""
+        """Returns whether the attempt that passes ``point`` crashes there, for :func:`run_into`."""
         if point.step not in self._steps or point.occurrence <= self._repeated(point.step):
             return False
         undone = self.last.step if self.last is not None and self.last.before else None
@@ -188,7 +188,7 @@ class InTurn:
         return wanted
 
     def _repeated(self, step: Step) -> float:
-        """How often an attempt passes a step that an attempt before it had passed, too."""
+        """Returns how often an attempt passes a step that an earlier attempt has also passed."""
         if self.last is None:
             return 0
         if step is Step.WORKSPACE_CREATE:  # each start passes it until the home has begun

@@ -33,9 +33,9 @@ from tests.support.staged_pipeline import HOURLY, SCHEMA, Row, StagedPipeline, p
 from tests.support.systems import quick
 
 CHECKPOINTS = 4
-"""How many there are at most, and so how many ids of ours."""
+"""The greatest number of checkpoints, and so of the product's transaction ids."""
 NOTE = "userMetadata"
-"""Where in a commit's info a writer notes what it does, by delta-rs and by Spark."""
+"""The key of a commit's info in which a writer records its action, with delta-rs and with Spark."""
 
 
 class Writer(ABC):
@@ -57,7 +57,7 @@ class Writer(ABC):
 
     @abstractmethod
     def actions(self) -> Sequence[tuple[Callable[[], object], int]]:
-        """What it can do, each with its weight."""
+        """Returns the actions of the writer, each with its weight."""
 
     def work(self, actions_to_do: int) -> None:
         """Does so much of it."""
@@ -150,7 +150,7 @@ def rounds(sample: int, at_night: int) -> list[Any]:
 
 @dataclass(frozen=True)
 class Size:
-    """How many checkpoints are to be published, and how much each of the other writers does."""
+    """The number of checkpoints to publish, and of the actions of each other writer."""
 
     checkpoints: int = CHECKPOINTS
     actions: int = 10
@@ -254,7 +254,7 @@ def _done(note: dict[str, Any], rows: Rows, versions: list[Rows]) -> Rows:
 
 
 def _note_of(commit: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """What another writer has noted."""
+    """Returns the record of another writer in a commit."""
     for action in commit:
         if NOTE in action.get("commitInfo", {}):
             note: dict[str, Any] = json.loads(action["commitInfo"][NOTE])

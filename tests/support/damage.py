@@ -1,4 +1,4 @@
-"""What a disk does to a file, and the checksum by which Hadoop would notice."""
+"""Damages files as a disk does, and writes the checksum with which Hadoop would detect it."""
 
 import zlib
 from collections.abc import Iterator

@@ -42,12 +42,12 @@ class Doomed:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a driver ended."""
+    """The end of a driver."""
 
     code: int
     """Negative: the number of the signal."""
     answer: dict[str, Any]
-    """What it printed for programs; empty where it printed nothing."""
+    """The answer that the driver printed for programs. Empty if it printed none."""
     stderr: str
 
 
@@ -61,7 +61,7 @@ class Drivers:
     settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
     """Of Spark."""
     host: Path | None = None
-    """Where drivers work and have their temporary files, JVMs too, if not where the tests do."""
+    """The directory in which drivers and their JVMs work and have temporary files. None: that of the tests."""
 
     def start(
         self, *options: str, run: str | None = "first", doom: Doomed | None = None, entry: str = "spark_jobs"

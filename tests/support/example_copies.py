@@ -6,7 +6,7 @@ from pathlib import Path
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 SOON = {'interval="30 seconds"': 'interval="2 seconds"'}
-"""Nobody waits longer than a test has to for a checkpoint of the old code. The new one is to meet its rows before it has any."""
+"""A shorter interval: a test does not wait for a checkpoint of the old code. The new code must read the old rows before it has one."""
 
 
 def copy_examples(directory: Path, name: str, *files: str, changes: Mapping[str, Mapping[str, str]] | None = None) -> None:

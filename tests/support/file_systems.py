@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 _KINDS = {"apfs", "btrfs", "ext4", "tmpfs", "xfs", "zfs"}
-"""Those that keep files; a mount table has others."""
+"""File systems that keep files. A mount table has others."""
 
 
 def _for_everybody(beside: Path) -> list[Path]:
-    """Where anybody may put files, on other devices than ``beside``; a mount table may name a place that is hidden by now."""
+    """Returns writable directories on other devices than ``beside``. A mount table may name a directory that is hidden now."""
     mounted = [Path(each.mountpoint) for each in psutil.disk_partitions(all=True) if each.fstype in _KINDS]
     there = [place for place in dict.fromkeys(mounted) if place.is_dir() and place.stat().st_dev != beside.stat().st_dev]
     return [place for place in there if stat.S_IMODE(place.stat().st_mode) == 0o1777]

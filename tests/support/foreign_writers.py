@@ -1,4 +1,4 @@
-"""What other writers do to a sink's table while a checkpoint is published into it, and what is to come of it.
+"""Actions of other writers on a sink's table while a checkpoint is published into it, and their expected outcomes.
 
 The table of docs/reference/concurrent-writers.md says the same; a test compares them.
 """
@@ -28,7 +28,7 @@ DELETED_ID, UPDATED_ID = 2, 3
 
 
 class Outcome(Enum):
-    """What a publication comes to when another writer was there before it."""
+    """The outcome of a publication after another writer's action."""
 
     RIGHT = "right"
     REPLACED = "right, replaces it"
@@ -37,7 +37,7 @@ class Outcome(Enum):
     CHECKED = "right, checked by Spark"
 
     def error(self, *, spark: bool) -> type[StreamPipelineError] | None:
-        """What the publication is refused with, where there is Spark or none."""
+        """Returns the error of the publication, with or without Spark."""
         if not spark and self is Outcome.CHECKED:
             return SparkRequiredError
         refusals: dict[Outcome, type[StreamPipelineError]] = {
@@ -82,7 +82,7 @@ class Action:
     mapped: bool = False
 
     def outcome(self, mode: SinkMode, *, ordered: bool = False) -> Outcome:
-        """What a publication after it comes to; ``ordered``: by the days."""
+        """Returns the outcome of a publication after the action. ``ordered``: rows are ordered by the days."""
         if ordered and self.touches_day:
             return UNSUPPORTED
         return {SinkMode.APPEND: self.append, SinkMode.COMPLETE: self.complete, SinkMode.UPSERT: self.upsert}[mode]

@@ -50,7 +50,7 @@ class Graves:
         return cls(path)
 
     def bury(self, deletes: Keys, *, public: bool = True) -> None:
-        """What a publication does with the deletes of the next checkpoint; nothing is made without any."""
+        """Records the deletes of the next checkpoint, as a publication does. Without deletes it writes no file."""
         number = self.checkpoint + 1
         if deletes and (open_table(self.path.as_uri()).transaction_version(APP) or 0) < number:
             source = pa.table({"id": list(deletes), "seq": list(deletes.values())}, SCHEMA)
@@ -68,7 +68,7 @@ class Graves:
             self.expected |= {key: max(seq, self.expected.get(key, seq)) for key, seq in deletes.items()}
 
     def keep_small(self, system: System | None = None, keeper: Keeper | None = None) -> bool:
-        """What follows a publication; whether the table was folded."""
+        """Folds the table if that is due, as after a publication. Returns whether it was folded."""
         files = LocalFiles(self.path, system) if system else quick(self.path)
         due = deleted_keys.is_due(files)
         if due:
@@ -84,7 +84,7 @@ class Graves:
             yield number
 
     def files(self) -> tuple[int, int]:
-        """How many there are in the log and beside it."""
+        """Returns the numbers of files in the log and beside it."""
         log = [path for path in (self.path / "_delta_log").iterdir() if path.is_file()]
         return len(log), len(list(self.path.glob("*.parquet")))
 

@@ -44,7 +44,7 @@ class Events:
 
     @property
     def next_rows(self) -> int:
-        """How many rows the next batch has, if they are there already."""
+        """The number of rows of the next batch that exist already."""
         return (self._later or [1])[0] if self.bounded and not self.has_ended else 0
 
     def later(self, *rows: int) -> None:
@@ -77,7 +77,7 @@ class Events:
             return (reader.option("maxFilesPerTrigger", 1) if bounded else reader).load(path)
 
     def may_stage(self, batches: int) -> bool:
-        """Whether a stage that has staged so many batches may go on: each addition is a batch of the stages that read it."""
+        """Returns whether a stage with ``batches`` staged batches may go on: each addition is a batch of the stages that read it."""
         return not self.bounded or self.has_ended or batches < self._batches
 
     def _seal(self) -> None:

@@ -49,7 +49,7 @@ class HdfsCluster:
 
     @property
     def settings(self) -> Path:
-        """What ``HADOOP_CONF_DIR`` has to name."""
+        """The directory for ``HADOOP_CONF_DIR``."""
         return self.directory / "conf"
 
     def start_name_node(self) -> None:
@@ -79,7 +79,7 @@ class HdfsCluster:
         probe.create(f"{uuid4()}", b"x")
 
     def admin(self, *arguments: str) -> None:
-        """What ``hdfs dfsadmin`` does."""
+        """Runs ``hdfs dfsadmin``."""
         self._run("org.apache.hadoop.hdfs.tools.DFSAdmin", *arguments)
 
     def format(self) -> None:
@@ -101,7 +101,7 @@ class HdfsCluster:
         process.wait(DEADLINE_S)
 
     def logs(self) -> str:
-        """What the processes have said, each log's end."""
+        """Returns the end of each process's log."""
         return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-4000:]}" for log in sorted(self.directory.glob("*.log")))
 
     def kill(self) -> None:

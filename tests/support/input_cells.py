@@ -1,4 +1,4 @@
-"""What may happen to a source while a round over it is interrupted, and what then becomes of the round: one test a cell."""
+"""Events of a source while a round over it is interrupted, and the outcome of the round: one test per cell."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +20,7 @@ class Source(StrEnum):
 
 
 class Event(StrEnum):
-    """What happens to it."""
+    """The event of the source."""
 
     MADE_ANEW = "recreated"
     MOVED = "moved"
@@ -41,10 +41,10 @@ class Event(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What becomes of the round."""
+    """The outcome of the round."""
 
     RIGHT = "right rows"
-    """It ends with all rows that were pinned."""
+    """The round ends with all pinned rows."""
     REFUSED = "refused"
     """The next start is refused before anything is staged; it goes on as :attr:`Cell.remedy` says."""
     FAILS = "fails, then continues"
@@ -77,7 +77,7 @@ class Cell:
 _COLUMNS = (Source.PARQUET, Source.CSV, Source.JSON, Source.ORC, Source.AVRO, Source.XML)
 FILES = (*_COLUMNS, Source.TEXT, Source.BINARY)
 NEXT_ROUND = (Event.SCHEMA_CHANGED, Event.ROWS_UPDATED, Event.ROWS_REPLACED, Event.LATE, Event.MOVED_COLUMNS)
-"""What happens once the round has ended, and is met by the next one: it concerns rows that come."""
+"""Events after the end of the round that affect the next one: they concern new rows."""
 _ALIKE: tuple[Cell, ...] = (
     Cell(Source.DELTA, Event.MADE_ANEW, Outcome.REFUSED, Remedy.NEW),
     Cell(Source.DELTA, Event.MOVED, Outcome.RIGHT),
@@ -103,7 +103,7 @@ _ALIKE: tuple[Cell, ...] = (
     Cell(Source.KAFKA, Event.PERMISSION_LOST, Outcome.FAILS, Remedy.BACK),
     Cell(Source.KAFKA, Event.MISSING, Outcome.FAILS, Remedy.NEW),
 )
-"""What becomes of a source whether it ends or not."""
+"""Cells of bounded and unbounded sources."""
 CELLS: tuple[Cell, ...] = (
     *_ALIKE,
     Cell(Source.DELTA, Event.SHRUNK, Outcome.RIGHT),
@@ -128,4 +128,4 @@ LIVE_CELLS: tuple[Cell, ...] = (
     *(Cell(source, Event.MADE_ANEW, Outcome.FAILS, Remedy.BACK) for source in FILES),
     Cell(Source.CSV, Event.MOVED_COLUMNS, Outcome.FAILS, Remedy.ACCEPT),
 )
-"""What happens to a source without an end while its pipeline is away."""
+"""Cells of a source without an end whose pipeline is stopped."""

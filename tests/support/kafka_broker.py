@@ -78,7 +78,7 @@ class KafkaBroker:
     """
 
     servers: str
-    """What clients are given as bootstrap servers."""
+    """The bootstrap servers for clients."""
     process: "subprocess.Popen[bytes]"
 
     def create_topic(self, topic: str, partitions: int = 1, **settings: str) -> None:

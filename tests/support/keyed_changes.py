@@ -12,7 +12,7 @@ KEYS = ("pair", "part")
 OTHERS = ("amount", "gone", "name")
 """The columns that settle ties."""
 COLUMNS = (*KEYS, "seq", *OTHERS)
-"""Those of the stage."""
+"""The columns of the stage."""
 SCHEMA = pa.schema(
     [
         *(pa.field("pair", pa.int64()), pa.field("part", pa.string())),

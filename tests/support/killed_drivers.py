@@ -25,7 +25,7 @@ class KilledDrivers:
         self.drivers, self.random = drivers, random
         self.files = drivers.site.files()
         self.options: tuple[str, ...] = ()
-        """What drivers are started with."""
+        """Options with which drivers are started."""
 
     def start(self) -> Popen[str]:
         return self.drivers.start(*self.options, run="live")
@@ -55,7 +55,7 @@ class KilledDrivers:
         return len(Channel(self.files).attempts.numbers())
 
     def runs(self, attempt: int) -> bool:
-        """Whether the stages of an attempt, or of a later one, have begun."""
+        """Returns whether the stages of an attempt, or of a later one, have begun."""
         status = read_status(self.files)
         return status is not None and status.attempt >= attempt and status.state is RunState.RUNNING
 

@@ -12,7 +12,7 @@ from pyspark.sql.functions import udf
 
 @dataclass(frozen=True)
 class Given:
-    """What a program works on."""
+    """The inputs of a program."""
 
     spark: SparkSession
     table: Path

@@ -70,11 +70,11 @@ class MergeSite:
 
     @property
     def schema(self) -> pa.Schema:
-        """That of staged rows."""
+        """The schema of staged rows."""
         return pa.schema(delta_table(self.rule.staged_in).schema().to_arrow())
 
     def cut(self) -> SinkCut:
-        """What a checkpoint says of the sink."""
+        """Returns a checkpoint's cut of the sink."""
         facts = open_table(self.uri).facts
         return SinkCut(
             stage=StageName("stage"),

@@ -41,7 +41,7 @@ def pending(kind: Kind) -> list[Rows]:
 
 
 class Moment(Enum):
-    """When it happens."""
+    """The moment of the other writer's action."""
 
     BEFORE = "before"
     CHECKED = "between check and opening"
@@ -67,7 +67,7 @@ class Case:
 
     @property
     def makes_sense(self) -> bool:
-        """Whether somebody can do it, and there is such a moment."""
+        """True if a writer can do the action and the moment exists."""
         if not (self.action.by_spark if self.by_spark else self.action.by_delta_rs):
             return False
         if self.moment is Moment.BURIED:
@@ -81,21 +81,21 @@ class Case:
 
     @property
     def error(self) -> type[StreamPipelineError] | None:
-        """What the publication is refused with."""
+        """The error of the publication. None if it succeeds."""
         ordered = self.kind is Kind.SEQUENCED
         outcome = self.action.late if self.moment is Moment.AFTER else self.action.outcome(self.kind.mode, ordered=ordered)
         return outcome.error(spark=self.by_spark or self.publisher is Publisher.SPARK)
 
     @property
     def landed(self) -> int:
-        """How many transactions are made."""
+        """The number of transactions that are committed."""
         if self.error is None or self.moment is Moment.AFTER:
             return len(self.transactions)
         return self._made_before
 
     @property
     def expected(self) -> Reference:
-        """What there is in the end: the transactions one after the other, the other writer's where it was."""
+        """The expected rows: the transactions one after the other, with the other writer's in its place."""
         reference = Reference(self.kind, [*PUBLISHED, OF_ANOTHER])
         for made in range(self.landed + 1):
             if made == self._made_before:
@@ -108,7 +108,7 @@ class Case:
 
     @property
     def remembers_more(self) -> bool:
-        """Whether the tombstones are those of one transaction more than is made: they are written first, and harm nobody."""
+        """True if there are tombstones of one transaction more than is committed. They are written first, and do no harm."""
         return self.landed < len(self.transactions) and self.moment in (Moment.FIRST, Moment.BURIED, Moment.SECOND)
 
     @property

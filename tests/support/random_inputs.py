@@ -31,7 +31,7 @@ Change = dict[str, Any]
 
 
 class Format(StrEnum):
-    """What a source reads."""
+    """The format of a source."""
 
     DELTA = "delta"
     PARQUET = "parquet"
@@ -41,7 +41,7 @@ class Format(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a stage makes of the rows, and the mode of its sink."""
+    """The function of a stage and the mode of its sink."""
 
     APPEND = "append"
     UPSERT = "upsert"
@@ -105,7 +105,7 @@ class Operation:
     least: int = 0
     """The least key that is deleted or updated."""
     every: int = 1
-    """Which of the keys from there on are: every first, second or third."""
+    """The step between the changed keys: 1, 2 or 3."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _committed(operation: Operation) -> Delivery:
 
 
 class Input:
-    """What a case reads, written delivery by delivery.
+    """The input of a case, written delivery by delivery.
 
     Args:
         case: The case.

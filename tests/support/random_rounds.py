@@ -37,11 +37,11 @@ from tests.support.systems import Crashed, FaultSystem
 
 _HELD_WITHIN_S = 5.0
 _POINTS, _OPERATIONS = 300, 2_000
-"""What an attempt passes at least that comes to its end."""
+"""The least numbers of points and operations of an attempt that completes."""
 
 
 class What(StrEnum):
-    """What ends an attempt before its round has ended."""
+    """The cause that ends an attempt before its round has ended."""
 
     DEATH = "dies at a durable step"
     FAULT = "the storage fails"
@@ -51,7 +51,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True)
 class Interruption:
-    """What happens to one attempt, and before the next one.
+    """The events during one attempt and before the next one.
 
     Args:
         what: What ends it.
@@ -242,7 +242,7 @@ class RandomRounds:
         self._earlier = dict(self._expected)
 
     def _is_pinned(self, number: int) -> bool:
-        """Whether the ends of all inputs are recorded, so that what arrives belongs to the next round."""
+        """Returns whether the ends of all inputs are recorded, so that new rows belong to the next round."""
         rounds = Rounds(self.site.files())
         return all(rounds.pinned(RoundNumber(number + 1), InputName(f"{case.name}_rows")) for case in self.plan.cases)
 

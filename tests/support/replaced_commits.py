@@ -51,7 +51,7 @@ def assert_found_out_later(directory: Path, publisher: Publisher, kind: Kind, pu
 
 
 def _expected(kind: Kind, checkpoints: int, *, stranger_after: int) -> Reference:
-    """What there is when so many of the pending checkpoints are public; the other writer's row came after some of them."""
+    """Returns the expected rows when ``checkpoints`` pending ones are public. The other writer's row came after some of them."""
     reference = Reference(kind, [*PUBLISHED, OF_ANOTHER])
     for number, rows in enumerate([*pending(kind)[:checkpoints], []]):
         if number == stranger_after:
@@ -62,7 +62,7 @@ def _expected(kind: Kind, checkpoints: int, *, stranger_after: int) -> Reference
 
 
 def _replace_newest_commit(pipeline: StagedPipeline, row: Row) -> None:
-    """What a writer may do that finds no file of its version, and renames its own to it when there is one.
+    """Replaces the newest commit, as a writer does that finds no file of its version and renames its own to it too late.
 
     So does Spark on a local file system, see docs/reference/concurrent-writers.md.
     """

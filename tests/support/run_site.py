@@ -1,4 +1,4 @@
-"""Where a run of :mod:`tests.support.small_pipeline`, or of another pipeline with its parameters, happens, and what it left there."""
+"""The site of a run of :mod:`tests.support.small_pipeline`, or of another pipeline with its parameters, and the files of the run."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
-"""What makes small runs fast; nothing that a guarantee rests on."""
+"""Settings that make small runs fast. No guarantee depends on them."""
 
 
 def small_session() -> SparkSession:
@@ -56,7 +56,7 @@ class RunSite:
     pipeline: Pipeline = small_pipeline.pipeline
     adopt_offsets: Mapping[str, str] = field(default_factory=dict)
     store: str | None = None
-    """Where the home's documents are, if not in :attr:`home`, which is the workspace then."""
+    """Place of the home's documents, if not in :attr:`home`, which is then the workspace."""
 
     @property
     def home(self) -> Path:
@@ -75,7 +75,7 @@ class RunSite:
 
     @property
     def options(self) -> list[str]:
-        """How a driver is told the home."""
+        """The options that give a driver the home."""
         return [f"--home={self.store}", f"--workspace={self.home}"] if self.store else [f"--home={self.home}"]
 
     def run(
@@ -117,7 +117,7 @@ class RunSite:
         return {sink: _rows(self.table(sink)) for sink in SINKS}
 
     def publications(self) -> dict[str, int]:
-        """How many Delta transactions have published into each table."""
+        """Returns the number of Delta transactions that have published into each table."""
         return {sink: len(delta_logs.publications(self.table(sink))) for sink in SINKS}
 
     def checkpoints(self) -> list[int]:

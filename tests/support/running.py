@@ -123,14 +123,14 @@ class Running:
         return manifest
 
     def is_quiet(self) -> bool:
-        """Whether no checkpoint comes within three seconds."""
+        """Returns whether no checkpoint comes within three seconds."""
         newest = self.store.taken()
         self._ticks.wait(3.0)
         return self.store.taken() == newest
 
     @property
     def status(self) -> Status | None:
-        """Its heartbeat; None as long as there is only that of an attempt before."""
+        """The heartbeat of this attempt. None while there is only that of an earlier one."""
         found = read_status(self.files)
         return found if found and found.attempt > self._before else None
 

@@ -38,7 +38,7 @@ SETTINGS = {
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8",
     "LOGGING__LOGGING_LEVEL": "INFO",
 }
-"""What makes faults noticed within seconds, and no two Airflows of one host meet. A DAG file is read once: none changes, and to read all
+"""Settings that detect faults within seconds and isolate the Airflows of one host. A DAG file is read once: none changes, and reading all
 of them every half a minute would take a fifth of a core."""
 
 
@@ -49,7 +49,7 @@ def free_port() -> int:
 
 
 def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """What the condition comes to, once it is something."""
+    """Waits for a condition and returns its value."""
     end_s = time.monotonic() + deadline_s
     while time.monotonic() < end_s:
         if found := condition():
@@ -60,7 +60,7 @@ def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_
 
 @dataclass
 class RunningAirflow:
-    """What tests do with it: everything over REST, as the UI does, but for killing its processes."""
+    """A running Airflow. Tests use its REST API, as the UI does, and only kill its processes directly."""
 
     directory: Path
     environment: Mapping[str, str]
@@ -154,7 +154,7 @@ class RunningAirflow:
         self._reap()
 
     def is_ready(self) -> bool:
-        """Whether every component says that it is healthy."""
+        """Returns whether every component reports that it is healthy."""
         if self.process.poll() is not None:
             raise AssertionError((self.directory / "standalone.log").read_text()[-4000:])
         try:

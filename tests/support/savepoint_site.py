@@ -68,7 +68,7 @@ class SavepointSite:
         return self._head
 
     def _logs(self, number: int, batch: int) -> tuple[StateFile, ...]:
-        """What a query without state leaves: here the same as the other one's."""
+        """Returns the files of a query without state: here the same as the other one's."""
         found = []
         for path in ("metadata", f"offsets/{batch}", f"commits/{batch}"):
             stored = f"state/copied/{number}-1-1/{path}"

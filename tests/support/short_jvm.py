@@ -1,4 +1,4 @@
-"""What makes a Spark of a minute or two cheap: it would not live to see its fully compiled code."""
+"""Settings that make a Spark of one or two minutes cheap: it would end before its code is fully compiled."""
 
 import os
 
@@ -9,7 +9,7 @@ _COLLECTOR = "-XX:+UseSerialGC -XX:MetaspaceSize=256m -Xms1g -Xmn400m"
 SHORT_RUN = {"spark.driver.extraJavaOptions": f"{_COMPILER} {_COLLECTOR}"}
 
 COMPILED = bool(os.environ.get("SPARK_TESTS_COMPILE"))
-"""Whether these are the night's tests."""
+"""True for the nightly tests."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 FEW_ROWS = SHORT_RUN | ({} if COMPILED else _INTERPRETED)
 """For a query over a few rows Spark's compiler of expressions costs more than the query. The night's tests compile, and those that

@@ -36,7 +36,7 @@ class Kind(Enum):
 
 
 def cut_of(pipeline: StagedPipeline, publisher: Publisher, kind: Kind) -> Mapping[str, Any]:
-    """What a sink's cut has by its kind and publisher; makes the tables that an upsert has of its own."""
+    """Returns the fields of a sink's cut for its kind and publisher. Creates the additional tables of an upsert."""
     cut: dict[str, Any] = {"publisher": publisher, "mode": kind.mode, "replace": kind is Kind.COMPLETE}
     if kind.mode is SinkMode.UPSERT:
         rule: dict[str, Any] = {"sequence_by": None, "apply_as_deletes": None, "tombstones": None}
@@ -115,5 +115,5 @@ def _is_delete(day: str | None) -> bool:
 
 
 def _place(day: str | None) -> tuple[bool, str]:
-    """Where a row comes among those of its key: without a day before all others."""
+    """Returns the order of a row among those of its key. A row without a day is first."""
     return day is not None, day or ""

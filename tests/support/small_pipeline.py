@@ -80,7 +80,7 @@ def deliver(path: Path, day: int) -> None:
 
 
 def answer(days: Iterable[int]) -> dict[str, list[tuple[Any, ...]]]:
-    """What the tables hold once every row of these days went through; computed without Spark and without the product."""
+    """Returns the expected rows of the tables after all rows of these days. It uses neither Spark nor the product."""
     rows = [event for day in days for event in events_of(day) if event.origin != "ZZZ"]
     hours = Counter((event.origin, event.at.replace(minute=0, second=0, microsecond=0)) for event in rows)
     until = timedelta(hours=1) - timedelta(microseconds=1)

@@ -52,7 +52,7 @@ CHECKPOINTING = Checkpointing(
     interval_ms=60_000, timeout_ms=600_000, min_pause_ms=0, tolerable_failures=0, retained=1, unaligned=False,
     aligned_timeout_ms=None, max_in_flight_bytes=None,
 )  # fmt: skip
-"""What a pipeline has that declares nothing."""
+"""The checkpointing of a pipeline that declares none."""
 
 
 def a_manifest(checkpoint: int = 1, **changes: Any) -> Manifest:
@@ -85,7 +85,7 @@ def a_manifest(checkpoint: int = 1, **changes: Any) -> Manifest:
 
 
 def a_sink_cut(stage: str, **changes: Any) -> SinkCut:
-    """What a checkpoint adds to a sink that is published with each checkpoint: nothing. ``changes`` replace fields."""
+    """Returns an empty cut of a sink that is published with each checkpoint. ``changes`` replace fields."""
     fields: dict[str, Any] = {
         "stage": StageName(stage),
         "table": f"file:///tables/{stage}",
@@ -101,7 +101,7 @@ def a_sink_cut(stage: str, **changes: Any) -> SinkCut:
 
 
 def a_channel(batch: int, **changes: Any) -> ChannelCut:
-    """What a cut of a stage at ``batch`` says of its channel. ``changes`` replace fields."""
+    """Returns the channel's cut at ``batch`` of a stage. ``changes`` replace fields."""
     fields: dict[str, Any] = {
         "metadata": {},
         "protocol": {},
@@ -239,7 +239,7 @@ class StagedPipeline:
         return manifest
 
     def rows(self, sink: SinkName, version: int | None = None) -> list[Row]:
-        """What a reader of the table sees, sorted."""
+        """Returns the public rows of the table, sorted."""
         table = DeltaTable(self.tables[sink], version=version).to_pyarrow_table()
         return sorted(zip(table["id"].to_pylist(), table["day"].to_pylist(), strict=True), key=str)
 

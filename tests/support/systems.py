@@ -42,7 +42,7 @@ class _Observed:
 
     @property
     def operations(self) -> int:
-        """How many operations there were."""
+        """The number of operations so far."""
         return len(self.trace)
 
     def _operation(self, name: str, subject: object) -> AbstractContextManager[None]:
@@ -139,7 +139,7 @@ class FaultSystem(_Observed):
         self._fail_at, self._code, self._lasting, self._answer_lost = fail_at, code, lasting, answer_lost
         self._lock = Lock()
         self.injected = False
-        """Whether an operation has failed; a sweep over all indexes ends with the first system that has injected nothing."""
+        """True if an operation has failed. A sweep over all indexes ends with the first system without an injected failure."""
 
     def heal(self) -> None:
         """Lets every later operation succeed."""
@@ -391,7 +391,7 @@ class CrashSystem(_Observed):
         return True
 
     def _taken_away(self, path: str) -> bytes | None:
-        """What a file that is about to lose this name would come back with."""
+        """Returns the content with which a file that is about to lose this name would come back."""
         with suppress(FileNotFoundError, IsADirectoryError):
             found = os.lstat(path)
             contents = b"" if found.st_ino in self._written else Path(path).read_bytes()

@@ -11,7 +11,7 @@ SPARK, DELTA_RS = Publisher.SPARK, Publisher.DELTA_RS
 COLUMNS = "id LONG, seq LONG, value INT, name STRING"
 STAGED = ("id", "seq", "value", "name")
 MODES = (SinkMode.APPEND, SinkMode.COMPLETE, SinkMode.UPSERT)
-"""Those whose tables are made: the other modes with keys merge as an upsert does."""
+"""Modes for which tables are created. The other modes with keys merge as an upsert does."""
 ALL_MODES = frozenset(MODES)
 APPEND_AND_UPSERT = frozenset({SinkMode.APPEND, SinkMode.UPSERT})
 """A replacement is published as an append is, and has tests of its own: tests/spark/test_complete_sinks.py."""
@@ -75,11 +75,11 @@ class Feature:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """How the columns of the answer are read."""
+        """The names of the columns of the answer."""
         return self.columns_of_answer or tuple(text.rpartition(" ")[2] for text in self.answer or self.staged)
 
     def published_by(self, mode: SinkMode) -> Publisher:
-        """Who publishes a sink of this mode."""
+        """Returns the publisher of a sink of this mode."""
         return SPARK if SPARK in (self.publisher, self.merged_by if mode is SinkMode.UPSERT else DELTA_RS) else DELTA_RS
 
     def create(self, table: str) -> str:

@@ -1,4 +1,4 @@
-"""Makes savepoints of complete checkpoints while their caller watches: none holds up a cancel, or holds up the pipeline for ever."""
+"""Makes savepoints of complete checkpoints. Their caller can cancel each of them, and each has a deadline."""
 
 import logging
 import math
@@ -20,12 +20,12 @@ from spark_jobs.storage.files import Files
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 _PATIENCE_S = 10.0
-"""How long an export that was given up is waited for: it ends with the files that it has begun."""
+"""Time that an abandoned export is waited for. It ends with the files that it has begun."""
 
 
 @dataclass(frozen=True)
 class _Export:
-    """An export that is being made, or was given up."""
+    """An export that is under way or was abandoned."""
 
     request: CheckpointRequest
     manifest: Manifest
@@ -39,8 +39,8 @@ class Exports:
     """The savepoints that one attempt makes.
 
     Args:
-        check: Called again and again while one is made. What it raises is raised to who has asked for it; what was begun stays.
-        timeout_s: How long one may take, or a look at its place. That of a stop takes as long as it takes: the stop waits for it.
+        check: Called repeatedly while a savepoint is made. Its errors are raised to the caller; files of the savepoint stay.
+        timeout_s: Limit for one savepoint, or for a look at its place. The savepoint of a stop has no limit: the stop waits for it.
     """
 
     def __init__(self, home: Files, check: Callable[[], object], timeout_s: float) -> None:
@@ -48,10 +48,10 @@ class Exports:
         self._left: dict[RequestId, _Export] = {}
 
     def make(self, request: CheckpointRequest, manifest: Manifest, target: Files) -> None:
-        """Makes the savepoint of a request; durable on return, may be repeated.
+        """Makes the savepoint of a request. It is durable on return. Idempotent.
 
         Raises:
-            DeadlineExceededError: It was not made in time. What was begun stays.
+            DeadlineExceededError: It was not made in time. Its files stay.
             StreamPipelineError: It cannot be made, or ``check`` has raised it.
         """
         made = _Export(request, manifest, target)
@@ -87,7 +87,7 @@ class Exports:
         return self._in_time(work, _unanswered(request), self._timeout_s)
 
     def is_left(self, request: RequestId) -> bool:
-        """Returns whether the place of a savepoint may still be written to, because a storage does not answer.
+        """Returns whether an abandoned export may still write to the place of a savepoint, because its storage does not answer.
 
         Nothing may be deleted there.
         """
@@ -95,14 +95,14 @@ class Exports:
         return left is not None and not left.ended.is_set()
 
     def delete_left(self) -> None:
-        """Deletes the files of exports that were given up and answered with an error, and have ended since."""
+        """Deletes the files of abandoned exports whose requests were answered with an error, once the exports have ended."""
         for request, left in list(self._left.items()):
             if left.ended.is_set():
                 del self._left[request]
                 try:
                     self.look(left.request, partial(abandon, left.manifest, left.target, request=request))
                 except StreamPipelineError as error:
-                    _LOG.warning("what was copied for %s stays until its place is named again: %s", request, error)
+                    _LOG.warning("files of the savepoint for %s stay until a request names their place again: %s", request, error)
 
     def _in_time(self, work: Callable[[], T], late: DeadlineExceededError, timeout_s: float) -> T:
         return in_time(work, time.monotonic() + timeout_s, lambda: late, self._check)
@@ -112,8 +112,8 @@ def _too_late(export: _Export) -> DeadlineExceededError:
     number = export.manifest.checkpoint
     return DeadlineExceededError(
         f"The savepoint for {export.request.request} was not made in time.",
-        exists=f"Checkpoint {number}, which it was to be of, is complete, and the pipeline runs on.",
-        safe="Nobody was told that there is a savepoint. What was copied is deleted once its storage answers.",
+        exists=f"Checkpoint {number} is complete, and the pipeline runs on.",
+        safe="The request gets an error, not a savepoint. Its files are deleted once the storage answers.",
         remedy="Give checkpoints a longer timeout, or another target; then ask again with a new id. If files stay: spark-jobs dispose.",
         checkpoint=number,
     )
@@ -123,5 +123,5 @@ def _unanswered(request: CheckpointRequest) -> DeadlineExceededError:
     return DeadlineExceededError(
         f"The place for the savepoint of {request.request} does not answer.",
         safe="Nothing was changed there.",
-        remedy="See whether its storage answers, or ask with a new id and another target.",
+        remedy="Check that its storage answers, or ask with a new id and another target.",
     )

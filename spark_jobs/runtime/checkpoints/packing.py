@@ -1,6 +1,6 @@
-"""Packing: many small staged files become few, before a checkpoint names them.
+"""Packing: combines many small staged files into few, before a checkpoint names them.
 
-Only the actions of the manifest change. The files of the batches stay for the stage's consumers, and are swept once nobody reads them.
+Only the actions of the manifest change. The files of the batches stay for the stage's consumers, and are deleted once none reads them.
 """
 
 import json
@@ -33,20 +33,20 @@ def pack(
     last: BatchId,
     meanwhile: Callable[[], object],
 ) -> list[Line]:
-    """Packs staged files. Returns lines for the same rows in fewer files of about a size; durable on return.
+    """Packs staged files. Returns lines for the same rows in fewer files of about one size. The files are durable on return.
 
     Files that are large enough, or alone in their partition, are left as they are.
 
     Args:
-        stage: Whose files they are.
+        stage: Stage that owns the files.
         lines: ``{"add": …, "batch": …}`` for each staged file.
-        target_size_bytes: How large a file should be.
-        last: The batch that the packed files count as.
-        meanwhile: Called again and again until they are packed. What it raises is raised here, and ends Spark's job.
+        target_size_bytes: Size that a file should have.
+        last: Batch that the packed files belong to.
+        meanwhile: Called repeatedly until the files are packed. Its errors are raised here and end Spark's job.
 
     Raises:
-        SparkJobFailedError: Spark has not packed them. What it has written is named by nothing.
-        InterruptedRunError: The packed files do not have as many rows as the files before.
+        SparkJobFailedError: Spark has not packed them. No manifest names its files.
+        InterruptedRunError: The packed files and the staged files have different numbers of rows.
     """
     bins = bins_of(lines, target_size_bytes)
     small = [{**line, _BIN: number} for number, packed in enumerate(bins) for line in packed]
@@ -57,16 +57,16 @@ def pack(
     except spark_failures() as error:
         raise SparkJobFailedError(
             f"The files of stage '{stage.stage.name}' could not be packed: {java_message(error)}",
-            exists="The files of the batches are as they were.",
-            safe="Nothing names what was packed.",
+            exists="The files of the batches are unchanged.",
+            safe="No manifest names the packed files.",
             remedy="Take the checkpoint again; if it goes on, remove target_file_size from the sink.",
             stage=stage.stage.name,
         ) from error
     before, after = _rows(line["add"] for line in small), _rows(adds)
     if before != after:
         raise InterruptedRunError(
-            f"Packing the files of stage '{stage.stage.name}' made {after} rows of {before}.",
-            safe="Nothing of this round is public; the files of the batches are as they were.",
+            f"Packing the files of stage '{stage.stage.name}' changed the number of rows from {before} to {after}.",
+            safe="No row of this round is public. The files of the batches are unchanged.",
             remedy="Start again; if it goes on, remove target_file_size from the sink.",
             stage=stage.stage.name,
             expected=before,
@@ -81,7 +81,7 @@ def pack(
 def _written(
     stage: StageRun, small: Sequence[Line], bins: int, last: BatchId, meanwhile: Callable[[], object]
 ) -> list[dict[str, Any]]:
-    """Writes the rows of small files, each bin's into one file."""
+    """Writes the rows of small files, one file for each bin."""
     table, session = stage.table, stage.frame.sparkSession
     context, group = session.sparkContext, f"packing-{uuid4()}"
     number = F.col(column_of(_BIN, table.metadata))
@@ -100,7 +100,10 @@ def _written(
 
 
 def bins_of(lines: Iterable[Line], target_size_bytes: int) -> list[list[Line]]:
-    """Returns the small files that become one each: files of one partition, in the order of batches, together up to the target size."""
+    """Returns the small files that become one each.
+
+    They are of one partition, in the order of batches, and together up to the target size.
+    """
     partitions: dict[bytes, list[Line]] = defaultdict(list)
     for line in lines:
         if line["add"]["size"] < target_size_bytes:

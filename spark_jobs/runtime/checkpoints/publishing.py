@@ -1,12 +1,12 @@
 """Publishes the checkpoints of a running pipeline while the next ones are taken.
 
-Each sink follows in its own order, in a thread of its own, and waits for no other. What it lacks becomes public in one transaction, so a
-table that is slow skips checkpoints. Readers of several tables need one checkpoint that every table shows, so all tables *meet*: once all
-have come to the checkpoint at which they meet, the newest one becomes the next, and no table passes it without a version of its own.
+Each sink follows in its own order, in its own thread, and waits for no other. Its missing checkpoints become public in one transaction,
+so a table that is slow skips checkpoints. Readers of several tables need one checkpoint that every table shows, so all tables *meet*: once
+all have come to the checkpoint at which they meet, the newest one becomes the next, and no table passes it without its own version.
 
-A publication that fails holds all sinks (docs/adr/0025-a-table-that-refuses-blocks-publication.md). Those that are under way end. After
-that everything is published by one thread, with the sink first that is behind, until that gets through. That thread goes on without a
-table that refuses as long as its hold lasts: the others get each checkpoint at once, so they need no meeting.
+A publication that fails holds all sinks (docs/adr/0025-a-table-that-refuses-blocks-publication.md). Publications that are under way end.
+After that, one thread publishes all sinks, starting with the one that is behind, until it succeeds. That thread goes on without a table
+that refuses as long as its hold lasts: the others get each checkpoint at once, so they need no meeting.
 """
 
 import logging
@@ -41,25 +41,25 @@ class Publisher(Protocol):
         ...
 
     def publish_all(self, manifest: Manifest) -> None:
-        """Publishes a checkpoint, and all before it, in every sink that is due and not held, or takes up what blocks that.
+        """Publishes a checkpoint, and all before it, in every sink that is due and not held, or records why that is blocked.
 
         The sink that is behind comes first. Raises if the checkpoint can never become public.
         """
         ...
 
     def shown(self) -> CheckpointId | None:
-        """Returns the newest checkpoint that every table shows in a version of its own."""
+        """Returns the newest checkpoint of which every table has its own version."""
         ...
 
 
 class Publishing:
-    """Publishes what is complete, in other threads.
+    """Publishes complete checkpoints, in other threads.
 
     All methods are called by the one thread that takes the checkpoints. None of them waits, except :meth:`rest` and :meth:`end`.
 
     Args:
         publisher: Publishes.
-        blocking: Remembers what blocks publications.
+        blocking: Record of the blocked publication.
         check_live: Raises if a later attempt is live.
         begun_at: The checkpoint that the attempt goes on from. It is public where it is due, unless the publication is blocked.
     """
@@ -69,20 +69,20 @@ class Publishing:
     ) -> None:
         self._publisher, self._blocking, self._check_live = publisher, blocking, check_live
         self._reached: dict[SinkName, CheckpointId] = {}
-        """By sink the newest checkpoint that this attempt has made public, or has found so."""
+        """The newest checkpoint that this attempt has published or found published, by sink."""
         self._reached_before: Mapping[SinkName, CheckpointId] = {}
-        """The same when the newest check was begun, which reads every checkpoint from there on."""
+        """:attr:`_reached` when the newest check began. The check reads every checkpoint after it."""
         self._own: dict[SinkName, set[CheckpointId]] = {}
-        """By sink the checkpoints after :attr:`shown` that its table shows in a version of their own."""
+        """The checkpoints after :attr:`shown` of which the table has a version, by sink."""
         self._checked: Manifest | None = None
         """The newest checkpoint that no table has refused so far: sinks may follow up to it."""
         self._meeting: Manifest | None = None
         self._tried = _NONE
         """The newest checkpoint that a blocked publication was tried with."""
         self._under_way: dict[str, _Work] = {}
-        """By name."""
+        """Work in other threads, by name."""
         self._refused: Manifest | None = None
-        """The checkpoint whose publication has failed first, until all sinks are tried by one thread."""
+        """The first checkpoint whose publication has failed, until one thread publishes all sinks."""
         self._failure: BaseException | None = None
         self._is_resting = False
         self._shown: CheckpointId | None = None if begun_at is None else publisher.shown()
@@ -91,12 +91,12 @@ class Publishing:
 
     @property
     def reached(self) -> Mapping[SinkName, CheckpointId]:
-        """By sink the newest checkpoint that is known to be public, and of which nothing is being read. A sink without one is left out."""
+        """The newest checkpoint that is known to be public and is not being read, by sink. Sinks without one are left out."""
         return self._reached_before if _CHECK in self._under_way else self._reached
 
     @property
     def shown(self) -> CheckpointId | None:
-        """The newest checkpoint that every table is known to show in a version of its own."""
+        """The newest checkpoint of which every table is known to have its own version."""
         return self._shown
 
     def is_settled(self, manifest: Manifest) -> bool:
@@ -106,7 +106,7 @@ class Publishing:
         return all(self._reached.get(sink, _NONE) >= manifest.checkpoint for sink in self._not_held(manifest))
 
     def go_on(self, newest: Manifest | None) -> None:
-        """Takes up what has ended, and begins what is due. To be called again and again.
+        """Takes the results of ended work and begins work that is due. Call it repeatedly.
 
         Args:
             newest: The newest checkpoint.
@@ -126,7 +126,7 @@ class Publishing:
             self._try_again(newest)
 
     def rest(self, pause: Callable[[], object]) -> None:
-        """Begins nothing any more, and waits for what is under way.
+        """Begins no further work, and waits for work that is under way.
 
         Args:
             pause: Lets a moment pass. It may call :meth:`go_on`.
@@ -141,7 +141,7 @@ class Publishing:
             self.go_on(None)
 
     def end(self) -> None:
-        """Waits for what is under way, because the attempt ends. Raises nothing."""
+        """Waits for work that is under way, because the attempt ends. Never raises."""
         self._is_resting = True
         for work in self._under_way.values():
             with suppress(Exception):
@@ -161,7 +161,7 @@ class Publishing:
                 self._begin(f"sink {sink}", target, partial(self._publisher.publish_sink, target, sink), reached)
 
     def _target(self, sink: SinkName) -> Manifest | None:
-        """Returns the checkpoint that a sink is to go to: the one at which all meet, or the newest if it has that one."""
+        """Returns the next checkpoint of a sink: the one at which all meet, or the newest if the sink has that one."""
         meeting, checked = self._meeting, self._checked
         if meeting is None or all(self._reached.get(each, _NONE) >= meeting.checkpoint for each in _following(meeting)):
             meeting = self._meeting = checked
@@ -179,7 +179,7 @@ class Publishing:
             self._check_live()
 
     def _begin(self, name: str, manifest: Manifest, work: Callable[[], None], then: Callable[[], None]) -> None:
-        """Begins work in another thread, unless work of that name goes on."""
+        """Begins work in another thread, unless work of that name is under way."""
         if name not in self._under_way:
             self._under_way[name] = _Work(manifest, begin(partial(self._watched, work)), then)
 
@@ -187,7 +187,7 @@ class Publishing:
         try:
             work()
         except StreamPipelineError:
-            self._check_live()  # else what has failed may be what the live attempt has deleted
+            self._check_live()  # otherwise the cause may be files that the live attempt has deleted
             raise
 
     def _take_up(self) -> None:
@@ -206,7 +206,7 @@ class Publishing:
         self._checked = checked
 
     def _reach(self, sink: SinkName, manifest: Manifest) -> None:
-        """Takes up that a sink has a checkpoint in a version of its own."""
+        """Records that a sink has its own version of a checkpoint."""
         self._reached[sink] = manifest.checkpoint
         self._own.setdefault(sink, set()).add(manifest.checkpoint)
         following = list(_following(manifest))
@@ -219,7 +219,7 @@ class Publishing:
             _LOG.info("checkpoint %d is public in every sink", self._shown)
 
     def _have(self, manifest: Manifest) -> None:
-        """Takes up that every sink has a checkpoint that is not held, unless all wait."""
+        """Records that every sink that is not held has a checkpoint, unless all wait."""
         if not self._blocking.all_wait:
             self._checked = self._meeting = manifest
             for sink in self._not_held(manifest):
@@ -231,12 +231,12 @@ class Publishing:
 
 @dataclass(frozen=True)
 class _Work:
-    """What goes on in another thread."""
+    """Work in another thread."""
 
     manifest: Manifest
     future: Future[None]
     then: Callable[[], None]
-    """What is to be done once it has succeeded."""
+    """Called after the work has succeeded."""
 
 
 def _following(manifest: Manifest) -> Iterator[SinkName]:

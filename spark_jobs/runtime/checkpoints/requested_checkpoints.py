@@ -1,4 +1,4 @@
-"""The driver's side of requests for a checkpoint, a savepoint or a stop: sees them, and answers them with what became of the try."""
+"""The driver's side of requests for a checkpoint, a savepoint or a stop: finds them, and answers them with the outcome of the try."""
 
 import logging
 import math
@@ -28,18 +28,18 @@ _INTERVAL_S = 1.0
 
 
 class RequestedCheckpoints:
-    """The requests to a running pipeline, and their answers. A failure here is logged and ends no attempt, unless a stop is at work.
+    """The requests to a running pipeline, and their answers. Failures are logged and end no attempt, except during a stop.
 
     A request that could not be answered stays open, and is answered with the next checkpoint, or by the next attempt.
 
     Args:
-        mask: Takes secrets out of what is written.
-        tables: URLs of the sinks' tables, in which no savepoint may be.
-        check: Called again and again while a savepoint is made. What it raises leaves it as it is, for the next attempt.
-        timeout_s: How long it may take to make a savepoint of a checkpoint that is complete. A stop's takes as long as it takes.
+        mask: Removes secrets from answers.
+        tables: URLs of the sinks' tables. A savepoint may not be in one.
+        check: Called repeatedly while a savepoint is made. If it raises, the next attempt completes the savepoint.
+        timeout_s: Limit for making a savepoint of a complete checkpoint. The savepoint of a stop has no limit.
         interval_s: Between two looks at the home.
         now_s: A clock.
-        blocked: Says which publication is blocked now, for the answers.
+        blocked: Returns the blocked publication, for the answers.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RequestedCheckpoints:
         self._look_at_s = now_s()
 
     def resume(self, head: Manifest | None) -> None:
-        """Answers requests of the attempt before, which may have died between its last manifest and the answer.
+        """Answers requests of the previous attempt, which may have died between its last manifest and the answer.
 
         Args:
             head: The checkpoint that this attempt goes on from.
@@ -72,20 +72,20 @@ class RequestedCheckpoints:
             self.completed([each for each in self._open() if each.request == head.request or self._begun_with(each)], head)
 
     def open(self, waiting: Container[RequestId] = ()) -> Sequence[CheckpointRequest]:
-        """Returns the open requests, the oldest first. Looks at the home once in a while, and returns none in between.
+        """Returns the open requests, the oldest first. Reads the home once per interval, and returns none in between.
 
         Args:
-            waiting: Requests that are about to be answered: they are left out.
+            waiting: Requests that are being answered. They are left out.
         """
         if self._now_s() < self._look_at_s:
             return ()
         self._look_at_s = self._now_s() + self._interval_s
-        with _logged("what was copied in vain stays"):
+        with _logged("files of an abandoned savepoint stay"):
             self._exports.delete_left()
         return [request for request in self._open() if request.request not in waiting and self._is_possible(request)]
 
     def unanswered(self) -> Sequence[CheckpointRequest]:
-        """Returns all open requests, and looks for them now: for a caller that must not miss one.
+        """Reads the home and returns all open requests, for a caller that must not miss one.
 
         Raises:
             StreamPipelineError: They cannot be read.
@@ -93,7 +93,7 @@ class RequestedCheckpoints:
         return self._requests.open()
 
     def completed(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
-        """Answers all of ``requests``, which were there when the checkpoint was triggered, and makes their savepoints."""
+        """Answers ``requests``, which were open when the checkpoint was triggered, and makes their savepoints."""
         if not requests:
             return
         with _logged("a request for a checkpoint could not be answered"):
@@ -122,7 +122,7 @@ class RequestedCheckpoints:
             self.turn_down(requests, error)
 
     def turn_down(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
-        """Answers with an error, and raises if that fails: for a caller that must not do what is asked for.
+        """Answers with an error, and raises if that fails: for a caller that must not do the requested work.
 
         Raises:
             FencedError: One of them is a stop, and a later attempt is live, which may do it.
@@ -133,12 +133,12 @@ class RequestedCheckpoints:
         self._answer(self._failure(request, error) for request in requests)
 
     def check(self, request: CheckpointRequest) -> None:
-        """Refuses a savepoint that could not be made once its checkpoint is complete.
+        """Refuses a savepoint that cannot be made from its complete checkpoint.
 
         Raises:
-            RejectedError: Its directory has other things, or is inside the home or a table.
+            RejectedError: Its directory has other files, or is inside the home or a table.
             DeadlineExceededError: Its storage has not answered in time.
-            StorageError: It cannot be looked at.
+            StorageError: Its directory cannot be read.
         """
         target = savepoint_place(self._home, request)
 
@@ -153,10 +153,10 @@ class RequestedCheckpoints:
         self._exports.look(request, check)
 
     def save(self, request: CheckpointRequest, manifest: Manifest) -> str:
-        """Makes the savepoint that was asked for, and returns its URL. Durable on return; may be repeated.
+        """Makes the requested savepoint and returns its URL. It is durable on return. Idempotent.
 
         Raises:
-            RunCancelledError: The attempt was cancelled. What was begun stays.
+            RunCancelledError: The attempt was cancelled. Files of the savepoint stay.
             DeadlineExceededError: It was not made in time, and no stop waits for it.
             StreamPipelineError: It cannot be made.
         """
@@ -165,13 +165,13 @@ class RequestedCheckpoints:
         return target.url
 
     def ended_with(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
-        """Answers every open request after the last checkpoint of an attempt. May be repeated.
+        """Answers every open request after the last checkpoint of an attempt. Idempotent.
 
-        Those that were open when it was triggered are answered with it. A stop, too, is answered with a final checkpoint that has done what
-        it asks for. Any other request is turned down.
+        Requests that were open when it was triggered are answered with it. A stop is also answered with a final
+        checkpoint that does its work. Any other request is refused.
 
         Args:
-            requests: Those that are known to have been open then.
+            requests: Requests that are known to have been open then.
             manifest: The checkpoint: of a stop, or a final one.
 
         Raises:
@@ -179,13 +179,13 @@ class RequestedCheckpoints:
         """
         others = [request for request in self._requests.open() if request not in requests]
         self._answer_with([*requests, *(request for request in others if self._is_answered_by(request, manifest))], manifest)
-        with suppress(FencedError):  # a later attempt has begun, and does what they ask for
+        with suppress(FencedError):  # a later attempt has begun and does the requested work
             self.turn_down(self._requests.open(), _after_the_last(manifest))
 
     def given_up(self, error: StreamPipelineError) -> None:
-        """Answers every open stop with the error that keeps its checkpoint from ever becoming public: the next start abandons it.
+        """Answers every open stop with the error because of which its checkpoint can never become public. The next start abandons it.
 
-        One that stayed open would stop that start's attempt.
+        An open stop would stop the attempt of that start.
 
         Raises:
             StreamPipelineError: Not all of them have an answer.
@@ -194,9 +194,9 @@ class RequestedCheckpoints:
         self._answer(self._failure(request, error) for request in stops)
 
     def _is_possible(self, request: CheckpointRequest) -> bool:
-        """Returns whether a savepoint can be made where it is wanted, and refuses its request if not. A stop checks by itself."""
+        """Returns whether a savepoint can be made at its directory, and refuses its request if not. A stop has its own check."""
         if request.wanted is Wanted.SAVEPOINT:
-            with _logged("a directory for a savepoint cannot be looked at"):
+            with _logged("a directory for a savepoint cannot be read"):
                 try:
                     self.check(request)
                 except RejectedError as error:
@@ -215,17 +215,17 @@ class RequestedCheckpoints:
         return request.requested_at <= manifest.began_at or self._begun_with(request) is not None
 
     def _begun_with(self, request: CheckpointRequest) -> Manifest | None:
-        """Returns the checkpoint that an earlier attempt has begun a request's savepoint with; None for a stop, which has its own."""
+        """Returns the checkpoint with which an earlier attempt has begun the savepoint of a request. None for a stop, which has its own."""
         found = None
         if request.wanted is Wanted.SAVEPOINT:
-            with _logged(f"what there is of {request.request} cannot be looked at"):
+            with _logged(f"the begun savepoint for {request.request} cannot be read"):
                 found = self._exports.look(
                     request, partial(begun_with, self._home, savepoint_place(self._home, request), request.request)
                 )
         return found
 
     def _has_abandoned(self, target: Files) -> bool:
-        """Deletes the export of a request that was answered with an error, if it could not be deleted then. Returns whether it did."""
+        """Deletes the remaining export of a request that was answered with an error. Returns whether there was one."""
         before = begun_by(target)
         answer = self._requests.answer_of(before) if before else None
         if before is None or answer is None or answer.error is None or self._exports.is_left(before):
@@ -237,9 +237,9 @@ class RequestedCheckpoints:
         return True
 
     def _answer_with(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
-        """Answers with the checkpoint, or with the one that a request's savepoint was begun with.
+        """Answers with the checkpoint, or with the one with which a request's savepoint was begun.
 
-        Of a savepoint that cannot be made nothing stays: whoever asks again may name the same directory.
+        Deletes the files of a savepoint that cannot be made, so that a new request may name the same directory.
         """
         sinks = _sinks(manifest)
         for request in requests:
@@ -251,7 +251,7 @@ class RequestedCheckpoints:
                 and request.wanted is not Wanted.CHECKPOINT
                 and not self._exports.is_left(request.request)
             ):
-                with _logged(f"what was copied for {request.request} stays"):
+                with _logged(f"files of the savepoint for {request.request} stay"):
                     self._exports.look(
                         request, partial(abandon, own, savepoint_place(self._home, request), request=request.request)
                     )
@@ -260,7 +260,7 @@ class RequestedCheckpoints:
     def _saved(
         self, request: CheckpointRequest, manifest: Manifest, sinks: dict[SinkName, CheckpointedSink]
     ) -> CheckpointResponse:
-        """Returns the answer with the checkpoint, after its savepoint is made if one is wanted.
+        """Makes the savepoint, if one is requested, and returns the answer with the checkpoint.
 
         A savepoint that cannot be made is an error, except one that a stop waits for.
         """
@@ -296,7 +296,7 @@ class RequestedCheckpoints:
 
     def _open(self) -> Sequence[CheckpointRequest]:
         found: Sequence[CheckpointRequest] = ()
-        with _logged("whether somebody asks for a checkpoint cannot be read"):
+        with _logged("requests for a checkpoint cannot be read"):
             found = self._requests.open()
         return found
 
@@ -322,7 +322,7 @@ def _after_the_last(manifest: Manifest) -> RejectedError:
             f"The run has ended, with checkpoint {manifest.checkpoint}.",
             exists="That checkpoint has every row of the run.",
             safe="Nothing was done for this request.",
-            remedy="Start the next run, and ask with a new id while it is at work.",
+            remedy="Start the next run, and ask with a new id while it is running.",
             checkpoint=manifest.checkpoint,
         )
     return RejectedError(

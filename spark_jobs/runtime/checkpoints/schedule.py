@@ -17,8 +17,8 @@ class CheckpointSchedule:
     Args:
         interval_s: Between two triggers.
         min_pause_s: Between the end of a try and the next trigger.
-        tolerable_failures: So many tries one after the other may fail; a checkpoint that completes sets the count back. None: any number.
-        began_s: When the pipeline began to run.
+        tolerable_failures: Number of consecutive tries that may fail. A complete checkpoint resets the count. None: any number.
+        began_s: Time at which the pipeline began to run.
     """
 
     interval_s: float
@@ -26,7 +26,7 @@ class CheckpointSchedule:
     tolerable_failures: int | None
     began_s: float
     failures: int = 0
-    """Tries that have failed since the last checkpoint that completed, without savepoints."""
+    """Failed tries since the last complete checkpoint, without savepoints."""
     _due_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class CheckpointSchedule:
 
     @staticmethod
     def declared(given: Checkpointing, began_s: float) -> "CheckpointSchedule":
-        """Returns the schedule of a pipeline that began to run then."""
+        """Returns the schedule of a pipeline that began to run at ``began_s``."""
         return CheckpointSchedule(given.interval_ms / 1000, given.min_pause_ms / 1000, given.tolerable_failures, began_s)
 
     def is_due(self, now_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""Executes a stop: does what the table of states says, and reports the outcome to the table."""
+"""Executes a stop: follows the table of states, and reports each outcome to it."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -31,10 +31,10 @@ class Stop:
     """One stop of a running pipeline.
 
     Args:
-        asked: What was asked for when it began, the stop that counts first.
-        pipeline: What is stopped.
-        answers: Where requests are answered.
-        tell: Called with how far it is.
+        asked: The request for the stop. If there are several, the first one counts.
+        pipeline: Pipeline that is stopped.
+        answers: Answers the requests.
+        tell: Called with the progress of the stop.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Stop:
         """Stops the pipeline.
 
         Returns:
-            The checkpoint that it was stopped with; None where the stop has failed and the pipeline runs on.
+            The checkpoint of the stop. None if the stop has failed and the pipeline runs on.
 
         Raises:
-            InterruptedRunError: The stop has failed, or a stage has; the next attempt begins at the newest checkpoint.
-            IncompleteError: The checkpoint exists; the next attempt rolls forward.
+            InterruptedRunError: The stop or a stage has failed. The next attempt begins at the newest checkpoint.
+            IncompleteError: The checkpoint exists. The next attempt rolls forward.
             FencedError: Another attempt is live.
         """
         self._turn_down_others()
@@ -124,9 +124,9 @@ class Stop:
     def _restart(self) -> InterruptedRunError:
         return InterruptedRunError(
             f"The drain for {self._request.request} has failed: {self._error.failed if self._error else 'for no known reason'}",
-            exists="The newest checkpoint stands; what was flushed after it was not published.",
-            safe="Nothing was lost, and nothing is public that is not in a checkpoint.",
-            remedy="Start the pipeline again: it goes on from its newest checkpoint. Mend the cause before the next drain.",
+            exists="The newest checkpoint is valid. Rows that were flushed after it were not published.",
+            safe="No row is lost, and all public rows are in a checkpoint.",
+            remedy="Start the pipeline again: it goes on from its newest checkpoint. Remove the cause before the next drain.",
             request=self._request.request,
         )
 
@@ -135,20 +135,20 @@ class Stop:
             f"The stop for {self._request.request} did not finish: {self._error.failed if self._error else 'for no known reason'}",
             self._request.request,
             CutShort(manifest.checkpoint, self._savepoint),
-            "Start the pipeline again once the cause is mended: it finishes the stop before anything else.",
+            "Start the pipeline again after you have removed the cause: it finishes the stop first.",
         )
 
 
 def _ends_attempt(error: StreamPipelineError) -> bool:
-    """Returns whether a stage has given up, or the checkpoint's outcome is unknown. A failed job beside the stages ends no attempt."""
+    """Returns whether an error of a stage or an unknown outcome of the checkpoint ends the attempt. A failed packing job does not."""
     return isinstance(error, InterruptedRunError) and not isinstance(error, SparkJobFailedError)
 
 
 def lost_to(winner: CheckpointRequest) -> ConflictError:
-    """Returns the error for a request that another one has come before."""
+    """Returns the error for a request that came after another stop."""
     return ConflictError(
-        f"{winner.request} stops the pipeline already.",
-        exists=f"See what becomes of it: its answer is {answer_path(winner.request)} in the home.",
+        f"{winner.request} already stops the pipeline.",
+        exists=f"Its answer will be {answer_path(winner.request)} in the home.",
         safe="Nothing was done for this request.",
         remedy=f"Wait for {winner.request}; ask again with a new id if it fails.",
         winner=winner.request,

@@ -1,4 +1,4 @@
-"""Deletes what is not needed after a completed checkpoint: orphans, versions of private logs, the rest of abandoned incarnations."""
+"""Deletes data that is not needed after a complete checkpoint: orphans, versions of private logs and data of abandoned incarnations."""
 
 import logging
 from collections.abc import Container, Mapping, Sequence
@@ -25,9 +25,9 @@ _SWEPT = "swept.json"
 
 
 class Subsumption:
-    """Deletes what each checkpoint of an attempt has made needless. What cannot be deleted is logged, and left.
+    """Deletes data that is not needed after a checkpoint of the attempt. A failed deletion is logged, and its files stay.
 
-    The larger a public table is, the more it costs to look through its directory. An attempt does so only if the attempt before has not
+    The larger a public table is, the more it costs to list its directory. An attempt does so only if the previous attempt has not
     ended cleanly, or if one of its own stages has failed: at its first checkpoint, and at its last one for later batches. Files that it
     cannot judge then, and files that a failed task has left of a batch that succeeded, stay until ``VACUUM``, like those of any failed
     write to Delta.
@@ -35,23 +35,23 @@ class Subsumption:
     Args:
         home: The home.
         work: The attempt's work directory. A mark in it says that an attempt has ended and left no unnamed file in the public tables.
-        retained: How many complete checkpoints are kept.
+        retained: Number of complete checkpoints that are kept.
     """
 
     def __init__(self, home: Files, work: Files, retained: int) -> None:
         self._home, self._work, self._retained = home, work, retained
         self._is_first = True
-        """Whether what earlier attempts have left in the home is still to be deleted."""
+        """True until files of earlier attempts in the home were deleted."""
         self._unnamed = True
-        """Whether staged files that nothing names may be in the public tables."""
+        """True if the public tables may have staged files that no log or checkpoint names."""
 
     def begin(self) -> None:
-        """Removes the mark of the attempt before, durably, because stages are about to run."""
+        """Removes the mark of the previous attempt, durably, because stages are about to run."""
         self._unnamed = _SWEPT not in self._work.names("")
         self._work.delete(_SWEPT)
 
     def expect_unnamed(self) -> None:
-        """Notes that stages were interrupted, and may have left staged files that nothing names."""
+        """Records that stages were interrupted, and may have left staged files that no log or checkpoint names."""
         self._unnamed = True
 
     def after(
@@ -62,13 +62,13 @@ class Subsumption:
         copied: Container[CheckpointId] = (),
         shown: CheckpointId | None = None,
     ) -> None:
-        """Deletes what nothing names any more after a checkpoint that this attempt has created.
+        """Deletes data that is not named any more, after a checkpoint that this attempt has created.
 
         Args:
             manifest: The newest checkpoint.
-            stages: All of the pipeline.
-            published: By sink the newest checkpoint that is public.
-            copied: Checkpoints that savepoints are made of.
+            stages: All stages of the pipeline.
+            published: The newest public checkpoint, by sink.
+            copied: Checkpoints of which savepoints are being made.
             shown: The checkpoint that readers of several tables see.
         """
         try:
@@ -82,11 +82,11 @@ class Subsumption:
             if manifest.ends_attempt:
                 self._work.create(_SWEPT, b"{}\n")
         except (OSError, StreamPipelineError) as error:
-            _LOG.warning("files that nothing names may be left, until a later checkpoint or attempt: %s", error)
+            _LOG.warning("unnamed files may be left, until a later checkpoint or attempt: %s", error)
 
 
 class _Needless:
-    """Deletes what no checkpoint that is kept needs. The arguments are those of :class:`Subsumption`."""
+    """Deletes data that no kept checkpoint needs. The arguments are those of :class:`Subsumption`."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class _Needless:
     ) -> None:
         self._home, self._store, self._stages, self._newest = home, CheckpointStore(home), stages, manifest
         self._published = dict(published)
-        """By sink the newest checkpoint that is public, and was when each was taken whose savepoint is still to be made."""
+        """The newest checkpoint, by sink, that is public and was so when each checkpoint with a pending savepoint was taken."""
         self._manifests = self._store.manifests()
-        """All valid ones, ascending."""
+        """All valid manifests, ascending."""
         asked = {each.request for each in CheckpointRequests(home).open()}
         needed = [each for each in self._manifests if each.request in asked or each.checkpoint in copied]
         for each in (each for each in needed if each.incarnation == manifest.incarnation):
@@ -112,7 +112,7 @@ class _Needless:
         self.kept = kept(self._manifests, retained=retained, published=self._published, needed=numbers)
 
     def delete_staged(self, *, walk: bool) -> None:
-        """Deletes staged files that nothing names, and what private logs need not remember.
+        """Deletes staged files that are not named, and batches that private logs do not need.
 
         With ``walk`` the public tables are swept, before the logs forget the batches of the parent. The runtime's own directories are
         swept each time, after that: a file is deleted as soon as neither a log nor a checkpoint needs it.
@@ -128,12 +128,12 @@ class _Needless:
             trim(stage.log, stage.output.consumers, self._last_needless(name, parent), stage.directory, named[name])
         deleted += self._sweep(named, own=True)
         if deleted or walk:
-            _LOG.info("%d staged files that nothing names deleted", deleted)
+            _LOG.info("%d unnamed staged files deleted", deleted)
 
     def discard(self) -> None:
-        """Deletes older checkpoints, and the state files that only they name; bounded by what is left of the runs before."""
+        """Deletes older checkpoints, and the state files that only they name. Its cost is bounded by the remains of earlier runs."""
         remembered = {stage.stage.name: stage.log.oldest() for stage in self._stages}
-        # those that this attempt has found abandoned when it began: it has closed them in every table, or would not run
+        # abandoned when this attempt began: it has closed them in every table, or would not run
         closed = {each.incarnation for each in self._manifests if each.attempt < self._newest.attempt} - {
             self._newest.incarnation
         }
@@ -144,19 +144,19 @@ class _Needless:
         discard(self._home, found)
 
     def _sweep(self, named: Mapping[StageName, Container[str]], *, own: bool) -> int:
-        """Sweeps the directories that are the runtime's own, or the public tables; returns how many files went."""
+        """Sweeps the directories that are the runtime's own, or the public tables; returns the number of deleted files."""
         deleted = 0
         for stage in self._stages:
             if stage.outlet.is_own == own:
                 name = stage.stage.name
-                # of batches before that one no files are needed: none are in flight, and every sink has them
+                # files of earlier batches are not needed: they are not in flight, and every sink has them
                 needed = [in_flight_from(self.kept, name), unpublished_from(self._manifests, self._published, name)]
                 needed_from = min((batch for batch in needed if batch is not None), default=None)
                 deleted += len(sweep(stage, self._newest.stages[name].batch, named[name], needed_from))
         return deleted
 
     def _last_needless(self, stage: StageName, parent: Manifest | None) -> BatchId:
-        """The last batch of a stage that no checkpoint will be cut before, and that no restore reads again."""
+        """Returns the last batch of a stage before which no checkpoint will be cut, and which no restore will read again."""
         before = parent.stages.get(stage) if parent else None
         if before is None:
             return NO_BATCH
@@ -165,7 +165,7 @@ class _Needless:
 
 
 def keep_answers(home: Files, final: Manifest, *, closed: bool = False) -> None:
-    """Keeps an answer for each run that has had an attempt at a round and was not given its final checkpoint. Idempotent.
+    """Keeps an answer for each run that had an attempt at a round and got no answer with its final checkpoint. Idempotent.
 
     Its driver may have died before it answered, or another run may have ended the round. Such a run, if it is repeated, is done.
     It has failed where its incarnation is closed and rows of it can never become public: then the answer has the error as well.
@@ -173,11 +173,11 @@ def keep_answers(home: Files, final: Manifest, *, closed: bool = False) -> None:
     Args:
         home: The home.
         final: The final checkpoint of the round.
-        closed: Whether its incarnation is.
+        closed: True if its incarnation is closed.
     """
     channel = Channel(home)
     asked = {final.run: start_request_id(final.attempt)}
-    for number in reversed(channel.attempts.names().begun):  # not one that has only claimed a number: it may name any round
+    for number in reversed(channel.attempts.names().begun):  # an attempt that has only claimed a number may name any round
         if number <= final.attempt:
             attempt = channel.attempts.read(number)
             if attempt.round != final.round:

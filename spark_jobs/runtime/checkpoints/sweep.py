@@ -1,7 +1,7 @@
-"""Deletes staged files that nothing names.
+"""Deletes staged files that no log or checkpoint names.
 
-Only files that carry a stage's own prefix are looked at, only after a manifest that this attempt created itself, and only those of
-batches that it holds: later ones may be under way.
+Considers only files with the stage's own prefix, only after a manifest that this attempt has created, and only those of
+batches in that manifest: later ones may be under way.
 """
 
 import logging
@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class NamedByCheckpoints:
-    """The container of the paths of a stage's files that are named by checkpoints which were cut at a batch or later.
+    """The paths of a stage's files that checkpoints name which were cut at a batch or later.
 
     The files may be public, even those that no batch has staged: packed ones. What a checkpoint that is gone has named, the remaining
     checkpoints name.
@@ -37,7 +37,7 @@ class NamedByCheckpoints:
     If a manifest or a file of actions is damaged or gone, every path counts as named. So no damage stops the deletion of anything else. The
     private log still forgets its batches, and what failed batches have left stays in the table's directory.
 
-    The manifests and the files of actions are read when the container is first asked.
+    The manifests and the files of actions are read at the first query.
 
     Args:
         store: The home's checkpoints.
@@ -89,8 +89,8 @@ def orphans(stage: StageRun, last: BatchId, named_elsewhere: Container[str], nee
     Args:
         stage: The stage.
         last: The last batch of which nothing is written any more.
-        named_elsewhere: What checkpoints name of the batches that the log has not forgotten.
-        needed_from: The first batch of which a checkpoint may name files that the log has forgotten; None where none does.
+        named_elsewhere: Paths that checkpoints name, of batches that the log still has.
+        needed_from: The first batch of which a checkpoint may name files that are not in the log any more. None if there is none.
     """
     oldest = stage.log.oldest()
     needed = oldest if needed_from is None else min(oldest, needed_from)
@@ -108,13 +108,13 @@ def orphans(stage: StageRun, last: BatchId, named_elsewhere: Container[str], nee
 
 
 def _batch(name: str) -> BatchId:
-    """Returns the batch that has staged a file; -1 where the name does not say."""
+    """Returns the batch that has staged a file; -1 if the name has no batch."""
     number, _, _ = name.partition("-")
     return BatchId(int(number)) if number.isdecimal() else NO_BATCH
 
 
 def sweep(stage: StageRun, last: BatchId, named_elsewhere: Container[str], needed_from: BatchId | None = None) -> list[str]:
-    """Deletes the orphans of a stage and returns them; idempotent. The arguments are those of :func:`orphans`."""
+    """Deletes the orphans of a stage and returns them. Idempotent. The arguments are those of :func:`orphans`."""
     deleted = orphans(stage, last, named_elsewhere, needed_from)
     if deleted:
         with step(Step.SWEEP):
@@ -125,7 +125,7 @@ def sweep(stage: StageRun, last: BatchId, named_elsewhere: Container[str], neede
 
 
 def sweep_abandoned(home: Files, live: AttemptDocument, needed: Container[IncarnationId] = ()) -> None:
-    """Deletes what earlier attempts have in the home for themselves alone, and the live one does not continue; idempotent.
+    """Deletes data in the home that belongs only to earlier attempts, and that the live one does not continue. Idempotent.
 
     Work directories from which another one was built; and of incarnations that are closed what their tables do not have: what is left
     of their deleted keys was inherited. What their manifests name stays: it may be public. A directory stays if another thing is in it,
@@ -133,8 +133,8 @@ def sweep_abandoned(home: Files, live: AttemptDocument, needed: Container[Incarn
 
     Args:
         home: The home.
-        live: The attempt that deletes.
-        needed: Incarnations of which a checkpoint is kept: what they have stays, for a later attempt to delete.
+        live: The live attempt, which deletes.
+        needed: Incarnations of which a checkpoint is kept. Their data stays until a later attempt deletes it.
 
     Raises:
         FencedError: Another attempt is live. Nothing was deleted.
@@ -143,7 +143,7 @@ def sweep_abandoned(home: Files, live: AttemptDocument, needed: Container[Incarn
     found = {IncarnationId(name) for directory in (CHANNELS, TOMBSTONES) for name in home.names(directory)}
     incarnations = {incarnation for incarnation in found if incarnation not in needed} - {live.incarnation}
     if directories or incarnations:
-        Attempts(home).check_live(live.attempt)  # after the listings: a higher attempt makes nothing before it is claimed
+        Attempts(home).check_live(live.attempt)  # after the listings: a higher attempt creates no files before it is claimed
     going = [path for path in map(work_path, sorted(directories)) if (paths := home.paths(path)) and not has_others(home, paths)]
     for incarnation in sorted(incarnations):
         for place in (channels_path(incarnation), tombstones_path(incarnation)):

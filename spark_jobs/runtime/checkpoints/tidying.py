@@ -1,4 +1,4 @@
-"""Archives or deletes files that have been read, once everything that was made of them is public.
+"""Archives or deletes files that were read, once all rows that were computed from them are public.
 
 The final checkpoint of a round has read every file that the round has pinned. Once all tables have its rows, and no checkpoint of the
 middle of the round is kept, nothing in the home reads the files again. The pins say which they are: a file is taken only if it is still the
@@ -38,16 +38,16 @@ _LOG = logging.getLogger(__name__)
 
 
 def check_tidied(graph: Graph, archives: Mapping[InputName, str], session: SparkSession, params: Any) -> None:
-    """Refuses sources that read something else than files, or their own archive. Writes nothing.
+    """Refuses sources that do not read files, or that read their own archive. Writes nothing.
 
     Args:
         graph: The pipeline.
-        archives: By source the directory that its files go to.
+        archives: Directory to which its files are moved, by source.
         session: Of the driver.
         params: For the functions.
 
     Raises:
-        InvalidPipelineError: They do.
+        InvalidPipelineError: A source is refused.
     """
     mistakes = Mistakes()
     for name, source in graph.sources.items():
@@ -60,7 +60,7 @@ def check_tidied(graph: Graph, archives: Mapping[InputName, str], session: Spark
 def _check_tidied(name: InputName, frame: DataFrame, session: SparkSession, archive: str | None) -> None:
     for leaf in streaming_leaves(frame):
         if not isinstance(kind_of(leaf), FileSource):
-            raise refused_input(name, f"has after_publication and reads {leaf.format}, not files", "Remove after_publication.")
+            raise refused_input(name, f"has after_publication, but reads {leaf.format}, not files", "Remove after_publication.")
         root = files_root(session, leaf.options["path"])
         place = qualified_path(session, archive) if archive else ""
         if place == root or place.startswith(f"{root}/"):
@@ -76,7 +76,7 @@ class Tidying:
     Args:
         home: The home.
         graph: The pipeline.
-        archives: By source the directory that its files go to.
+        archives: Directory to which its files are moved, by source.
         spark: Reaches the files as the sources do.
     """
 
@@ -86,10 +86,10 @@ class Tidying:
     spark: SparkSession
 
     def run(self) -> None:
-        """Takes away the files of every round that is done with, as far as its final checkpoint is kept. Idempotent.
+        """Archives or deletes the files of every completed round whose final checkpoint is kept. Idempotent.
 
         Raises:
-            StreamPipelineError: The home, or the storage of a table, does not answer. What is left is done the next time.
+            StreamPipelineError: The home, or the storage of a table, does not answer. The next call continues.
         """
         sources = {name: source for name, source in self.graph.sources.items() if source.after_publication is not None}
         if not sources:
@@ -105,15 +105,15 @@ class Tidying:
                     rounds.tidy(self._tidy(manifest, name, source))
 
     def taken_away(self, accepted: Collection[InputName]) -> list[LostFiles]:
-        """Returns what a start leaves out that replaces everything which is public: files that were read, and archived or deleted then.
+        """Returns the files that a start with ``--on-rewind replace`` cannot read again, because they were archived or deleted.
 
-        Only the rounds that are kept are looked at.
+        Considers only kept rounds.
 
         Args:
-            accepted: Sources that are read without what is gone of them.
+            accepted: Sources that are read without their missing files.
 
         Raises:
-            RejectedError: Files of another source are gone.
+            RejectedError: Files of another source are missing.
         """
         found = {
             name: files for name, source in self.graph.sources.items() if source.after_publication if (files := self._gone(name))
@@ -122,9 +122,9 @@ class Tidying:
             name, where = refused[0], self.archives.get(refused[0], "where they came from")
             raise RejectedError(
                 "; ".join(f"Source '{each}' would be read without {said_files(found[each])}" for each in refused) + ".",
-                exists="They were taken away once their rows were public, and --on-rewind replace would remove those rows.",
+                exists="They were archived or deleted once their rows were public, and --on-rewind replace would remove those rows.",
                 safe="Nothing was changed.",
-                remedy=f"Bring them back from {where}. Or keep the rows: --on-rewind keep. Or go on without them: "
+                remedy=f"Restore them from {where}. Or keep the rows: --on-rewind keep. Or go on without them: "
                 f"{' '.join(f'--accept-data-loss {each}' for each in refused)} (accept_data_loss={refused}).",
                 sources=refused,
                 source=name,
@@ -137,7 +137,7 @@ class Tidying:
         ]
 
     def _gone(self, name: InputName) -> list[LostFile]:
-        """Returns the files of a source that rounds have read and taken away, and that were not brought back."""
+        """Returns the files of a source that rounds have archived or deleted, and that were not restored."""
         rounds = Rounds(self.home)
         tidied = [each.round for each in rounds.all() if name in rounds.tidied(each.round)]
         pins = [pin for number in tidied if (pinned := rounds.pinned(number, name)) for pin in pinned.pins]
@@ -155,7 +155,7 @@ class Tidying:
             files = {file.path: file for file in pin.files if file.path not in lost}
             for path, status in file_statuses(self.spark, files).items():
                 file = files[path]
-                if status is None:  # it is gone already, perhaps by an attempt before
+                if status is None:  # an earlier attempt may have archived or deleted it
                     continue
                 if status != (file.timestamp_ms, file.size_bytes):
                     left.append(path)
@@ -165,7 +165,7 @@ class Tidying:
         done = sum(len(pin.files) for pin in pins) - len(left)
         _LOG.info("source %s: %d files of round %d are public: %s", name, done, manifest.round, source.after_publication)
         if left:
-            _LOG.warning("source %s: %d files have changed since they were read, and stay: %s", name, len(left), left[0])
+            _LOG.warning("source %s: %d files stay, because they have changed since they were read: %s", name, len(left), left[0])
         return TidiedInput(round=manifest.round, input=name, tidied_at=datetime.now(UTC), left=tuple(left))
 
     def _take_away(self, pin: FilesPin, file: FilePin, source: Source) -> None:
@@ -178,7 +178,7 @@ class Tidying:
 
 
 def _is_needed(final: Manifest, manifests: Sequence[Manifest]) -> bool:
-    """Returns whether a kept checkpoint is in the middle of a final one's round: a start from it reads files of the round again."""
+    """Returns whether a kept checkpoint is in the middle of a completed round: a start from it reads files of the round again."""
     return any(
         each.round == final.round and each.incarnation == final.incarnation and each.checkpoint_kind is not CheckpointKind.FINAL
         for each in manifests

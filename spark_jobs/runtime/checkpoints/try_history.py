@@ -1,4 +1,4 @@
-"""Records in the history how long the steps of a try at a checkpoint took, its cut and its state, and its outcome."""
+"""Records a try at a checkpoint in the history: the duration of its steps, its cut, its state and its outcome."""
 
 import logging
 import time
@@ -33,18 +33,18 @@ class TryHistory:
 
     store: CheckpointStore
     checkpoint: CheckpointId
-    """Its number, if it becomes complete."""
+    """Number of the checkpoint, if it becomes complete."""
     kind: CheckpointKind
     attempt: AttemptNumber
     began_at: datetime
     mask: Mask
-    """Takes secrets out of a failure."""
+    """Removes secrets from the failure."""
     _steps: list[StepTime] = field(default_factory=list)
     _seen: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Remembers how long a step took, if it came to its end."""
+        """Records the duration of a step that completes."""
         began_s = time.monotonic()
         yield
         self._steps.append(StepTime(step=name, duration_s=round(time.monotonic() - began_s, 4)))
@@ -57,7 +57,7 @@ class TryHistory:
         behind: tuple[StageName, ...],
         in_flight: Sequence[Staged],
     ) -> None:
-        """Remembers where the stages are cut, and what is in flight there."""
+        """Records the cuts of the stages and the batches in flight there."""
         self._seen = {
             "aligned": cut.aligned,
             "behind": behind,
@@ -69,7 +69,7 @@ class TryHistory:
         }
 
     def see_state(self, pinned: Mapping[StageName, PinnedState], files: Mapping[StageName, tuple[StateFile, ...]]) -> None:
-        """Remembers which state is new, and which is that of checkpoints before."""
+        """Records which state is new and which is from earlier checkpoints."""
         reused = [file for state in pinned.values() for file in state.held]
         everything = [file for stage in files.values() for file in stage]
         self._seen |= {
@@ -80,11 +80,11 @@ class TryHistory:
         }
 
     def see_violations(self, stages: Mapping[StageName, StageCut]) -> None:
-        """Remembers how many rows of the round violate what their stages expect."""
+        """Records the number of rows of the round that violate expectations of their stages."""
         self._seen |= {"violations": {name: cut.violations for name, cut in stages.items() if cut.violations}}
 
     def record(self, sinks: Sequence[SinkCut], failure: StreamPipelineError | None) -> None:
-        """Keeps what became of the try. Nothing is decided by history: where it cannot be kept, or not soon, that is logged."""
+        """Writes the outcome of the try. No decision reads the history: if it cannot be written in time, that is logged."""
         history = CheckpointHistory(
             checkpoint=self.checkpoint,
             checkpoint_kind=self.kind,
@@ -99,9 +99,9 @@ class TryHistory:
         )
         silent = DeadlineExceededError(
             f"The home did not answer within {_TIMEOUT_S:.0f} s.",
-            remedy="See whether its storage answers; nothing depends on it.",
+            remedy="Check that its storage answers. No decision reads the history.",
         )
         try:
             in_time(partial(self.store.record, history), time.monotonic() + _TIMEOUT_S, lambda: silent)
         except StreamPipelineError as error:
-            _LOG.warning("what became of a try at checkpoint %d is in no history: %s", self.checkpoint, error)
+            _LOG.warning("the history lacks a try at checkpoint %d: %s", self.checkpoint, error)

@@ -1,1 +1,1 @@
-"""Sources and static inputs, pinned, and the ends of bounded ones."""
+"""Pinned sources and static inputs, and the ends of bounded sources."""

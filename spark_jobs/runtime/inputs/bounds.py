@@ -1,9 +1,9 @@
 """The ends of a stage's streams, and how a batch that reads past an end is cut back to it.
 
-Spark's ``AvailableNow`` pins an end of its own at each start. What arrived between the recorded pin and that start would join the round, so
+Spark's ``AvailableNow`` pins its own end at each start. Rows that arrived between the recorded pin and that start would join the round, so
 each batch is compared with the pin before it is staged; a batch past it is planned again with the pin as its end.
 
-Each kind of source has a bound of its own, with everything else that is known of the kind: see :mod:`.source_kind`.
+Each kind of source has its own bound: see :mod:`.source_kind`.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,15 @@ from typing import ClassVar
 
 NO_OFFSET = "-"
 _FILE_SYSTEMS = ("file:", "hdfs:", "viewfs:")
-"""What is no object store. A store may tell a file's time to the millisecond in a list, and to the second if it is asked for one file."""
+"""Prefixes of URLs that are not in an object store.
+
+A store may list a file's time in milliseconds, but return it in seconds for one file.
+"""
 
 
 @dataclass(frozen=True)
 class ExpectedFile:
-    """A file as it was when it was found."""
+    """A file as it was found."""
 
     path: str
     """The URL."""
@@ -29,20 +32,20 @@ class ExpectedFile:
 
     @property
     def is_in_store(self) -> bool:
-        """Whether the file is in an object store, where it gets another modification time if it is put back."""
+        """True if the file is in an object store, where a restored file gets another modification time."""
         return not self.path.startswith(_FILE_SYSTEMS)
 
     def difference(self, status: tuple[int, int] | None) -> str | None:
-        """Returns in words how a file is another one than expected; None if it is the same.
+        """Returns the difference of a file from the expected one, in words. None if it is the same.
 
         Args:
-            status: The modification time and the size that it has now; None if it is gone.
+            status: Its present modification time and size. None if it is missing.
         """
         if status is None:
             return "is gone"
         time_ms, size_bytes = status
         if self.size_bytes is not None and size_bytes != self.size_bytes:
-            return f"has {size_bytes} bytes, and had {self.size_bytes}"
+            return f"has {size_bytes} bytes, but had {self.size_bytes}"
         unit_ms = 1000 if self.is_in_store else 1
         if time_ms // unit_ms != self.timestamp_ms // unit_ms:
             return f"was changed at {_moment(time_ms)}, and before at {_moment(self.timestamp_ms)}"
@@ -54,39 +57,39 @@ def _moment(time_ms: int) -> str:
 
 
 class Bound:
-    """The end of one stream. One of this very class has none: each batch is as Spark plans it.
+    """The end of one stream. An instance of this base class has no end: each batch is as Spark plans it.
 
     ``previous`` and ``line`` are lines of Spark's offset log; ``previous`` is None in a query's first batch.
     """
 
     names_files: ClassVar[bool] = False
-    """True if batches read files by name, which Spark leaves out where they have gone."""
+    """True if batches read files by name. Spark leaves out missing files."""
 
     def exceeded(self, previous: str | None, line: str) -> bool:
         """Returns whether a batch that ends at ``line`` reads past the end."""
         return False
 
     def reached(self, line: str | None) -> bool:
-        """Returns whether nothing is left after ``line``."""
+        """Returns whether no rows are left after ``line``."""
         return False
 
     def cut_back(self, previous: str | None, line: str) -> str:
-        """Returns the line that a batch which exceeded the end gets instead. Durable side effects are idempotent."""
+        """Returns the new line of a batch that exceeds the end. Durable side effects are idempotent."""
         return line
 
     def passed_over(self, line: str) -> str | None:
-        """Returns the line of a batch with what is left after ``line`` although Spark finds nothing new there; None if nothing is left.
+        """Returns the line of a batch with the rows after ``line``, although Spark finds no new rows there. None if no rows are left.
 
         Durable side effects are idempotent.
         """
         return None
 
     def available(self, line: str) -> str | None:
-        """Returns the line that Spark may take as its end in a query that has come to ``line``; None if Spark takes none."""
+        """Returns the line that Spark may use as its end in a query that has come to ``line``. None if Spark uses none."""
         return None
 
     def rows_expected(self, line: str | None) -> int | None:
-        """Returns how many rows are left after ``line``; None if that is not known. For progress bars, never for a decision."""
+        """Returns the number of rows after ``line``. None if it is not known. For progress bars, never for a decision."""
         return None
 
     def files_between(self, previous: str | None, line: str) -> Mapping[str, ExpectedFile]:
@@ -94,12 +97,12 @@ class Bound:
         return {}
 
     def has_outgrown(self, previous: str | None, line: str) -> bool:
-        """Returns whether a batch has columns, or values of wider types, that the stream was not made for and would leave out."""
+        """Returns whether a batch has columns or wider types that the stream does not have and would leave out."""
         return False
 
     def unread(self, line: str | None) -> str | None:
-        """Returns in words what is left unread after ``line``; None if nothing is, or if Spark itself watches over that.
+        """Returns the unread rows after ``line``, in words. None if there are none, or if Spark itself checks that.
 
-        To be called once Spark has found nothing more to read.
+        Call it after Spark has found no more rows to read.
         """
         return None

@@ -1,6 +1,6 @@
-"""Compares the header lines of CSV files with the columns that they are read as.
+"""Compares the header lines of CSV files with the columns of the schema.
 
-Spark takes the columns of CSV by their places, whatever a header says: two columns that have changed places would have each other's values.
+Spark matches CSV columns by position and ignores the header: two swapped columns would have each other's values.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from spark_jobs.runtime.spark.plan import Leaf
 
 
 def misplaced(session: SparkSession, leaf: Leaf, paths: Iterable[str]) -> str | None:
-    """Returns in words which file has a column at the place of another one; None if none has, or the header does not count.
+    """Returns the file with a misplaced column, in words. None if there is none, or if the header is ignored.
 
     Args:
         session: The session.
@@ -29,9 +29,9 @@ def misplaced(session: SparkSession, leaf: Leaf, paths: Iterable[str]) -> str | 
 
 
 def difference(columns: Sequence[str], header: Sequence[str | None]) -> str | None:
-    """Returns in words how a header differs from the columns of a schema; None if it does not.
+    """Returns the difference of a header from the columns of a schema, in words. None if there is none.
 
-    A name is the same in any case. Columns may be missing at the end, or be added there. A name that is empty or repeated is one that
+    Names are compared without regard to case. Columns may be missing at the end, or be added there. An empty or repeated name is one that
     Spark has completed, if it has inferred the schema.
     """
     for place, (column, found) in enumerate(zip(columns, header, strict=False)):

@@ -1,4 +1,4 @@
-"""Delta tables as sources: pinned at a version, which Spark's offsets count up to."""
+"""Delta tables as sources. They are pinned at a version."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ _SKIP = "skipChangeCommits"
 _OF_A_FEED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 _MAPPING = "delta.columnMapping.mode"
 _MAY_BEGIN_LATER = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
-"""Delta asks this setting whether a stream, too, may begin at a version that nobody has written yet."""
+"""Delta's setting that lets streams begin at a version that is not written yet."""
 
 
 class DeltaSource(SourceKind):
@@ -49,7 +49,7 @@ class DeltaSource(SourceKind):
     def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownDelta:
         """See :meth:`SourceKind.identify`.
 
-        An older copy of a table that was put back has the same id, and soon the same versions. The newest commit that was seen before
+        A restored older copy of a table has the same id, and soon the same versions. The newest commit that was seen before
         tells the two apart. If the log no longer has that commit's file, nothing can be compared.
         """
         path, delta = leaf.options["path"], DeltaJvm(frame.sparkSession)
@@ -113,8 +113,8 @@ class DeltaSource(SourceKind):
         if options.get("failondataloss", "true").lower() == "false":
             raise refused_input(
                 name,
-                "sets failOnDataLoss=false: versions that are gone from the table's log would be left out silently",
-                f"Remove the option. A run whose versions are gone says so, and --accept-data-loss goes on without them. {ON_GONE}",
+                "sets failOnDataLoss=false: versions that are missing in the table's log would be left out silently",
+                f"Remove the option. A run with missing versions fails, and --accept-data-loss goes on without them. {ON_GONE}",
             )
         if "excluderegex" in options:
             raise refused_input(
@@ -158,8 +158,8 @@ class DeltaSource(SourceKind):
         columns = StructType.fromJson(json.loads(metadata["schemaString"])).fields
         if _simple(columns) != _simple(each for each in leaf.schema.fields if each.name not in _OF_A_FEED or not _is_feed(leaf)):
             raise SourceChangedError(
-                f"Source '{name}' has got other columns while it was looked at.",
-                safe="Nothing was staged.",
+                f"Source '{name}' changed its columns while it was read.",
+                safe="No row was staged.",
                 remedy="Run it again.",
                 source=name,
             )
@@ -178,9 +178,9 @@ class DeltaSource(SourceKind):
         return {_SCHEMA_LOG: f"{log.files.url}/{log.directory}"}
 
     def check_batch(self, read: ReadSoFar, line: str, losses: Sequence[Loss], query: StreamingQuery | None, number: int) -> None:
-        """See :meth:`SourceKind.check_batch`. Spark itself goes on in whatever table is at the path.
+        """See :meth:`SourceKind.check_batch`. Spark itself goes on in any table at the path.
 
-        Up to a pin, :meth:`lost` has checked the versions that are passed over when the stage was built.
+        Up to a pin, :meth:`lost` has checked the passed versions when the stage was built.
         """
         path = read.leaf.options["path"]
         newest = delta_pin(read.session, path)
@@ -194,7 +194,7 @@ class DeltaSource(SourceKind):
         begin, end = _position(read), _position(replace(read, line=line))
         if read.pin is not None or begin is None or end is None or end.initial:
             return
-        if not begin.initial and begin.index >= 0:  # the batch that began the version has looked at its commit
+        if not begin.initial and begin.index >= 0:  # the batch that began the version has checked its commit
             begin = _Position(begin.version + 1)
         last = end.version if end.index >= 0 else end.version - 1
         loss = LostVersions(input=read.name, stage=read.stage, path=path, skipped=_skipped(read, begin, last))
@@ -247,7 +247,7 @@ class DeltaSource(SourceKind):
     def bound(self, pin: Pin, earlier: Pin | None, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> "DeltaBound":
         assert isinstance(pin, DeltaPin)
         gone = [loss.last for loss in losses if isinstance(loss, LostVersions) and loss.last is not None]
-        pin = pin.model_copy(update={"version": max([pin.version, *gone])})  # reading goes on after what is gone
+        pin = pin.model_copy(update={"version": max([pin.version, *gone])})  # reading goes on after the missing versions
         before = earlier.rows or 0 if isinstance(earlier, DeltaPin) else 0
         whole = not _STARTING & {option.lower() for option in leaf.options} and not losses
         return DeltaBound(pin, None if pin.rows is None else pin.rows - before, whole=whole)
@@ -259,7 +259,7 @@ class DeltaSource(SourceKind):
             raise refused(
                 name,
                 f"the table at {path} is not the one that the query in {adopted.checkpoint} read",
-                "Give the checkpoint directory of the query that read this table; a table that was made anew has no offsets to adopt.",
+                "Give the checkpoint directory of the query that read this table; a recreated table has no offsets to adopt.",
                 path=path,
                 expected=expected,
                 found=table,
@@ -273,14 +273,14 @@ class DeltaSource(SourceKind):
 class DeltaBound(Bound):
     """Every row up to a table version.
 
-    Spark reads version after version, and fails where one is missing: the option with which it would not is refused.
+    Spark reads version after version, and fails if one is missing. The option that ignores missing versions is refused.
     """
 
     pin: DeltaPin
     rows: int | None = None
     """Rows that the round adds to those before it."""
     whole: bool = False
-    """True if all rows are read, and not those from a version or a time on."""
+    """True if all rows are read, not only those from a version or a time."""
 
     def exceeded(self, previous: str | None, line: str) -> bool:
         if line == NO_OFFSET:
@@ -310,7 +310,7 @@ class DeltaBound(Bound):
 
 
 def _check_not_behind(name: InputName, newest: DeltaPin, line: str) -> None:
-    """Refuses a table that has gone back behind what a line of Spark's offset log says was read."""
+    """Refuses a table that is at an older version than a line of Spark's offset log has read."""
     read = _last_version(line)
     if read is not None and newest.table == json.loads(line)["reservoirId"] and newest.version < read:
         raise _gone_back(name, newest, read)
@@ -320,7 +320,7 @@ def _gone_back(name: InputName, newest: DeltaPin, version: int) -> RejectedError
     return RejectedError(
         f"Source '{name}' reads a table that has gone back: {newest.path} is at version {newest.version}, and version {version} "
         "was there before.",
-        exists="What was read of the later versions stays.",
+        exists="Rows of the later versions that were read stay.",
         safe="Nothing was staged.",
         remedy=f"Restore the table's log up to version {version}, or {BEGIN_ANEW}.",
         source=name,
@@ -330,26 +330,26 @@ def _gone_back(name: InputName, newest: DeltaPin, version: int) -> RejectedError
 
 
 def _last_version(line: str) -> int | None:
-    """Returns the last version of which a query has read anything; None if it has read nothing of a Delta table."""
+    """Returns the last version of which a query has read rows. None if it has read no Delta table."""
     if line == NO_OFFSET or "reservoirVersion" not in (offset := json.loads(line)):
         return None
     return int(offset["reservoirVersion"]) - (0 if offset["isStartingVersion"] or offset["index"] >= 0 else 1)
 
 
 def _commit(delta: DeltaJvm, path: str, version: int) -> DeltaCommit | None:
-    """Returns the commit of a version; None where the table's log has no file of it."""
+    """Returns the commit of a version. None if the table's log has no file of it."""
     found = delta.commit_sha256(path, version) if version >= 0 else None
     return None if found is None else DeltaCommit(version=version, sha256=found)
 
 
 def _lineage(delta: DeltaJvm, now: KnownDelta, newest: int, before: KnownSource | None) -> str:
-    """Returns the lineage of a table: the one that it had before, or a new one if an older copy was put back and has caught up.
+    """Returns the lineage of a table: the earlier one, or a new one if a restored older copy has caught up.
 
     Args:
         delta: Delta's own classes.
         now: The table.
         newest: Its newest version. If the commit that was seen before is newer, the caller compares positions instead.
-        before: What the source was before.
+        before: Earlier identity of the source.
     """
     if not isinstance(before, KnownDelta) or before.table != now.table:
         return ""
@@ -370,7 +370,7 @@ class _Position:
 
 
 def _position(read: ReadSoFar) -> _Position | None:
-    """Returns where a stage goes on; None if the stream has no end and has not begun: it begins with what is there."""
+    """Returns the position at which a stage goes on. None if the stream has no end and has not begun: it begins with the present rows."""
     if read.line != NO_OFFSET:
         offset = json.loads(read.line)
         return _Position(offset["reservoirVersion"], offset["index"], offset["isStartingVersion"])
@@ -380,7 +380,7 @@ def _position(read: ReadSoFar) -> _Position | None:
 
 
 def _skipped(read: ReadSoFar, begin: _Position, last: int) -> tuple[SkippedVersion, ...]:
-    """Returns the versions from a position to ``last`` that change rows, and that the stream passes over."""
+    """Returns the versions from a position to ``last`` that change rows and that the stream skips."""
     first = begin.version + 1 if begin.initial else begin.version
     if _is_feed(read.leaf) or first > last:
         return ()
@@ -436,7 +436,7 @@ def delta_offset(table: str, version: int) -> str:
 
 
 def may_begin_later(session: SparkSession) -> None:
-    """Lets streams of a session begin at a version of a table that nobody has written yet."""
+    """Lets streams of a session begin at a version of a table that is not written yet."""
     session.conf.set(_MAY_BEGIN_LATER, "true")
 
 

@@ -1,4 +1,4 @@
-"""The stand-in for a bounded source that has ended, inside a stage that goes on.
+"""Replaces a bounded source that has ended, in a stage that goes on.
 
 Spark's watermark is the least of those of all inputs, and an input without rows keeps what it had: a source that has ended would hold the
 stage back for ever. So the stage is stopped between two batches and started again, on the same Spark checkpoint, with an *ended* source in
@@ -37,7 +37,7 @@ _sent_by_value(sys.modules[__name__])  # the processes that run it need not have
 
 
 def check_replaceable(source: InputName, frame: DataFrame) -> None:
-    """Refuses a source that could not be replaced once it has ended; to be asked before its stage first starts.
+    """Refuses a source that cannot be replaced after its end. Call it before its stage first starts.
 
     Raises:
         InvalidPipelineError: The source keeps state, or has a column that Arrow cannot carry.
@@ -47,7 +47,7 @@ def check_replaceable(source: InputName, frame: DataFrame) -> None:
         raise InvalidPipelineError(
             f"Source '{source}' keeps state ({', '.join(memory)}), which would be lost when it ends and its stage goes on.",
             safe="Nothing was staged.",
-            remedy="Do that in a stage of its own.",
+            remedy="Do that in a separate stage.",
             input=source,
             operators=memory,
         )
@@ -63,15 +63,15 @@ def check_replaceable(source: InputName, frame: DataFrame) -> None:
 
 
 def ended_frame(session: SparkSession, frame: DataFrame, event_time: str | None) -> DataFrame:
-    """Returns a stream that takes the place of a source's frame once the source has ended.
+    """Returns the stream that replaces a source's frame after the source has ended.
 
     It has the frame's columns, and a line in Spark's offset log for each of the frame's streams. With an event time
     :func:`without_end_row` goes between ``withWatermark`` and everything else.
 
     Args:
         session: The stage's.
-        frame: What the source's function returns; it is not read.
-        event_time: The column of the watermark, a timestamp; without one nothing is emitted at all.
+        frame: Result of the source's function. It is not read.
+        event_time: The column of the watermark, a timestamp. Without one, the stream has no rows.
     """
     session.dataSource.register(EndedSource)
     reader = session.readStream.format(FORMAT).schema(frame.schema)
@@ -91,7 +91,7 @@ def without_end_row(marked: DataFrame) -> DataFrame:
 
 
 def is_ended(line: str) -> bool:
-    """Returns whether a line of Spark's offset log is an ended source's."""
+    """Returns whether a line of Spark's offset log is from an ended source."""
     return f'"{_STARTS}"' in line and _is_own(json.loads(line))
 
 
@@ -100,7 +100,7 @@ def _is_own(offset: Any) -> bool:
 
 
 class EndedSource(DataSource):
-    """Spark's interface to it."""
+    """The data source that Spark loads."""
 
     @classmethod
     def name(cls) -> str:
@@ -111,7 +111,7 @@ class EndedSource(DataSource):
 
 
 class EndedReader(SimpleDataSourceStreamReader, *AVAILABLE_NOW):  # type: ignore[misc]  # a base that not every Spark has
-    """One start of a query. With a row at each read a query would never rest."""
+    """The reader of one start of a query. It gives one row per start: with a row at each read, a query would never be idle."""
 
     def __init__(self, schema: StructType, event_time: str | None) -> None:
         self._schema = schema
@@ -123,7 +123,7 @@ class EndedReader(SimpleDataSourceStreamReader, *AVAILABLE_NOW):  # type: ignore
         return {_ENDED: None, _STARTS: 0}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Does nothing: all that there is comes at once."""
+        """Does nothing: all rows come at once."""
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[Any], dict[str, Any]]:
         taken_over: dict[str, Any] = start if _is_own(start) else {_ENDED: start, _STARTS: 0}
@@ -137,7 +137,7 @@ class EndedReader(SimpleDataSourceStreamReader, *AVAILABLE_NOW):  # type: ignore
         return iter([]) if self._event_time is None else self._rows()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: the source keeps nothing that could be deleted."""
+        """Does nothing: the source has no data to delete."""
 
     def _rows(self) -> Iterator[Any]:
         schema = arrow_schema(self._schema)
@@ -149,7 +149,7 @@ class EndedReader(SimpleDataSourceStreamReader, *AVAILABLE_NOW):  # type: ignore
 
 
 def _value(kind: Any) -> Any:
-    """Returns some value of an Arrow type."""
+    """Returns an arbitrary value of an Arrow type."""
     if pa.types.is_struct(kind):
         return {field.name: _value(field.type) for field in kind}
     if pa.types.is_list(kind) or pa.types.is_map(kind):

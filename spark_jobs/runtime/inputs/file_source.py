@@ -1,4 +1,4 @@
-"""Folders of files as sources: pinned as a list of files, of which Spark keeps a log of its own."""
+"""Folders of files as sources. They are pinned as a list of files; Spark keeps its own log of them."""
 
 import json
 import logging
@@ -36,15 +36,15 @@ _SILENT = {
     "ignoreMissingFiles": ("have gone", f"Remove the option. {ON_GONE}"),
     "ignoreCorruptFiles": ("cannot be read", "Remove the option."),
 }
-"""Options with which Spark leaves out files silently: which ones, and what to do instead."""
+"""Options with which Spark leaves out files silently, with those files and the remedy."""
 _ANY_NAME = "ignoreExtension"
-"""Avro's option to read files whatever their names are."""
+"""Avro's option to read files with any name."""
 _COMPACT_INTERVAL = 10
-"""``spark.sql.streaming.fileSource.log.compactInterval``; set in every session of ours."""
+"""``spark.sql.streaming.fileSource.log.compactInterval``; set in every session of the runtime."""
 _PASSED = 2**62
-"""The batch of files that no batch reads: Spark, and we, take the files of an entry for read, and read those that have its number."""
+"""The batch number of files that no batch reads. They are in Spark's log, so they count as read."""
 _FOR_EVER = f"{2**63 - 1}ms"
-"""The greatest age that Spark can be told. With it every file stays in Spark's list of those that it has read, as it does in its log."""
+"""The greatest age that Spark accepts. With it, every file stays in Spark's list of read files, as in its log."""
 _PATTERN = re.compile(r"(^|/)[^/]*[*?\[{\\].*", re.DOTALL)
 
 
@@ -66,7 +66,7 @@ class FileSource(SourceKind):
             by_hand = "tidy the folder yourself once the checkpoint that has read the files is public"
             raise refused_input(
                 name,
-                f"sets cleanSource={options['cleansource']}: Spark would take files away that other stages or a later try have yet to read",
+                f"sets cleanSource={options['cleansource']}: Spark would move or delete files that other stages or a later try still need",
                 f"Remove the option, and {tidying if bounded else by_hand}.",
             )
         for option, (what, instead) in _SILENT.items():
@@ -77,7 +77,7 @@ class FileSource(SourceKind):
                 name,
                 "sets mode=DROPMALFORMED: rows that cannot be parsed would be left out silently",
                 "Remove the option. To keep the text of such a row, add the column _corrupt_record to the schema: a stage can write it "
-                "into a table of its own. To let the run fail, set mode=FAILFAST.",
+                "into a separate table. To let the run fail, set mode=FAILFAST.",
             )
         if leaf.format.lower() == "avro" and options.get(_ANY_NAME.lower(), "true").lower() == "false":
             raise refused_input(
@@ -89,7 +89,7 @@ class FileSource(SourceKind):
             raise refused_input(
                 name,
                 f"sets maxFileAge={options['maxfileage']}: files that are older than the newest one by more would be left out silently",
-                "Remove the option: every file is read once, however old it is. To leave old files out, compare "
+                "Remove the option: every file is read once, regardless of its age. To leave old files out, compare "
                 "_metadata.file_modification_time in the function of the source.",
             )
         if options.get("filenameonly", "false").lower() == "true":
@@ -112,7 +112,7 @@ class FileSource(SourceKind):
     def difference(self, before: KnownSource, now: KnownSource) -> str | None:
         if not isinstance(before, KnownFiles) or not isinstance(now, KnownFiles):
             return another_kind(before, now)
-        return None if before.path == now.path else f"reads another folder: {now.path}, and before it read {before.path}"
+        return None if before.path == now.path else f"reads another folder: {now.path}, but before it read {before.path}"
 
     def after(self, known: KnownSource, pin: Pin) -> KnownSource:
         assert isinstance(pin, FilesPin)
@@ -126,12 +126,12 @@ class FileSource(SourceKind):
         """See :meth:`SourceKind.prepare`.
 
         Without these options Spark forgets files that are a week older than its newest one, and takes no others that old. If Hadoop's
-        configuration says so, it also reads no row of Avro files whose names do not end in ``.avro``.
+        configuration says so, it also ignores Avro files whose names do not end in ``.avro``.
         """
         return {"maxFileAge": _FOR_EVER} | ({_ANY_NAME: "true"} if leaf.format.lower() == "avro" else {})
 
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> FilesPin:
-        """Returns the files that Spark's file source would find now: listed by Spark, with the source's own options."""
+        """Returns the files that Spark's file source would find now. Spark lists them with the source's own options."""
         session = frame.sparkSession
         options = {key: value for key, value in leaf.options.items() if key.lower() != "path"}
         try:
@@ -145,7 +145,7 @@ class FileSource(SourceKind):
         return FilesPin(path=leaf.options["path"], files=tuple(files))
 
     def lost(self, read: ReadSoFar, *, thorough: bool) -> LostFiles | None:
-        """Looks at each file, or at none: a folder may have a million."""
+        """Checks all files or none: a folder may have a million."""
         if not thorough:
             return None
         log = FileSourceLog(read.log.files, read.log.directory)
@@ -168,7 +168,7 @@ class FileSource(SourceKind):
         lost, read = _lost_paths(losses), {file.path: file for file in earlier.files}
         changed = [file.path for file in now.files if file.path not in lost and read.get(file.path, file) != file]
         if changed:
-            raise _changed_since_read(name, changed, "What the round before has read of them is public, or staged.")
+            raise _changed_since_read(name, changed, "Rows that the previous round has read from them are public or staged.")
 
     def check_new(self, name: InputName, session: SparkSession, leaf: Leaf, earlier: Pin | None, now: Pin) -> None:
         if not isinstance(now, FilesPin):
@@ -189,16 +189,16 @@ class FileSource(SourceKind):
             )
 
     def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> None:
-        """See :meth:`SourceKind.check_read`. Spark reads a file once, whatever is written under its name later."""
+        """See :meth:`SourceKind.check_read`. Spark reads a file once, even if it is overwritten later."""
         seen = FileSourceLog(read.log.files, read.log.directory).timestamps(_log_id(read.line))
         try:
             found = files_found(read.session, query, number)
-        except spark_failures() as error:  # the query, too, looks for files, and fails by what is wrong
+        except spark_failures() as error:  # the query also lists files, and fails with the cause
             _LOG.debug("the files of source %s cannot be listed: %s", read.name, error)
             return
         changed = sorted(path for path, timestamp_ms in found.items() if seen.get(path, timestamp_ms) != timestamp_ms)
         if changed:
-            raise _changed_since_read(read.name, changed, "What was read of them before is public, or staged.")
+            raise _changed_since_read(read.name, changed, "Rows that were read from them before are public or staged.")
 
     def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:
         inferred = leaf.format.lower() not in _FIXED_COLUMNS and leaf.relation.userSpecifiedSchema().isEmpty()
@@ -235,12 +235,12 @@ class FileSource(SourceKind):
 
 
 def files_root(session: SparkSession, path: str) -> str:
-    """Returns the URL of the folder that a path leads to, without its pattern."""
+    """Returns the URL of the folder of a path, without its pattern."""
     return qualified_path(session, _PATTERN.sub("", path) or ".").rstrip("/")
 
 
 class EndlessFiles(Bound):
-    """Every file that comes. Spark has noted its modification time; its size is not pinned."""
+    """All files that arrive. Spark records their modification times. Their sizes are not pinned."""
 
     names_files = True
 
@@ -248,9 +248,9 @@ class EndlessFiles(Bound):
         self, log: "FileSourceLog", lost: Set[tuple[str, int | None]], inferred: tuple[SparkSession, Leaf] | None = None
     ) -> None:
         self._log, self._lost = log, lost
-        """A file that comes under the name of a lost one is a file of its own."""
+        """Lost files. A file that arrives later under the name of one is a new file."""
         self._inferred = inferred
-        """The session and leaf to infer a schema with; None if declared."""
+        """The session and the leaf that infer a schema. None if it is declared."""
 
     def has_outgrown(self, previous: str | None, line: str) -> bool:
         paths = list(self.files_between(previous, line))
@@ -265,7 +265,7 @@ class EndlessFiles(Bound):
         return reader.load(leaf.options["path"]).schema.simpleString() != leaf.schema.simpleString()
 
     def exceeded(self, previous: str | None, line: str) -> bool:
-        """Returns whether a batch reads files that are lost."""
+        """Returns whether a batch reads lost files."""
         if not self._lost:
             return False
         return any(self._is_lost(entry) for entry in self._log.between(_log_id(previous), _log_id(line)))
@@ -285,10 +285,10 @@ class EndlessFiles(Bound):
 
 
 class FilesBound(Bound):
-    """Exactly the pinned files, through the file source's own log of which files belong to which batch.
+    """Exactly the pinned files. The file source's own log assigns them to batches.
 
-    A file is known by its path and its modification time: one that has come later under the name of another is a file of its own. To Spark
-    it is the old one, and is passed over.
+    A file is known by its path and its modification time: a later file under the same name is a new file. To Spark
+    it is the old one, and is skipped.
     """
 
     names_files = True
@@ -321,7 +321,7 @@ class FilesBound(Bound):
         return line
 
     def passed_over(self, line: str) -> str | None:
-        """See :meth:`Bound.passed_over`. Spark passes over a file that has come under the name of one that it has read."""
+        """See :meth:`Bound.passed_over`. Spark skips a new file under the name of one that it has read."""
         newest = max(self._log.latest(), _log_id(line))
         missing = self._left_after(newest)
         if not missing:
@@ -344,7 +344,7 @@ class FilesBound(Bound):
         return f"{len(missing)} of its {len(self._pinned)} files, such as {missing[0].path}"
 
     def _left_after(self, log_id: int) -> list[FilePin]:
-        """Returns the pinned files that no entry up to this one adds, the oldest first."""
+        """Returns the pinned files that no entry up to ``log_id`` adds, the oldest first."""
         taken = {entry["path"] for entry in self._log.between(-1, log_id) if self._is_pinned(entry)}
         missing = [file for path, file in self._pinned.items() if path not in taken]
         return sorted(missing, key=lambda file: (file.timestamp_ms, file.path))
@@ -382,15 +382,15 @@ class FileSourceLog:
             self.rewrite(0, [_file_entry(file, _PASSED) for file in files])
 
     def passed(self) -> set[tuple[str, int]]:
-        """Returns the files that were passed over, with their modification times: a file that comes later under the name is to be read."""
+        """Returns the skipped files with their modification times. A later file under the same name must be read."""
         return {(entry["path"], int(entry["timestamp"])) for entry in self._read(0) if entry["batchId"] == _PASSED}
 
     def timestamps(self, end: int) -> dict[str, int]:
-        """Returns the modification times of the files that were passed over, or added by the entries up to ``end``."""
+        """Returns the modification times of the files that were skipped, or added by the entries up to ``end``."""
         return dict(self.passed()) | {entry["path"]: int(entry["timestamp"]) for entry in self.between(-1, end)}
 
     def rewrite(self, log_id: int, entries: list[dict[str, Any]]) -> None:
-        """Sets what entry ``log_id`` adds; a compact entry repeats what was before it."""
+        """Writes entry ``log_id``. A compact entry repeats all entries before it."""
         repeated = []
         if _compact(log_id):
             passed = [entry for entry in self._read(0) if entry["batchId"] == _PASSED]
@@ -399,7 +399,7 @@ class FileSourceLog:
         checksums.rewrite(self._files, f"{self._directory}/{_file_name(log_id)}", "\n".join(["v1", *lines]).encode())
 
     def _read(self, log_id: int) -> list[dict[str, Any]]:
-        """Returns what entry ``log_id`` holds; if Spark has deleted it, what the next compact entry repeats of it and those before."""
+        """Returns the files of entry ``log_id``. If Spark has deleted it, returns its files and all before from the next compact entry."""
         try:
             return self._entries(_file_name(log_id))
         except NotFoundError:
@@ -442,8 +442,8 @@ def _planned_file(entry: Mapping[str, Any]) -> ExpectedFile:
 
 def _misplaced(name: InputName, why: str, rewrite: str) -> RejectedError:
     return RejectedError(
-        f"Source '{name}' has a CSV file whose columns are at other places than those of its schema: {why}.",
-        exists="Spark takes the columns of CSV by their places. A file may lack columns at its end, or have more there.",
+        f"Source '{name}' has a CSV file whose columns are in another order than its schema: {why}.",
+        exists="Spark matches CSV columns by position. A file may lack columns at its end, or have more there.",
         safe="No row of it was staged.",
         remedy=f"{rewrite} Or correct the schema. If the header does not matter, set enforceSchema=true on the reader.",
         source=name,
@@ -454,8 +454,8 @@ def _changed_since_read(name: InputName, changed: Sequence[str], exists: str) ->
     return RejectedError(
         f"Source '{name}' has {len(changed)} files that were changed since they were read, such as {changed[0]}.",
         exists=exists,
-        safe="Nothing that was written into them since was read.",
-        remedy="Give what is new a name of its own, and take the changed files away, or put back what was there (cp -p, touch -d). "
+        safe="No row that was written into them since was read.",
+        remedy="Write the new rows into files with new names, and remove or restore the changed files (cp -p, touch -d). "
         f"Or {BEGIN_ANEW}.",
         source=name,
         files=len(changed),

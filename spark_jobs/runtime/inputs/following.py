@@ -15,7 +15,7 @@ _STARTING = "startingVersion"
 
 
 class FollowingSession(SparkSession):
-    """A session whose ``readStream`` begins behind a pinned end. It shares everything else with the session it stands for."""
+    """A session whose ``readStream`` begins after a pinned end. It shares everything else with the session that it replaces."""
 
     first_version: int
 
@@ -33,7 +33,7 @@ class FollowingSession(SparkSession):
 
 
 def pinned_table(source: InputName, before: InputName, pinned: PinnedInput) -> DeltaPin:
-    """Returns the end behind which ``source`` begins.
+    """Returns the end after which ``source`` begins.
 
     Raises:
         InvalidPipelineError: ``before`` does not read exactly one Delta table.
@@ -44,17 +44,17 @@ def pinned_table(source: InputName, before: InputName, pinned: PinnedInput) -> D
 
 
 def check_follows(source: InputName, before: InputName, frame: DataFrame, pin: DeltaPin) -> None:
-    """Refuses a stream that would leave a gap behind the pinned end, or repeat rows.
+    """Refuses a stream that would leave a gap after the pinned end, or repeat rows.
 
     Raises:
-        InvalidPipelineError: It reads another table, more than one, or says itself where it begins.
+        InvalidPipelineError: It reads another table, more than one, or sets its beginning itself.
     """
     leaves = streaming_leaves(frame)
     if len(leaves) != 1 or leaves[0].format.lower() != "delta":
-        raise _refused(source, before, "and reads something else than one Delta table")
+        raise _refused(source, before, "but does not read exactly one Delta table")
     options = {key.lower(): value for key, value in leaves[0].options.items()}
     if options.get(_STARTING.lower()) != str(pin.version + 1):
-        raise _refused(source, before, f"and sets {_STARTING} itself")
+        raise _refused(source, before, f"but sets {_STARTING} itself")
     table = DeltaJvm(frame.sparkSession).snapshot(options["path"])[1]["id"]
     if table != pin.table:
         raise _refused(source, before, f"which reads another table: {pin.path}")

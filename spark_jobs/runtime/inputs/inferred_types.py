@@ -1,4 +1,4 @@
-"""Compares types that were inferred of some files with those of others."""
+"""Compares types that were inferred from different files."""
 
 from pyspark.sql.types import (
     ArrayType,
@@ -23,7 +23,7 @@ _TIMES: tuple[type[DataType], ...] = (DateType, TimestampNTZType, TimestampType)
 
 
 def outgrows(known: DataType, found: DataType) -> bool:
-    """Returns whether a type has fields that another one has not, or values that it cannot hold."""
+    """Returns whether a type has fields that the other lacks, or values that the other cannot hold."""
     if isinstance(known, StructType) and isinstance(found, StructType):
         fields = {field.name.casefold(): field.dataType for field in known.fields}
         return any(

@@ -1,4 +1,4 @@
-"""Sources and static inputs: called, checked, and pinned."""
+"""Calls, checks and pins sources and static inputs."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -25,7 +25,7 @@ from spark_jobs.runtime.spark.spark_errors import refusing
 
 
 def source_frame(source: Source, session: SparkSession, params: Any) -> DataFrame:
-    """Returns what a source's function returns, checked.
+    """Calls a source's function, and returns its checked frame.
 
     Raises:
         InvalidPipelineError: It is not a stream, sets a watermark itself, or reads a kind of stream that has no end.
@@ -36,7 +36,7 @@ def source_frame(source: Source, session: SparkSession, params: Any) -> DataFram
     if watermark_nodes(frame):
         raise refused_input(
             source.name,
-            "calls withWatermark itself, and the runtime could not move that watermark at the end of the input",
+            "calls withWatermark itself, but the runtime cannot move that watermark at the end of the input",
             "Remove it; declare event_time= and watermark_delay= on the source.",
         )
     if source.event_time is not None and source.event_time not in frame.columns:
@@ -54,15 +54,15 @@ def source_frame(source: Source, session: SparkSession, params: Any) -> DataFram
 
 
 def _in_zone(name: InputName, frame: DataFrame, column: str, zone: str) -> DataFrame:
-    """Returns the frame with its event time, which has no time zone, as the moments that it means in ``zone``.
+    """Returns the frame with its event time, which has no time zone, as timestamps in ``zone``.
 
-    By way of a text: a cast alone would take the time zone of whatever session reads it.
+    It converts by way of a text: a cast alone would use the time zone of the session that reads it.
     """
     kind = frame.schema[column].dataType
     if not isinstance(kind, TimestampNTZType):
         raise refused_input(
             name,
-            f"declares event_time_zone={zone!r}, and {column!r} is a {kind.simpleString().upper()}, not a TIMESTAMP_NTZ",
+            f"declares event_time_zone={zone!r}, but {column!r} is a {kind.simpleString().upper()}, not a TIMESTAMP_NTZ",
             "Remove event_time_zone= if the column has a time zone; make a text a time with F.to_timestamp_ntz(column).",
         )
     moment = F.concat_ws(" ", F.col(quoted(column)).cast("string"), F.lit(zone)).cast("timestamp")
@@ -70,7 +70,7 @@ def _in_zone(name: InputName, frame: DataFrame, column: str, zone: str) -> DataF
 
 
 def pin_leaves(name: InputName, frame: DataFrame, leaves: Iterable[Leaf]) -> tuple[Pin, ...]:
-    """Returns where each stream of a source would end now.
+    """Returns the present end of each stream of a source.
 
     Raises:
         StorageError: Kafka does not answer, or no longer knows a topic.
@@ -79,10 +79,10 @@ def pin_leaves(name: InputName, frame: DataFrame, leaves: Iterable[Leaf]) -> tup
 
 
 def static_frame(static: Static, session: SparkSession, params: Any, pinned: PinnedInput | None) -> tuple[DataFrame, PinnedInput]:
-    """Returns what a static input's function returns, at the versions in ``pinned`` or, if there are none yet, at the newest.
+    """Returns a static input's frame at the versions in ``pinned``, or at the newest ones if there are none yet.
 
     Raises:
-        InvalidPipelineError: It is a stream, or reads something that cannot be pinned although it is not declared as unpinned.
+        InvalidPipelineError: It is a stream, or has an input that cannot be pinned and is not declared as unpinned.
     """
     versions = {pin.path: pin for pin in pinned.pins if isinstance(pin, DeltaPin)} if pinned else {}
     pinning = PinningSession.of(session, versions)
@@ -105,7 +105,7 @@ def static_frame(static: Static, session: SparkSession, params: Any, pinned: Pin
 
 
 class PinningSession(SparkSession):
-    """A session whose ``read`` reads Delta tables at fixed versions. It shares everything else with the session it stands for."""
+    """A session whose ``read`` reads Delta tables at fixed versions. It shares everything else with the session that it replaces."""
 
     pins: dict[str, DeltaPin]
 

@@ -1,4 +1,4 @@
-"""Kafka topics as sources: pinned partition by partition, at an offset.
+"""Kafka topics as sources. Each partition is pinned at an offset.
 
 Spark's lines for Kafka are positions, not records: ``{"clicks": {"0": 5}}`` says that the next record of partition 0 is to have offset 5 or
 more. So an end that no record has (a transaction's marker, a record that was compacted away) is reached like any other.
@@ -46,7 +46,7 @@ _ASK_AGAIN_S = 1.0
 Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
 _FIRST = b"\0v1\n"
-"""The bytes before the offsets at which a stream begins."""
+"""The header of the file with the beginning offsets of a stream."""
 
 
 class KafkaSource(SourceKind):
@@ -61,12 +61,12 @@ class KafkaSource(SourceKind):
             raise refused_input(
                 name,
                 "sets failOnDataLoss=false: records that have expired would be left out silently",
-                f"Remove the option. A run whose records are gone says so, and --accept-data-loss goes on without them. {ON_GONE}",
+                f"Remove the option. A run with missing records fails, and --accept-data-loss goes on without them. {ON_GONE}",
             )
         if bounded and not any(option.lower().startswith("starting") for option in leaf.options):
             raise refused_input(
                 name,
-                "reads Kafka and does not say from where: Spark would begin at the newest record, which is the end of this input",
+                "reads Kafka without a beginning: Spark would begin at the newest record, which is the end of this input",
                 'Add .option("startingOffsets", "earliest"); with "latest" the first round only marks where the next one begins.',
             )
 
@@ -86,15 +86,15 @@ class KafkaSource(SourceKind):
         if not isinstance(before, KnownKafka) or not isinstance(now, KnownKafka):
             return another_kind(before, now)
         if before.cluster != now.cluster:
-            return f"reads another Kafka cluster: {now.cluster}, and before it read {before.cluster}"
+            return f"reads another Kafka cluster: {now.cluster}, but before it read {before.cluster}"
         renamed = sorted(before.topics.keys() - now.topics.keys()) if not before.topics.keys() & now.topics.keys() else []
         if renamed:
-            return f"reads other topics: {', '.join(sorted(now.topics))}, and before it read {', '.join(renamed)}"
+            return f"reads other topics: {', '.join(sorted(now.topics))}, but before it read {', '.join(renamed)}"
         anew = [topic for topic, found in sorted(now.topics.items()) if before.topics.get(topic, found) != found]
-        return f"reads topics that were made anew: {', '.join(anew)}" if anew else None
+        return f"reads topics that were deleted and created again: {', '.join(anew)}" if anew else None
 
     def check_batch(self, read: ReadSoFar, line: str, losses: Sequence[Loss], query: StreamingQuery | None, number: int) -> None:
-        """See :meth:`SourceKind.check_batch`. Spark goes on in whatever topic has the name: see also :meth:`KafkaBound.unread`."""
+        """See :meth:`SourceKind.check_batch`. Spark goes on in any topic with the name: see also :meth:`KafkaBound.unread`."""
         if query is None or not isinstance(read.known, KnownKafka):
             return
         with _asking(read.name, "what its topics are"):
@@ -115,7 +115,7 @@ class KafkaSource(SourceKind):
 
     def begin_log(self, known: KnownSource, log: OwnLog) -> None:
         if isinstance(known, KnownKafka) and known.begins:
-            with suppress(AlreadyExistsError):  # Spark's own, or an earlier attempt's
+            with suppress(AlreadyExistsError):  # written by Spark or an earlier attempt
                 log.files.create(f"{log.directory}/0", _FIRST + kafka_line(_offsets(known.begins)).encode())
 
     def after(self, known: KnownSource, pin: Pin) -> KnownSource:
@@ -126,7 +126,7 @@ class KafkaSource(SourceKind):
         ends = _offsets(read.pin.topics) if isinstance(read.pin, KafkaPin) else None
         at = _next_offsets(read)
         if ends is not None and at and all(at.get(partition, 0) >= end for partition, end in ends.items()):
-            return None  # nothing is read any more
+            return None  # no rows are read any more
         oldest = self._oldest(read, at)
         topics: dict[str, dict[int, OffsetRange]] = {}
         for (topic, number), first in at.items():
@@ -164,7 +164,7 @@ class KafkaSource(SourceKind):
 
     def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
         raise refused(
-            name, "it reads Kafka", "Only offsets of what read Delta tables or files can be adopted.", path=adopted.checkpoint
+            name, "it reads Kafka", "Only offsets of queries over Delta tables or files can be adopted.", path=adopted.checkpoint
         )
 
     def begin_adopted(self, name: InputName, adopted: AdoptedOffsets, log: OwnLog) -> str:
@@ -198,15 +198,15 @@ def _once_known(leaf: Leaf, ask: Callable[[], T], is_known: Callable[[T], bool])
 
 @contextmanager
 def _asking(name: InputName, what: str, *, known: bool = True) -> Iterator[None]:
-    """Names the input whose question Kafka does not answer.
+    """Adds the name of the input to an error of a request to Kafka.
 
     Args:
         name: The input.
-        what: The question.
-        known: Whether its topics were there before: a broker that starts may not know them yet.
+        what: The requested information.
+        known: True if its topics existed before: a broker that starts may not know them yet.
 
     Raises:
-        InvalidPipelineError: It reads a topic that is not there, and that was not there before.
+        InvalidPipelineError: It reads a topic that does not exist and did not exist before.
         StorageError: Kafka does not answer.
     """
     try:
@@ -224,14 +224,13 @@ def _asking(name: InputName, what: str, *, known: bool = True) -> Iterator[None]
         raise StorageError(
             f"Input '{name}' reads Kafka, which does not tell {what}: {java_message(error)}.",
             safe="Nothing was written.",
-            remedy="Look at the brokers, and at the kafka. options of the source; a retry asks again."
-            + (gone if unknown else ""),
+            remedy="Check the brokers and the kafka. options of the source. A retry asks again." + (gone if unknown else ""),
             input=name,
         ) from error
 
 
 def _next_offsets(read: ReadSoFar) -> dict[Partition, int]:
-    """Returns by partition the offset that a stage reads next."""
+    """Returns the offset that a stage reads next, by partition."""
     if read.line != NO_OFFSET:
         return partition_offsets(read.line)
     begins = read.known.begins if isinstance(read.known, KnownKafka) else {}
@@ -261,7 +260,7 @@ def kafka_line(offsets: Mapping[Partition, int]) -> str:
 
 
 def kafka_pin(line: str) -> KafkaPin:
-    """Returns the pin of everything before the offsets of a line."""
+    """Returns the pin of all records before the offsets of a line."""
     topics: dict[str, dict[int, int]] = {}
     for (topic, number), offset in partition_offsets(line).items():
         topics.setdefault(topic, {})[number] = offset
@@ -269,9 +268,9 @@ def kafka_pin(line: str) -> KafkaPin:
 
 
 def kafka_beginning(files: Files, directory: str) -> dict[Partition, int]:
-    """Returns where a query's first batch began: Spark works it out from the source's options once, and keeps it next to the offset log.
+    """Returns the offsets at which a query's first batch began. Spark computes them once from the source's options and keeps them.
 
-    Empty as long as Spark has not worked it out.
+    Empty until Spark has computed them.
     """
     try:
         data = files.read(f"{directory}/0")
@@ -284,7 +283,7 @@ def kafka_beginning(files: Files, directory: str) -> dict[Partition, int]:
 class KafkaBound(Bound):
     """Every record before the pinned offsets.
 
-    A partition that came after the pin stays where it begins; the next round reads it from there. One that begins behind its pin, because
+    A partition that came after the pin stays at its beginning; the next round reads it from there. One that begins after its pin, because
     its records have expired or the source begins at the newest ones, has ended.
     """
 
@@ -304,7 +303,7 @@ class KafkaBound(Bound):
         return kafka_line(self._cut(previous, line))
 
     def passed_over(self, line: str) -> str | None:
-        """See :meth:`Bound.passed_over`. Spark finds nothing new if fewer records are left than ``minOffsetsPerTrigger``."""
+        """See :meth:`Bound.passed_over`. Spark finds no new records if fewer than ``minOffsetsPerTrigger`` are left."""
         return None if self.reached(line) else self.available(line)
 
     def available(self, line: str) -> str:
@@ -312,7 +311,7 @@ class KafkaBound(Bound):
         return kafka_line(offsets | {partition: max(offsets.get(partition, 0), end) for partition, end in self._ends().items()})
 
     def rows_expected(self, line: str | None) -> int | None:
-        """Returns at most how many rows are left: an offset may have no record."""
+        """Returns the largest possible number of remaining rows: an offset may have no record."""
         begin = self.beginning() if line is None or line == NO_OFFSET else partition_offsets(line)
         return sum(max(end - begin.get(partition, 0), 0) for partition, end in self._ends().items()) if begin else None
 

@@ -1,4 +1,4 @@
-"""The errors for what sources have lost, or pass over, before stages have read it."""
+"""The errors for rows that sources have lost or skip before stages have read them."""
 
 from collections.abc import Sequence
 
@@ -6,25 +6,25 @@ from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError
 from spark_jobs.protocol.losses import Loss, LostVersions, said
 
 ON_GONE = 'To go on without what is gone by itself, and to count it, declare the source with on_gone="skip".'
-_READ_BEFORE = "What the stages have read before is staged or public."
+_READ_BEFORE = "All rows that the stages have read are staged or public."
 
 
 def without_it(names: Sequence[str]) -> str:
-    """Returns the remedy for something of sources that is gone."""
+    """Returns the remedy for missing input of sources."""
     options = " ".join(f"--accept-data-loss {name}" for name in names)
     return f"If it is gone for good, go on without it: {options} (accept_data_loss={list(names)}). Or {BEGIN_ANEW}."
 
 
 def lost_before_read(losses: Sequence[Loss]) -> RejectedError:
-    """Returns the error to raise if sources have lost what stages have not read."""
+    """Returns the error to raise if sources have lost rows that stages have not read."""
     if changed := [loss for loss in losses if isinstance(loss, LostVersions) and loss.skipped]:
         return _changes_rows(changed)
     names = sorted({loss.input for loss in losses})
     return RejectedError(
-        f"Source '{losses[0].input}' has lost what stage '{losses[0].stage}' has not read: {_said_all(losses)}.",
+        f"Source '{losses[0].input}' has lost rows that stage '{losses[0].stage}' has not read: {_said_all(losses)}.",
         exists=_READ_BEFORE,
         safe="Nothing was read further.",
-        remedy=f"Bring it back, then run again. {without_it(names)}",
+        remedy=f"Restore them, then run again. {without_it(names)}",
         sources=names,
     )
 

@@ -1,7 +1,7 @@
-"""Finds inputs whose files or tables are not there, before Spark starts: a mistyped path is refused at once, by its name.
+"""Finds inputs whose files or tables do not exist, before Spark starts. A mistyped path is refused at once, by its name.
 
-The functions of the inputs are called with a stand-in for the session that remembers what they read. A function that does anything else
-with it is left to Spark, and so is a path that is a pattern or is on no file system of this host.
+The functions of the inputs are called with a replacement of the session that records their paths. A function that does anything else
+with it is left to Spark, as are paths that are patterns or not on a file system of this host.
 """
 
 import os
@@ -22,23 +22,23 @@ _WITH_PATHS = frozenset({"delta", *FILE_FORMATS})
 
 
 def check_paths(graph: Graph, parameters: BoundParameters) -> None:
-    """Refuses inputs that read from a path of this host at which there is nothing. Starts no Spark, writes nothing.
+    """Refuses inputs that read from a missing path of this host. Starts no Spark, writes nothing.
 
     Raises:
-        InvalidPipelineError: What is missing, of all inputs.
+        InvalidPipelineError: Paths are missing. It names those of all inputs.
     """
     mistakes = Mistakes()
     inputs: list[Source | Static] = [*graph.sources.values(), *graph.statics.values()]
     for node in inputs:
         session = _Session()
-        with suppress(Exception):  # it does more than to read: with Spark it is called again, and its errors count
+        with suppress(Exception):  # it does more than read: with Spark it is called again, and its errors count
             call(node.function, {SPARK: session, PARAMS: parameters.values})
         with mistakes.noted():
             for path in _missing(session.paths):
                 raise refused_input(
                     node.name,
-                    f"reads {path}, and there is nothing at that path",
-                    "Correct the path, or write what is to be there first.",
+                    f"reads {path}, which does not exist",
+                    "Correct the path, or write the files or the table first.",
                 )
     mistakes.check()
 
@@ -54,11 +54,11 @@ def _missing(paths: Iterable[str]) -> Iterable[str]:
         except (FileNotFoundError, NotADirectoryError):
             yield local
         except OSError:
-            continue  # Spark says what is wrong with it
+            continue  # Spark reports its error
 
 
 class _Session:
-    """Stands in for a session: has readers, and nothing else."""
+    """Replaces a session. It has only readers."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -73,7 +73,7 @@ class _Session:
 
 
 class _Reader:
-    """Stands in for a reader: remembers the paths that are loaded."""
+    """Replaces a reader. It records the paths that are loaded."""
 
     def __init__(self, paths: list[str]) -> None:
         self._paths = paths
@@ -108,7 +108,7 @@ class _Reader:
 
 
 class _Frame:
-    """Stands in for what a reader returns: everything that is made of it is such a frame, too."""
+    """Replaces a frame that a reader returns. Each method returns another such frame."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: self

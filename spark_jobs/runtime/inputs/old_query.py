@@ -1,4 +1,4 @@
-"""Reads from the checkpoint directory of a plain Spark query where it stopped, and which files it had read. Writes nothing."""
+"""Reads the last offsets and the read files of a plain Spark query from its checkpoint directory. Writes nothing."""
 
 import json
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 
 _DELTA_OFFSET_VERSION = 1
-"""Later ones stand for a schema change in the middle of a table version."""
+"""Higher versions mark a schema change in the middle of a table version."""
 
 
 def last_offsets(source: InputName, directory: str) -> AdoptedOffsets:
-    """Returns where the query with this checkpoint directory stopped.
+    """Returns the last offsets of the query with this checkpoint directory.
 
     Raises:
-        InvalidParameterError: It has no offsets, its last batch is not committed, it has state, or it read something else than one
+        InvalidParameterError: It has no offsets, its last batch is not committed, it has state, or it did not read exactly one
             Delta table or one directory of files. Nothing was written.
     """
     files = open_files(directory)
@@ -43,7 +43,7 @@ def last_offsets(source: InputName, directory: str) -> AdoptedOffsets:
     if files.names("state"):
         raise refused(
             source,
-            f"the query in {files.url} keeps state, which holds rows that it has read and not written yet",
+            f"the query in {files.url} keeps state, which has rows that it has read but not yet written",
             "Only offsets can be adopted. Begin this source from its beginning, without --adopt-offsets.",
             path=files.url,
         )
@@ -54,16 +54,16 @@ def last_offsets(source: InputName, directory: str) -> AdoptedOffsets:
 
 
 def batches_since(adopted: AdoptedOffsets) -> int:
-    """Returns how many batches the query has planned since; 0 where its directory is gone."""
+    """Returns the number of batches that the query has planned since. 0 if its directory is missing."""
     planned = _last(open_files(adopted.checkpoint), "offsets")
     return 0 if planned is None else max(planned - adopted.batch, 0)
 
 
 def kind_of(source: InputName, adopted: AdoptedOffsets) -> Literal["delta", "files"]:
-    """Returns what kind of source has written an offset.
+    """Returns the kind of source that has written an offset.
 
     Raises:
-        InvalidParameterError: Neither a Delta table nor files.
+        InvalidParameterError: The source is neither a Delta table nor files.
     """
     try:
         found: Any = json.loads(adopted.offset)
@@ -84,7 +84,7 @@ def kind_of(source: InputName, adopted: AdoptedOffsets) -> Literal["delta", "fil
     raise refused(
         source,
         f"the query in {adopted.checkpoint} read neither a Delta table nor files",
-        "Only offsets of what a bounded source can read can be adopted.",
+        "Only offsets of inputs that a bounded source can read can be adopted.",
         path=adopted.checkpoint,
         found=adopted.offset,
     )
@@ -95,7 +95,7 @@ def files_read(
 ) -> list[dict[str, Any]]:
     """Returns the files that a query over files had read, as entries of Spark's log: ``path``, ``timestamp``, ``batchId``.
 
-    Spark writes that log before the offsets, so it may be ahead of them: what no committed batch has read is left out.
+    Spark writes that log before the offsets, so it may be ahead of them: files that no committed batch has read are left out.
 
     Raises:
         InvalidParameterError: The log is not complete.
@@ -150,7 +150,7 @@ def _only_source(source: InputName, files: Files, batch: BatchId) -> str:
     if len(offsets) > 1:
         raise refused(
             source,
-            f"the query in {files.url} had {len(offsets)} sources, and it is not known which of them this is",
+            f"the query in {files.url} had {len(offsets)} sources, but it is not known which of them this one is",
             "Only offsets of a query with one source can be adopted.",
             path=files.url,
             found=offsets,

@@ -1,4 +1,4 @@
-"""The interface to everything that the runtime knows about one kind of source. A new kind implements it, or is refused."""
+"""The interface of the kinds of sources. A new kind implements it, or is refused."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ from spark_jobs.storage.files import Files
 
 @dataclass(frozen=True)
 class OwnLog:
-    """The directory in which Spark keeps what it remembers of one stream of a query, in addition to the offset log."""
+    """The directory in which Spark keeps data of one stream of a query, in addition to the offset log."""
 
     files: Files
     directory: str
@@ -33,12 +33,12 @@ class ReadSoFar:
 
     name: InputName
     position: int
-    """The stream's number in the source."""
+    """Number of the stream in the source."""
     stage: StageName
     session: SparkSession
     leaf: Leaf
     line: str
-    """Of Spark's offset log; :data:`~.bounds.NO_OFFSET` where the stream has none."""
+    """Line of Spark's offset log. :data:`~.bounds.NO_OFFSET` if the stream has none."""
     known: KnownSource
     pin: Pin | None
     """The end of the stream."""
@@ -53,75 +53,75 @@ class SourceKind(ABC):
         """Returns whether a stream is of this kind."""
 
     def check(self, name: InputName, leaf: Leaf, *, bounded: bool, moving: bool) -> None:  # noqa: B027 - most kinds take every option
-        """Refuses options with which a stream could not keep its promises.
+        """Refuses options with which a stream could lose or repeat rows.
 
         Args:
             name: The source.
             leaf: The stream.
-            bounded: Whether it has an end.
-            moving: Whether its watermark moves between two batches.
+            bounded: True if it has an end.
+            moving: True if its watermark moves between two batches.
 
         Raises:
-            InvalidPipelineError: It has one.
+            InvalidPipelineError: It has such an option.
         """
 
     @abstractmethod
     def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownSource:
-        """Returns what a stream is. Where reading begins is left open: see :meth:`resolve`.
+        """Returns the identity of a stream, without its beginning: see :meth:`resolve`.
 
         Args:
             name: The source.
-            frame: What its function returns.
+            frame: Result of its function.
             leaf: The stream.
-            before: What the stream was when it was read before; None if it was not there.
-            mask: Takes secrets out of what is recorded.
+            before: Identity of the stream when it was last read. None if it is new.
+            mask: Removes secrets from the record.
 
         Raises:
-            InvalidPipelineError: It reads something that is not there.
-            StorageError: What it reads does not answer.
+            InvalidPipelineError: Its input does not exist.
+            StorageError: The storage of its input does not answer.
         """
 
     @abstractmethod
     def difference(self, before: KnownSource, now: KnownSource) -> str | None:
-        """Returns in words how a stream is another one than before, after "source 'x' "; None if it is the same."""
+        """Returns the difference of a stream from the earlier one, in words after "source 'x' ". None if it is the same."""
 
     def resolve(self, name: InputName, frame: DataFrame, leaf: Leaf, known: KnownSource) -> KnownSource:
-        """Returns a stream with where reading begins: what its options say now, as a version or as offsets. Asked once."""
+        """Returns a stream with its beginning as a version or as offsets, from its present options. Called once."""
         return known
 
     def renewed(self, before: KnownSource, now: KnownSource) -> KnownSource:
-        """Returns the same stream as it is now, with the beginning that it had."""
+        """Returns the present identity of the same stream, with its earlier beginning."""
         return now
 
     def begin_at(self, frame: DataFrame, leaf: Leaf, known: KnownSource) -> None:  # noqa: B027 - most kinds have one beginning
-        """Lets a stream that has no offset yet begin where :meth:`resolve` has said, whatever its options say."""
+        """Lets a stream without an offset begin at the result of :meth:`resolve`, not at its options."""
 
     def begin_log(self, known: KnownSource, log: OwnLog) -> None:  # noqa: B027 - most kinds keep no beginning there
-        """Does what :meth:`begin_at` does, if Spark keeps the beginning in what it remembers of a stream. Idempotent."""
+        """Does the work of :meth:`begin_at`, if Spark keeps the beginning in its data of a stream. Idempotent."""
 
     def prepare(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
-        """Lets every row of a stream be read, with the columns that its frame has. Returns the options that the stream needs for that.
+        """Prepares a stream so that all its rows are read with the columns of its frame. Returns the options that it needs for that.
 
         Args:
             name: The source.
-            session: Of the stage.
+            session: Session of the stage.
             leaf: The stream.
-            log: A directory of the stream's own below Spark's checkpoint of the stage.
+            log: The stream's own directory below Spark's checkpoint of the stage.
 
         Raises:
-            SourceChangedError: What is read has other columns by now.
+            SourceChangedError: The columns of its input have changed.
         """
         return {}
 
     def seen(self, read: ReadSoFar, known: KnownSource) -> KnownSource:
-        """Returns what a stream is, with evidence of what was read. The next start checks whether that part is still the same.
+        """Returns the identity of a stream, with evidence of the rows that were read. The next start checks that they are unchanged.
 
         Args:
-            read: How far a checkpoint has read the stream.
-            known: What the stream is, with evidence of what other stages have read.
+            read: Position of a checkpoint in the stream.
+            known: Identity of the stream, with the evidence of other stages.
 
         Raises:
-            StorageError: What it reads does not answer.
+            StorageError: The storage of its input does not answer.
         """
         return known
 
@@ -131,54 +131,54 @@ class SourceKind(ABC):
 
     @abstractmethod
     def pin(self, name: InputName, frame: DataFrame, leaf: Leaf) -> Pin:
-        """Returns where a stream ends if it ends now.
+        """Returns the present end of a stream.
 
         Raises:
-            InvalidPipelineError: It reads something that is not there.
-            StorageError: What it reads does not answer.
+            InvalidPipelineError: Its input does not exist.
+            StorageError: The storage of its input does not answer.
         """
 
     def check_position(self, name: InputName, session: SparkSession, leaf: Leaf, line: str) -> None:  # noqa: B027
-        """Refuses a stream of which there is less than a query has read up to a line of its offset log.
+        """Refuses a stream that has fewer rows than a query has read up to a line of its offset log.
 
         Raises:
-            RejectedError: There is.
+            RejectedError: It has fewer.
         """
 
     def lost(self, read: ReadSoFar, *, thorough: bool) -> Loss | None:
-        """Returns what a stage has not read of a stream and is gone; None where nothing is.
+        """Returns the missing rows of a stream that a stage has not read. None if there are none.
 
         Args:
-            read: How far it has read.
-            thorough: Whether each file is looked at, not only what one call tells.
+            read: Position of the stage in the stream.
+            thorough: True if each file is checked, not only the result of one call.
         """
         return None
 
     def check_unchanged(self, name: InputName, earlier: Pin, now: Pin, losses: Sequence[Loss]) -> None:  # noqa: B027
-        """Refuses the end of a round in which something has changed that was read in the round before.
+        """Refuses the end of a round if input of the previous round has changed.
 
         Args:
             name: The source.
-            earlier: Where the stream ended in the round before.
-            now: Where it ends.
-            losses: What that round has left out.
+            earlier: End of the stream in the previous round.
+            now: Its new end.
+            losses: Rows that the previous round has left out.
 
         Raises:
-            RejectedError: Something has.
+            RejectedError: The input has changed.
         """
 
     def check_new(self, name: InputName, session: SparkSession, leaf: Leaf, earlier: Pin | None, now: Pin) -> None:  # noqa: B027
-        """Refuses the end of a round before which something new would be read wrongly.
+        """Refuses the end of a round if new input before it would be read wrongly.
 
         Args:
             name: The source.
             session: The session.
             leaf: The stream.
-            earlier: Where it ended in the round before; None if there was none.
-            now: Where it ends.
+            earlier: Its end in the previous round. None if there was none.
+            now: Its new end.
 
         Raises:
-            RejectedError: Something would.
+            RejectedError: New input would be read wrongly.
         """
 
     def check_files(self, read: ReadSoFar, paths: Collection[str]) -> None:  # noqa: B027 - most kinds name no files
@@ -189,47 +189,47 @@ class SourceKind(ABC):
             paths: URLs of the batch's files.
 
         Raises:
-            RejectedError: One would.
+            RejectedError: A file would be read wrongly.
         """
 
     def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
-        """Returns a stream with the beginning at which it has to begin again to get past a loss; None if it just goes on."""
+        """Returns a stream with the new beginning that it needs after a loss. None if it only goes on."""
         return None
 
     def first_line(self, known: KnownSource) -> str:
         """Returns the line of Spark's offset log that stands for the beginning which :meth:`past` has returned."""
         raise NotImplementedError("it just goes on")
 
-    def check_batch(  # noqa: B027 - files are looked at one by one
+    def check_batch(  # noqa: B027 - files are checked one by one
         self, read: ReadSoFar, line: str, losses: Sequence[Loss], query: StreamingQuery | None, number: int
     ) -> None:
-        """Refuses a batch if the stream has become another one since the query was started, or if rows of it were passed over.
+        """Refuses a batch if the stream was replaced since the query was started, or if rows of it were skipped.
 
         Args:
-            read: How far the query has read the stream before the batch.
+            read: Position of the query in the stream before the batch.
             line: The line of Spark's offset log after the batch.
-            losses: What the stage leaves out: it may be passed over.
-            query: It is running the batch; None once it has come to its end.
-            number: That of the stream, in the order of Spark's offset log.
+            losses: Rows that the stage leaves out. They may be skipped.
+            query: Query that is running the batch. None if it has ended.
+            number: Number of the stream, in the order of Spark's offset log.
 
         Raises:
-            RejectedError: It has, or they were.
+            RejectedError: The stream was replaced, or rows were skipped.
         """
 
     def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> None:  # noqa: B027 - what was read stays in most kinds
-        """Refuses a stream without an end in which something has changed that was read: a running query would never read it again.
+        """Refuses a stream without an end if rows that were read have changed: a running query would never read them again.
 
         Args:
-            read: How far the query has read the stream at least.
-            query: It is running.
-            number: That of the stream, in the order of Spark's offset log.
+            read: Position that the query has reached in the stream.
+            query: The running query.
+            number: Number of the stream, in the order of Spark's offset log.
 
         Raises:
-            RejectedError: Something has.
+            RejectedError: Rows that were read have changed.
         """
 
     def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:
-        """Returns the bound of a stream without an end in one stage, which leaves out what is lost."""
+        """Returns the bound of a stream without an end in one stage, which leaves out lost rows."""
         return Bound()
 
     @abstractmethod
@@ -237,19 +237,19 @@ class SourceKind(ABC):
         """Returns the end of a stream in one stage.
 
         Args:
-            pin: Where the stream ends.
-            earlier: Where it ended in the round before.
+            pin: End of the stream.
+            earlier: Its end in the previous round.
             leaf: The stream.
-            log: What Spark remembers of it.
-            losses: What the stage leaves out of its inputs.
+            log: Spark's data of the stream.
+            losses: Rows that the stage leaves out.
         """
 
     @abstractmethod
     def check_adopted(self, name: InputName, adopted: AdoptedOffsets, leaf: Leaf, session: SparkSession) -> None:
-        """Refuses offsets of an old query that has read something else than a stream reads.
+        """Refuses offsets of an old query that has read another input than the stream.
 
         Raises:
-            InvalidParameterError: It has.
+            InvalidParameterError: It has read another input.
         """
 
     @abstractmethod
@@ -259,11 +259,11 @@ class SourceKind(ABC):
 
 @dataclass(frozen=True)
 class SourceStream:
-    """A stream of a source, as a stage reads it."""
+    """A stream of a source in a stage."""
 
     kind: SourceKind
     read: ReadSoFar
-    """Before the stage has read anything."""
+    """Position before the first row."""
     losses: Sequence[Loss] = ()
     """The rows that the stage leaves out."""
 
@@ -274,11 +274,11 @@ def refused_input(name: str, problem: str, remedy: str) -> InvalidPipelineError:
 
 
 def another_source(others: Mapping[InputName, str], *, may_be_new: bool = True) -> RejectedError:
-    """Returns the error to raise if sources are others than those that were read before.
+    """Returns the error to raise if sources were replaced.
 
     Args:
-        others: By source in words how it is another one.
-        may_be_new: Whether the stages could read them from their beginning.
+        others: The difference in words, by source.
+        may_be_new: True if the stages could read them from their beginning.
     """
     names = sorted(others)
     as_new = (
@@ -289,14 +289,14 @@ def another_source(others: Mapping[InputName, str], *, may_be_new: bool = True) 
         "; ".join(f"Source '{name}' {others[name]}" for name in names) + ".",
         exists="The newest checkpoint has the rows that were read before, and the state of the stages.",
         safe="Nothing was staged.",
-        remedy=f"Go back to what was read before. {as_new if may_be_new else ''}Or {BEGIN_ANEW}.",
+        remedy=f"Restore the earlier sources. {as_new if may_be_new else ''}Or {BEGIN_ANEW}.",
         sources=dict(others),
     )
 
 
 def another_kind(before: KnownSource, now: KnownSource) -> str:
     """Returns the difference of two streams of different kinds, as :meth:`SourceKind.difference` does."""
-    return f"reads {_WORDS[now.format]}, and before it read {_WORDS[before.format]}"
+    return f"reads {_WORDS[now.format]}, but before it read {_WORDS[before.format]}"
 
 
 _WORDS = {"delta": "a Delta table", "files": "files", "kafka": "Kafka", "other": "another kind of stream"}

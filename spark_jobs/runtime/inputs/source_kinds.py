@@ -1,4 +1,4 @@
-"""The kinds of sources that there are. Only here is decided which one a stream is of."""
+"""All kinds of sources. Only this module decides the kind of a stream."""
 
 import re
 from collections.abc import Sequence
@@ -22,15 +22,15 @@ from spark_jobs.runtime.inputs.source_kind import OwnLog, SourceKind, another_ki
 from spark_jobs.runtime.spark.plan import Leaf
 
 _SOCKETS = frozenset({"socket", "textsocketsourceprovider"})
-"""Names of a source of Spark's, without its package."""
+"""Names of Spark's socket source, without its package."""
 
 _SECRETS = r"secret|passw|passphrase|token|(access|api|private)[._-]?key|credential"
 _TELLS_NOTHING = re.compile(rf"{_SECRETS}|^(max|min)\w*pertrigger$")
-"""Matches options that do not tell what a source reads: secrets, which are changed now and then, and limits of batches."""
+"""Matches options that do not identify the input of a source: secrets, which may change, and limits of batches."""
 
 
 class OtherSource(SourceKind):
-    """Any other stream. Only a source without an end may read one: its end cannot be known. Its options tell what it reads."""
+    """Any other stream. Only a source without an end may read one: its end cannot be known. Its options identify its input."""
 
     def reads(self, leaf: Leaf) -> bool:
         return True
@@ -44,7 +44,7 @@ class OtherSource(SourceKind):
         if not isinstance(before, KnownOther) or not isinstance(now, KnownOther):
             return another_kind(before, now)
         if before.source != now.source:
-            return f"reads {now.source!r}, and before it read {before.source!r}"
+            return f"reads {now.source!r}, but before it read {before.source!r}"
         if before.options is None or now.options is None:
             return None
         changed = sorted({key for key, _ in before.options.items() ^ now.options.items()})
@@ -71,7 +71,7 @@ class OtherSource(SourceKind):
         if leaf.format.lower().rpartition(".")[2] in _SOCKETS:
             raise refused_input(
                 name,
-                "reads a socket, which gives each row once: those that are not staged when a run ends would be lost",
+                "reads a socket, which gives each row once: rows that are not staged when a run ends would be lost",
                 "Write the rows to Kafka, to files or into a Delta table, and read them there.",
             )
 
@@ -94,7 +94,7 @@ def kind_of(leaf: Leaf) -> SourceKind:
 
 
 def kind_of_known(known: KnownSource) -> SourceKind:
-    """Returns the kind of a stream that a document knows."""
+    """Returns the kind of a stream in a document."""
     return {"delta": _DELTA, "files": _FILES, "kafka": _KAFKA, "other": _OTHER}[known.format]
 
 
@@ -102,6 +102,6 @@ def adopted_kind(name: InputName, adopted: AdoptedOffsets) -> SourceKind:
     """Returns the kind of the source that an old query has read.
 
     Raises:
-        InvalidParameterError: It is of none whose offsets can be adopted.
+        InvalidParameterError: Offsets of its kind cannot be adopted.
     """
     return _DELTA if kind_of_old(name, adopted) == "delta" else _FILES

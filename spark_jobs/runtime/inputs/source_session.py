@@ -1,6 +1,6 @@
-"""The session that a source's function is given.
+"""The session that a source's function gets.
 
-It reads Delta tables as a stream by their path, too, where Spark takes names alone. A schema that is inferred of files is that of all.
+It also reads Delta tables as streams by path, while Spark accepts only names. An inferred schema is that of all files.
 """
 
 import re
@@ -30,7 +30,7 @@ class SourceSession(SparkSession):
         inferring = str(self.session.conf.get(_INFERENCE)).lower() == "true"
         return (
             reader.option("mergeSchema", True) if inferring else reader
-        )  # Parquet and ORC would take the columns of any one file
+        )  # Parquet and ORC would use the columns of any one file
 
 
 class _PathReader(DataStreamReader):

@@ -222,7 +222,7 @@ class StageRun:
                 "Spark flushes no rows without an event time or near the end of the year 9999."
                 + (f" Their keys: {'; '.join(keys)}." if keys else ""),
                 exists="Everything else is staged.",
-                safe="Nothing of this round is public.",
+                safe="No row of this round is public.",
                 remedy=f"Leave such rows out in the function of the source, and {BEGIN_ANEW}.",
                 stage=self.stage.name,
                 rows=left,

@@ -62,10 +62,10 @@ def test_savepoints_are_listed_the_newest_first_also_those_in_homes(tmp_path: Pa
     found = {each["savepoint"].rpartition("/")[2]: each for each in answer["savepoints"]}
     assert sorted(found) == ["begun", "mine", "savepoint-1"]
     assert (found["mine"]["pipeline"], found["mine"]["checkpoint"], found["mine"]["problem"]) == ("flights", 2, None)
-    assert "not whole" in found["begun"]["problem"]
+    assert "incomplete" in found["begun"]["problem"]
     shown = spark_jobs("savepoints", "--root", tmp_path).stdout
     assert "flights" in shown
-    assert "not whole" in shown
+    assert "incomplete" in shown
 
 
 @pytest.mark.parametrize("command", ["pipelines", "savepoints"])

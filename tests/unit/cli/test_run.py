@@ -451,7 +451,7 @@ def test_without_pyspark_it_says_what_to_install(unused: UsedHome, monkeypatch: 
 def test_without_java_a_first_start_leaves_nothing(unused: UsedHome) -> None:
     refused = spark_jobs("run", unused.entry, "--home", unused.url, *unused.params, JAVA_HOME="/nowhere")
     assert refused.exit_code == 2
-    assert "JAVA_HOME is /nowhere, but there is no bin/java in it" in refused.stderr
+    assert "JAVA_HOME is /nowhere, which has no bin/java" in refused.stderr
     assert not (unused.directory / "home").exists()
 
 

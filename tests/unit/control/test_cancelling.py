@@ -92,4 +92,4 @@ def test_who_waits_for_the_end_of_an_attempt_that_was_forgotten_is_told_so(chann
     assert has_ended(channel.files, forgotten)
     with pytest.raises(InterruptedRunError, match="has no answer any more") as caught:
         outcome_of(channel.files, forgotten)
-    assert "forgotten" in caught.value.exists
+    assert "deleted after many later starts" in caught.value.exists

@@ -224,7 +224,7 @@ class TestFilesThatArePassedOver:
     [
         ((1_700_000_001_000, 10), None),
         ((1_700_000_002_000, 10), "was changed at 2023-11-14T22:13:22.000+00:00, and before at 2023-11-14T22:13:21.000+00:00"),
-        ((1_700_000_001_000, 9), "has 9 bytes, and had 10"),
+        ((1_700_000_001_000, 9), "has 9 bytes, but had 10"),
         (None, "is gone"),
     ],
 )

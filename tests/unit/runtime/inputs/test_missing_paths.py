@@ -56,7 +56,7 @@ def test_a_path_at_which_there_is_nothing_is_refused_by_its_name(tmp_path: Path,
     with pytest.raises(InvalidPipelineError) as refused:
         check(WAYS[way], missing)
     for name in ("rows", "names"):
-        assert f"Input '{name}' reads {missing}, and there is nothing at that path." in refused.value.failed
+        assert f"Input '{name}' reads {missing}, which does not exist." in refused.value.failed
     missing.mkdir()
     check(WAYS[way], missing)
 
@@ -81,9 +81,9 @@ def no_spark() -> Any:
 
 def test_a_first_start_with_a_mistyped_path_leaves_nothing_and_starts_no_spark(tmp_path: Path) -> None:
     pipeline, home = pipeline_that(WAYS["delta"], tmp_path / "evnets"), LocalFiles(tmp_path / "home")
-    with pytest.raises(InvalidPipelineError, match="evnets, and there is nothing"):
+    with pytest.raises(InvalidPipelineError, match="evnets, which does not exist"):
         launch(pipeline, home, {}, RunOptions(), no_spark)
-    with pytest.raises(InvalidPipelineError, match="evnets, and there is nothing"):
+    with pytest.raises(InvalidPipelineError, match="evnets, which does not exist"):
         plan(pipeline, home, {}, RunOptions(), no_spark)
     assert list(tmp_path.iterdir()) == []
 
@@ -93,7 +93,7 @@ def test_a_start_that_was_asked_for_is_answered_that_its_path_is_mistyped(tmp_pa
     channel = Channel(home)
     channel.claim(PipelineName("mistyped"))
     request = channel.request_start(RunId("a task"), parameters={}).request
-    with pytest.raises(InvalidPipelineError, match="evnets, and there is nothing"):
+    with pytest.raises(InvalidPipelineError, match="evnets, which does not exist"):
         launch_requested(pipeline, home, request, no_spark)
     answer = channel.response(request)
     assert answer is not None

@@ -48,6 +48,6 @@ def test_a_source_that_was_not_there_before_begins_by_itself() -> None:
 
 def test_another_source_is_refused_unless_it_is_taken_as_a_new_one() -> None:
     before = {ROWS: (KnownOther(source="socket"),)}
-    with pytest.raises(RejectedError, match="reads 'rate', and before it read 'socket'"):
+    with pytest.raises(RejectedError, match="reads 'rate', but before it read 'socket'"):
         settle(found("rate"), before, ())
     assert settle(found("rate"), before, [ROWS], anew=[ROWS]).renewed == {ROWS}
