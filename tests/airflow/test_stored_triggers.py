@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.every_version
+
 STORED: dict[str, dict[str, Any]] = {
     "airflow_provider.triggers.run.RunTrigger": {
         "home": "file:///homes/flights",
