@@ -12,8 +12,11 @@ FAST_TESTS := tests/unit tests/contract tests/corruption
 # Each with a Spark session of its own. One more than there are cores: they wait for JVMs, for locks and for the disk.
 SIDE_BY_SIDE := --numprocesses=3 --dist=loadfile
 
+# What the older versions are in: constraints/$(point).txt and .venvs/$(point).
+OLDER := spark-4.0 spark-4.1
+
 .DEFAULT_GOAL := help
-.PHONY: help setup warm packages check test demo bench nightly dist format clean
+.PHONY: help setup warm packages check test matrix demo bench nightly dist format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,8 +34,17 @@ check: packages ## Lint, types, import contracts and the fast tests (no JVM)
 test: warm ## Run every test that a change must pass
 	$(PYTHON) -m pytest $(SIDE_BY_SIDE) --durations=30
 
+matrix: setup $(OLDER:%=sample-%) ## Run a sample of the tests with older versions, and take a home from each to the next
+	$(PYTHON) -m pytest -m matrix tests/matrix
+
+# Older releases raise warnings of their own.
+sample-%:
+	@scripts/setup.sh matrix $*
+	.venvs/$*/bin/python -m pytest $(SIDE_BY_SIDE) -W default -m "every_version and not nightly" $$(grep -rl --include='*.py' mark.every_version tests)
+
 nightly: warm ## Run every test there is, with more examples; hours
-	SPARK_TESTS_COMPILE=1 $(PYTHON) -m pytest -m "" --hypothesis-profile=nightly --randomly-seed=default
+	$(MAKE) matrix
+	SPARK_TESTS_COMPILE=1 $(PYTHON) -m pytest -m "not matrix" --hypothesis-profile=nightly --randomly-seed=default
 
 bench: warm ## Measure, and compare with Spark and Delta alone; QUICK=1: eight minutes
 	$(PYTHON) -m benchmarks $(if $(QUICK),--quick)
@@ -54,5 +66,5 @@ packages: ## Set up the packages only
 	@scripts/setup.sh packages
 
 clean: ## Remove what the commands above made, the virtual environment too
-	rm -rf .venv build dist setup.log .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output
+	rm -rf .venv .venvs build dist setup.log .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -121,11 +121,12 @@ def set_up_metrics() -> None:
     except ImportError:  # below 3.2: the first metric sets them up
         return
     metrics: Any = stats
-    factory = stats_utils.get_stats_factory()
+    factory_for: Any = stats_utils.get_stats_factory
     if hasattr(metrics, "initialize"):
-        metrics.initialize(factory=factory, export_legacy_names=conf.getboolean("metrics", "legacy_names_on", fallback=True))
+        legacy = conf.getboolean("metrics", "legacy_names_on", fallback=True)
+        metrics.initialize(factory=factory_for(), export_legacy_names=legacy)
     else:  # below 3.3
-        metrics.Stats.initialize(factory=factory)
+        metrics.Stats.initialize(factory=factory_for(metrics.Stats))
 
 
 def emit_gauge(name: str, value: float, tags: dict[str, str]) -> None:

@@ -4,12 +4,20 @@
 #   scripts/setup.sh packages    .venv with the packages of constraints.txt: enough for `make check`
 #   scripts/setup.sh everything  also Java and Delta's jars: what Spark needs
 #   scripts/setup.sh warm        also what the tests need: a Kafka broker, HDFS, S3's client, and Spark's classes as Java keeps them (dozens of starts take less time)
+#   scripts/setup.sh matrix N    what the tests of `make matrix` need in .venvs/N, with the older versions of constraints/N.txt
 #
 # Each part leaves a stamp when it is whole, so that an interrupted set-up can simply be run again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-venv=.venv
+part=${1:-everything} point=${2:-}
+venv=.venv pins=constraints.txt pythons=(python3.11 python3.12 python3.13 python3 python)
+case $point in
+'') ;;
+spark-4.0) venv=.venvs/$point pins=constraints/$point.txt pythons=(python3.12) ;;
+spark-4.1) venv=.venvs/$point pins=constraints/$point.txt pythons=(python3.13) ;;
+*) echo "There is no point '$point': use spark-4.0 or spark-4.1." >&2 && exit 1 ;;
+esac
 python=$venv/bin/python
 log=setup.log
 space_needed_mib=3072
@@ -87,25 +95,27 @@ check_java() {
 
 find_python() {
     local name
-    for name in python3.11 python3.12 python3.13 python3 python; do
+    # pyenv has versions that are not on the PATH.
+    for name in "${pythons[@]}" "${PYENV_ROOT:-$HOME/.pyenv}/versions/${pythons[0]#python}".*/bin/python; do
         # A version manager's shim may be on the PATH and yet not run.
         if "$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
             echo "$name"
             return
         fi
     done
+    [ -z "$point" ] || fail "no ${pythons[0]} with its venv module is on the PATH." "Install it, then run the same command again."
     fail "no Python 3.11 or newer with its venv module is on the PATH." \
         "Install one (Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install python@3.11), then run the same command again."
 }
 
 # What the packages depend on: a change of any of it installs anew. Scripts of a .venv name its place.
 packages_key() {
-    { pwd && cat pyproject.toml constraints.txt scripts/setup.sh; } | cksum
+    { pwd && cat pyproject.toml "$pins" scripts/setup.sh; } | cksum
 }
 
-pinned() { # name…: their lines of constraints.txt, with the hashes
+pinned() { # name…: their lines of the pins, with the hashes
     local name
-    for name in "$@"; do sed -n "/^$name==/,/[^\\\\]\$/p" constraints.txt; done
+    for name in "$@"; do sed -n "/^$name==/,/[^\\\\]\$/p" "$pins"; done
 }
 
 install_packages() {
@@ -129,14 +139,14 @@ install_packages() {
     if [ -n "$index" ] && [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then export UV_DEFAULT_INDEX=$index; fi
     pinned pip setuptools wheel packaging >"$venv/.build.txt"
     watched "installer" "$python" -m pip install --require-hashes -r "$venv/.build.txt" || explain "The installer"
-    local installer=("$python" -m uv pip install --python "$python") pins=constraints.txt
+    local installer=("$python" -m uv pip install --python "$python") installed=$pins
     pinned uv >"$venv/.uv.txt"
     if ! watched "uv" "$python" -m pip install --require-hashes --only-binary :all: -r "$venv/.uv.txt"; then
-        installer=("$python" -m pip install) pins=$venv/.pins.txt # there is no uv for this platform; pip does the same, slower
-        sed '/^uv==/,/[^\\]$/d' constraints.txt >"$pins"
+        installer=("$python" -m pip install) installed=$venv/.pins.txt # there is no uv for this platform; pip does the same, slower
+        sed '/^uv==/,/[^\\]$/d' "$pins" >"$installed"
     fi
     # What is built, is built with the pinned tools that are installed: an isolated build would fetch others.
-    watched "packages" "${installer[@]}" --no-build-isolation --require-hashes -r "$pins" || explain "The packages"
+    watched "packages" "${installer[@]}" --no-build-isolation --require-hashes -r "$installed" || explain "The packages"
     watched "project" "${installer[@]}" --no-build-isolation --no-deps -e . || explain "The project"
     echo "$wanted" >"$stamp"
 }
@@ -163,7 +173,7 @@ keep_classes() { # of use only: without them every start of Spark is some second
     watched "Spark's classes" "$python" -m spark_jobs warm-up || echo "  Spark's classes could not be kept: the tests take longer. The reason is in $log."
 }
 
-case ${1:-everything} in
+case $part in
 packages) install_packages ;;
 everything)
     check_java
@@ -177,5 +187,12 @@ warm)
     fetch_service_jars
     keep_classes
     ;;
-*) fail "there is no part '$1'." "Use: scripts/setup.sh [packages | everything | warm]" ;;
+matrix)
+    [ -n "$point" ] || fail "no point is named." "Use: scripts/setup.sh matrix spark-4.0"
+    check_java
+    install_packages
+    fetch_jars
+    : >"$venv/.source.jars" # the sample reads no Kafka and no Avro
+    ;;
+*) fail "there is no part '$part'." "Use: scripts/setup.sh [packages | everything | warm | matrix POINT]" ;;
 esac

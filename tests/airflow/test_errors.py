@@ -29,6 +29,8 @@ from spark_jobs.protocol.errors import (
     UnsupportedFormatError,
 )
 
+pytestmark = pytest.mark.every_version
+
 
 @pytest.mark.parametrize(
     "kind",

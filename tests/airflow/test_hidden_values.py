@@ -30,6 +30,8 @@ from tests.airflow.conftest import Homes
 from tests.airflow.test_operator import context
 from tests.support.secret_shapes import CORE, SHAPES, WHOLE
 
+pytestmark = pytest.mark.every_version
+
 HIDDEN = "hush-hush"
 TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     StreamPipelineOperator: {"home": "flights", "entry": "/pipelines/flights.py"},

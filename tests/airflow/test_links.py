@@ -13,6 +13,8 @@ from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.test_operator import context
 
+pytestmark = pytest.mark.every_version
+
 
 def link(page: int = 0, **changes: Any) -> str:
     names: dict[str, Any] = {

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import airflow
+import pytest
 
 import spark_jobs
 from airflow_provider.get_provider_info import get_provider_info
@@ -19,6 +20,8 @@ from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.settings import EXTRAS, Settings, read_settings
 from airflow_provider.version_compat import AirflowPlugin
 from tests.airflow.conftest import ROOT
+
+pytestmark = pytest.mark.every_version
 
 
 def test_airflow_finds_the_provider_by_its_entry_point() -> None:

@@ -22,6 +22,8 @@ from tests.airflow.conftest import Homes
 from tests.airflow.deferral import first_event, restarted
 from tests.airflow.test_operator import TaskLog, driver_has_started, until
 
+pytestmark = pytest.mark.every_version
+
 SOON_S = 20.0
 SILENCE_MAX_S = "airflow_provider.waits.waiting.SILENCE_MAX_S"
 

@@ -11,6 +11,8 @@ import pytest
 from airflow_provider.triggers.home import WAITS
 from spark_jobs.storage.open import open_place
 
+pytestmark = pytest.mark.every_version
+
 HOME = {
     "home": "file:///homes/flights",
     "deadline_at": None,

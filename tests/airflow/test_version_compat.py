@@ -43,7 +43,7 @@ def test_a_gauge_is_emitted_by_an_older_airflow(monkeypatch: pytest.MonkeyPatch,
         monkeypatch.setitem(sys.modules, place, None)
         monkeypatch.setitem(sys.modules, "airflow.stats", module("airflow.stats", Stats=backend))
     else:
-        stats, utils = module("stats", Stats=backend), module("stats_utils", get_stats_factory=lambda: "factory")
+        stats, utils = module("stats", Stats=backend), module("stats_utils", get_stats_factory=lambda stats: "factory")
         metrics = module("metrics", stats_utils=utils)
         monkeypatch.setitem(sys.modules, place, module(place, stats=stats, metrics=metrics))
         monkeypatch.setitem(sys.modules, f"{place}.metrics", metrics)

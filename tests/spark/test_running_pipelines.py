@@ -165,6 +165,7 @@ def test_an_aligned_checkpoint_shows_one_prefix_in_every_table(site: Site, event
     assert len({len(copied) for copied, _ in compared}) > 3, "checkpoints of one prefix alone prove nothing"
 
 
+@pytest.mark.every_version
 def test_a_consumer_is_never_ahead_in_an_unaligned_checkpoint(site: Site, events: Events) -> None:
     with Running(site.spark, three_stages(site, events, unaligned=True, retained=100), site.home) as running:
         for _ in range(3):

@@ -135,6 +135,7 @@ def test_a_fork_into_other_tables_leaves_the_original_alone(site: Site, events: 
         goes_on_until_all_is_shown(site, running, events)
 
 
+@pytest.mark.every_version
 def test_rows_that_became_public_after_a_savepoint_are_not_doubled_unless_somebody_says_so(
     site: Site, events: Events, tmp_path: Path
 ) -> None:

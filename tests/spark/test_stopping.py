@@ -183,6 +183,7 @@ def test_a_pipeline_that_was_stopped_goes_on_as_if_nothing_had_happened(site: Si
         assert running.head().round == 1
 
 
+@pytest.mark.every_version
 @bounded_too
 def test_a_drain_flushes_one_stage_into_the_next_and_takes_one_checkpoint(site: Site, events: Events) -> None:
     pipeline = cascade(site, events)

@@ -75,6 +75,7 @@ def _split(table: pd.DataFrame, rounds: int) -> list[pd.DataFrame]:
     return [table.iloc[part] for part in np.array_split(np.arange(len(table)), rounds)]
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize("rounds", [2, *(pytest.param(rounds, marks=pytest.mark.nightly) for rounds in (1, 4))])
 def test_the_table_is_that_of_all_changes_however_they_come(any_site: Site, rounds: int, temporary: Path) -> None:
     _in_rounds(any_site, _split(changes(), rounds), batches=3)

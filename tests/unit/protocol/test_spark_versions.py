@@ -5,6 +5,8 @@ import pytest
 from spark_jobs.protocol.errors import MissingRequirementError
 from spark_jobs.protocol.spark_versions import SUPPORTED, check_spark_version, is_older, spark_minor
 
+pytestmark = pytest.mark.every_version
+
 
 @pytest.mark.parametrize(
     ("version", "minor"),

@@ -15,6 +15,8 @@ from spark_jobs.runtime.spark import spark_facts
 from spark_jobs.runtime.spark.session import session_for_run, start_session, submitted_session
 from spark_jobs.runtime.spark.spark_facts import AVAILABLE_NOW, arrow_schema, repartition_state
 
+pytestmark = pytest.mark.every_version
+
 
 def test_timestamps_are_given_to_spark_in_utc() -> None:
     schema = arrow_schema(StructType().add("at", TimestampType()).add("local", TimestampNTZType()))

@@ -52,6 +52,8 @@ from spark_jobs.runtime.start.decision import (
 )
 from tests.support.staged_pipeline import CHECKPOINTING
 
+pytestmark = pytest.mark.every_version
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GRAPH: dict[str, Any] = {"stages": {"hourly": {"inputs": {"departures": "departures"}}}}
 READING = GRAPH | {"sources": {"departures": {"bounded": True}}}
