@@ -7,7 +7,7 @@ from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import cancel_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.operators.base import WaitingOperator
+from airflow_provider.operators.pipeline_task import WaitingOperator
 from airflow_provider.tasks.identity import run_id_of
 from airflow_provider.tasks.time_limits import TimeLimits, time_limits
 from airflow_provider.waits.ends import EndWait
@@ -32,7 +32,7 @@ class CancelPipelineOperator(WaitingOperator):
     Returns as XCom the value of :func:`airflow_provider.facts.cancel_facts`.
 
     Args:
-        kwargs: As for :class:`~airflow_provider.operators.base.WaitingOperator`.
+        kwargs: As for :class:`~airflow_provider.operators.pipeline_task.WaitingOperator`.
 
     Raises:
         PipelineRunRefusedError: The home is not allowed; Airflow does not retry.

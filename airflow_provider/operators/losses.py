@@ -7,7 +7,7 @@ from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import acceptance_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.operators.base import PipelineOperator
+from airflow_provider.operators.pipeline_task import PipelineOperator
 from airflow_provider.tasks.identity import run_id_of
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
@@ -28,7 +28,7 @@ class AcceptLossOperator(PipelineOperator):
         home: The pipeline's home, inside the connection's home roots. Templated.
         losses: The ids of the losses, such as ``"3-1"``: one, several, or none. Templated.
         reason: The reason, for readers of the ledger; the name of the DAG run is added. Templated.
-        kwargs: As for :class:`~airflow_provider.operators.base.PipelineOperator`.
+        kwargs: As for :class:`~airflow_provider.operators.pipeline_task.PipelineOperator`.
 
     Raises:
         PipelineRunRefusedError: The home has no such loss, or its input is read again. No loss was accepted; Airflow does not retry.

@@ -13,7 +13,7 @@ from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import publication_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.operators.base import PipelineOperator
+from airflow_provider.operators.pipeline_task import PipelineOperator
 from airflow_provider.spark_conf import checked_conf
 from airflow_provider.tasks.time_limits import time_limits
 from airflow_provider.triggers.home import HomeTrigger
@@ -56,7 +56,7 @@ class PublishCheckpointOperator(PipelineOperator):
         deferrable: Wait in the triggerer for a Spark that publishes, without a worker's slot. In a container that ends with the task, the
             worker waits instead.
         conf: Spark settings, over the connection's, for a Spark that publishes. Templated as in the operator that runs a pipeline.
-        kwargs: As for :class:`~airflow_provider.operators.base.PipelineOperator`.
+        kwargs: As for :class:`~airflow_provider.operators.pipeline_task.PipelineOperator`.
 
     Raises:
         PipelineRunRefusedError: A checkpoint or a table cannot be published; Airflow does not retry.

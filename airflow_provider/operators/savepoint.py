@@ -8,7 +8,7 @@ from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import savepoint_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.operators.base import PipelineOperator, WaitingOperator
+from airflow_provider.operators.pipeline_task import PipelineOperator, WaitingOperator
 from airflow_provider.orders import is_true
 from airflow_provider.tasks.identity import run_id_of
 from airflow_provider.tasks.time_limits import time_limits
@@ -37,7 +37,7 @@ class TriggerCheckpointOperator(WaitingOperator):
 
     Args:
         restart_timeout_s: How long the wait tolerates that no driver is at work. A pipeline that starts again answers the request.
-        kwargs: As for :class:`~airflow_provider.operators.base.WaitingOperator`.
+        kwargs: As for :class:`~airflow_provider.operators.pipeline_task.WaitingOperator`.
 
     Raises:
         PipelineRunRefusedError: No driver is at work, or the home is not allowed; Airflow does not retry.
@@ -165,7 +165,7 @@ class DisposeSavepointOperator(PipelineOperator):
     Args:
         savepoint: The URL of its directory, inside the connection's savepoint roots or home roots. Templated.
         home: The home that may need it, or several. Templated.
-        kwargs: As for :class:`~airflow_provider.operators.base.PipelineOperator`.
+        kwargs: As for :class:`~airflow_provider.operators.pipeline_task.PipelineOperator`.
 
     Raises:
         PipelineRunRefusedError: The directory is no savepoint, a home needs it, or a place is not allowed. Nothing was deleted; Airflow

@@ -13,7 +13,7 @@ from airflow_provider.exceptions import PipelineRunRefusedError, raising_airflow
 from airflow_provider.facts import live_facts, log_result, run_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.operators.base import WaitingOperator
+from airflow_provider.operators.pipeline_task import WaitingOperator
 from airflow_provider.orders import StartOrder, check_waits, checkpoint_overrides, choice, count, is_true, mapping, names
 from airflow_provider.params import refuse_links_out, warn_of_unknown
 from airflow_provider.retry import is_automatic_retry
@@ -121,7 +121,7 @@ class StreamPipelineOperator(WaitingOperator):
         start_timeout_s: How long a driver from ``spark-submit`` may take to appear in the home, from its request on; after that it is
             abandoned. A worker also waits this long for the first sign of its own driver.
         allow_driver_in_pod: Start a driver even if its host ends with the task. The task then waits in its worker.
-        kwargs: As for :class:`~airflow_provider.operators.base.WaitingOperator`.
+        kwargs: As for :class:`~airflow_provider.operators.pipeline_task.WaitingOperator`.
 
     Raises:
         PipelineRunRefusedError: A retry would meet the same error; Airflow does not retry.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider.orders import checkpoint_number
-from airflow_provider.sensors.base import PipelineSensor
+from airflow_provider.sensors.pipeline_sensor import PipelineSensor
 from airflow_provider.tasks.identity import run_id_of
 from airflow_provider.waits.checkpoints import CheckpointWait
 from spark_jobs.storage.files import Files
@@ -23,7 +23,7 @@ class CheckpointSensor(PipelineSensor):
         run: Only a checkpoint of this run counts. Templated.
         run_of_task: Only a checkpoint of this task of the same DAG run counts: a ``StreamPipelineOperator`` that is not mapped.
         newer_than: Only a checkpoint with a higher number counts: the ``checkpoint`` of an earlier XCom. Templated; empty: any.
-        kwargs: As for :class:`~airflow_provider.sensors.base.PipelineSensor`.
+        kwargs: As for :class:`~airflow_provider.sensors.pipeline_sensor.PipelineSensor`.
 
     Raises:
         PipelineRunRefusedError: The home is not allowed.

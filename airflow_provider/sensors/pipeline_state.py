@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.sensors.base import PipelineSensor
+from airflow_provider.sensors.pipeline_sensor import PipelineSensor
 from airflow_provider.waits.pipeline_states import StateWait
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.storage.files import Files
@@ -23,7 +23,7 @@ class PipelineStateSensor(PipelineSensor):
 
     Args:
         states: The states, each of which ends the wait.
-        kwargs: As for :class:`~airflow_provider.sensors.base.PipelineSensor`.
+        kwargs: As for :class:`~airflow_provider.sensors.pipeline_sensor.PipelineSensor`.
 
     Raises:
         PipelineRunRefusedError: The home is not allowed.

@@ -1,8 +1,7 @@
 """Finds where a pipeline is declared.
 
 A user writes ``flights.py``, ``flights.py:NAME``, ``package.module``, ``package.module:NAME`` or ``spark-pipeline.yml``, the specification
-of a
-Spark Declarative Pipelines project.
+of a Spark Declarative Pipelines project.
 """
 
 from dataclasses import dataclass

@@ -388,9 +388,8 @@ class Pipeline:
         """Runs the pipeline in this process, as ``spark-jobs run`` does: for notebooks.
 
         Returns when the final checkpoint is complete and the tables are published by policy. If somebody stops the pipeline, the checkpoint
-        of
-        the stop is the final one. Both are durable then. The session stays as it is. If a run was interrupted, a second call goes on with
-        it.
+        of the stop is the final one. Both are durable then. The session stays as it is. If a run was interrupted, a second call goes on
+        with it.
 
         Args:
             spark: A classic (not a Spark Connect) session with Delta.

@@ -1,4 +1,4 @@
-"""How much a stage may pass over of what it cannot process."""
+"""The tolerance of a stage for rows that it cannot process."""
 
 import re
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ _EXAMPLE = 'Write rows="1000 per hour".'
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerate:
-    """Lets a stage go on without rows with which its batch fails each time. They are in the loss ledger.
+    """Lets a stage continue without rows that fail its batch each time. The loss ledger records them.
 
-    Only failures are tolerated that no other try heals, such as a value that the stage's function cannot process.
+    It applies only to failures that no retry heals, such as a value that the stage's function cannot process.
 
     Args:
-        rows: How many rows may be passed over in which time, such as ``"1000 per hour"``. A failure beyond that ends the stage.
-        after: How often a batch has to fail before something of it is passed over.
+        rows: Maximum number of rows in a time, such as ``"1000 per hour"``. One more fails the stage.
+        after: Number of failures of a batch before the stage passes a file over.
     """
 
     rows: str
@@ -30,7 +30,7 @@ class Tolerate:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """A :class:`Tolerate` that was checked."""
+    """A valid :class:`Tolerate`."""
 
     after: int
     rows: int
@@ -38,7 +38,7 @@ class Tolerance:
 
 
 def declare_tolerance(place: Place, tolerate: Tolerate | None, sink: Sink | None) -> Tolerance | None:
-    """A stage's tolerance, checked as far as it can be without its inputs; see :meth:`spark_jobs.Pipeline.stage`."""
+    """Returns the tolerance of a stage. Does not check its inputs; see :meth:`spark_jobs.Pipeline.stage`."""
     if tolerate is None:
         return None
     if not isinstance(tolerate, Tolerate):

@@ -78,12 +78,9 @@ def discardable(
     """Returns the checkpoints that are not needed any more, ascending.
 
     Besides the kept ones these stay: checkpoints that name files of batches that a private log still has, unless the head names these
-    files,
-    too; checkpoints that an earlier incarnation may still publish; and checkpoints of an earlier incarnation until the head's has
-    published,
-    because a fresh start finds the public rows through them. Checkpoints of savepoints and stops are discarded like others, because a
-    savepoint
-    is a copy. So are final checkpoints: the answer of each run of the round is kept first.
+    files, too; checkpoints that an earlier incarnation may still publish; and checkpoints of an earlier incarnation until the head's has
+    published, because a fresh start finds the public rows through them. Checkpoints of savepoints and stops are discarded like others,
+    because a savepoint is a copy. So are final checkpoints: the answer of each run of the round is kept first.
 
     Args:
         manifests: All valid manifests, ascending. The last one is the head.

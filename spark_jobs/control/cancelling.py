@@ -44,8 +44,7 @@ def cancel_newest(files: Files, token: str, reason: str) -> Cancelled | None:
     """Cancels the attempt at work, or the newest one, durably. Idempotent.
 
     An attempt that has ended is cancelled, too, if another would follow it: by a restart of the pipeline's strategy, or by the next try of
-    a
-    task whose run has failed.
+    a task whose run has failed.
 
     Args:
         files: Files of the home.

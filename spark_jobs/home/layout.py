@@ -1,8 +1,7 @@
 """The paths of everything in a home, and the meaning of its names.
 
 Names are flat. A document is a file in the directory of its kind, and its name contains everything that it is found by. So one listing
-finds
-the newest attempt, round or checkpoint, and none of them needs a subdirectory.
+finds the newest attempt, round or checkpoint, and none of them needs a subdirectory.
 
 ``docs/reference/formats.md`` describes the layout for readers in other languages.
 """

@@ -238,8 +238,7 @@ class OpenTable:
         """Makes ``adds`` public in one Delta transaction with ``SetTransaction(app, version)``; durable on return.
 
         The commit succeeds only if ``app``'s version, the schema and the protocol have not changed since this table was opened. Rows that
-        others
-        have appended do not matter. To read the table or to commit again, open it again.
+        others have appended do not matter. To read the table or to commit again, open it again.
 
         Args:
             adds: Delta's ``add`` actions. May be empty; the version still advances.

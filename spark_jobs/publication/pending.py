@@ -468,8 +468,8 @@ def pending_lines(files: Files, sink: SinkName, checkpoint: CheckpointId | None 
         checkpoint: Number of the checkpoint; by default the newest valid one.
 
     Returns:
-        ``{"add": …, "batch": …}`` for each file; the paths are URL-encoded, and relative to the directory
-        of :func:`~spark_jobs.checkpoint.savepoint_files.staged_in`.
+        ``{"add": …, "batch": …}`` for each file; the paths are URL-encoded, and relative to the directory of
+        :func:`~spark_jobs.checkpoint.savepoint_files.staged_in`.
 
     Raises:
         RejectedError: There is no such checkpoint or sink, or it cannot be published.

@@ -188,8 +188,8 @@ def launch_in_session(
     """Runs :func:`launch` on an existing session, which stays unchanged.
 
     Raises:
-        RejectedError: The session cannot run a pipeline, or its application has other settings than the pipeline
-            requests. Nothing was written.
+        RejectedError: The session cannot run a pipeline, or its application has other settings than the pipeline requests. Nothing was
+            written.
         StreamPipelineError: As in :func:`launch`.
     """
     own = session_for_run(spark)

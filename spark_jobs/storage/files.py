@@ -104,8 +104,7 @@ class Files(Protocol):
     """A directory of small files with create-if-absent.
 
     Every method raises :class:`~spark_jobs.protocol.errors.StorageError` or one of its subclasses if the storage fails. A failed call can
-    be
-    repeated.
+    be repeated.
     """
 
     @property

@@ -42,7 +42,7 @@ VARIABLES = (
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who asks a store."""
+    """The access key of a store."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -51,7 +51,7 @@ class Credentials:
 
 @dataclass(frozen=True)
 class ObjectStoreSettings:
-    """The address of an object store, and who asks it."""
+    """The address of an object store, and its credentials."""
 
     endpoint: str | None = None
     """The URL of the store; None for AWS."""

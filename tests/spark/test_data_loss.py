@@ -236,12 +236,12 @@ def test_an_interrupted_round_goes_on_with_what_is_left(
 ) -> None:
     source = kind(request)
     pipeline = interrupted(site, source)
-    with pytest.raises(RejectedError, match="has lost what stage 'copy' has not read"):
+    with pytest.raises(RejectedError, match="has lost rows that stage 'copy' has not read"):
         planned(site, pipeline, run=RunId("day 1"))
     foretold = planned(site, pipeline, run=RunId("day 1"), accept_data_loss=["rows"])
     assert isinstance(foretold, StartPlan)
     source.check(*foretold.gone)
-    with pytest.raises(RejectedError, match="has lost what stage 'copy' has not read"):
+    with pytest.raises(RejectedError, match="has lost rows that stage 'copy' has not read"):
         planned_elsewhere(site, pipeline, run=RunId("day 1"))
     for _ in range(2):
         with pytest.raises(StreamPipelineError) as refused:

@@ -181,8 +181,7 @@ class CheckpointTry:
         """Creates the manifest.
 
         A manifest that appears only after the try was abandoned has the same effect as every unknown outcome. If the next try has the same
-        number,
-        it fails. Otherwise the next try is fenced, and the next attempt continues that checkpoint.
+        number, it fails. Otherwise the next try is fenced, and the next attempt continues that checkpoint.
         """
         number = manifest.checkpoint
         unanswered = OutcomeUnknownError(

@@ -158,8 +158,7 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting)
     """Finds a consistent cut.
 
     A cut does not wait for stages whose inputs all end. They may be in a batch for hours, and are not held: their unread rows are in
-    flight. Nor
-    does a cut wait for failing stages, unless its alignment says so.
+    flight. Nor does a cut wait for failing stages, unless its alignment says so.
 
     Args:
         stages: Stages in topological order.

@@ -167,8 +167,8 @@ class RequestedCheckpoints:
     def ended_with(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
         """Answers every open request after the last checkpoint of an attempt. Idempotent.
 
-        Requests that were open when it was triggered are answered with it. A stop is also answered with a final
-        checkpoint that does its work. Any other request is refused.
+        Requests that were open when it was triggered are answered with it. A stop is also answered with a final checkpoint that does its
+        work. Any other request is refused.
 
         Args:
             requests: Requests that are known to have been open then.

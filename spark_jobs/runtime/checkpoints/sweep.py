@@ -1,7 +1,7 @@
 """Deletes staged files that no log or checkpoint names.
 
-Considers only files with the stage's own prefix, only after a manifest that this attempt has created, and only those of
-batches in that manifest: later ones may be under way.
+Considers only files with the stage's own prefix, only after a manifest that this attempt has created, and only those of batches in that
+manifest: later ones may be under way.
 """
 
 import logging

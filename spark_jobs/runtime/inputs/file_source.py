@@ -287,8 +287,8 @@ class EndlessFiles(Bound):
 class FilesBound(Bound):
     """Exactly the pinned files. The file source's own log assigns them to batches.
 
-    A file is known by its path and its modification time: a later file under the same name is a new file. To Spark
-    it is the old one, and is skipped.
+    A file is known by its path and its modification time: a later file under the same name is a new file. To Spark it is the old one, and
+    is skipped.
     """
 
     names_files = True

@@ -1,7 +1,7 @@
-"""Lets a stage go on without a file with which its batch fails at each try: docs/adr/0035-a-poison-file-is-passed-over.md.
+"""Lets a stage continue without a file that fails its batch each time. See docs/adr/0035-a-poison-file-is-passed-over.md.
 
-The batch is planned, and stays as it is planned. It is run without some of the files that it reads, each time without others, and nothing
-of that is staged: so the first file is found with which it fails. Once that file is in the loss ledger, the batch is run without it.
+The plan of the batch does not change. The batch runs as a probe without some of its files, and stages nothing, until the first file that
+fails it is found. This file is recorded in the loss ledger. Then the batch runs without it.
 """
 
 import json
@@ -31,18 +31,18 @@ _LOG = logging.getLogger(__name__)
 
 
 def beyond_tolerance(tolerance: Tolerance, spent: int, loss: PassedOver) -> RestartsExhaustedError:
-    """Returns the error to raise if a stage may not pass over as much as it would have to.
+    """Returns the error for a stage that would exceed its tolerance.
 
     Args:
-        tolerance: How much it may.
-        spent: How many rows it has passed over in that time.
-        loss: What it would pass over.
+        tolerance: Tolerance of the stage.
+        spent: Rows that the stage has passed over within the interval.
+        loss: The next loss.
     """
     return RestartsExhaustedError(
         f"Stage '{loss.stage}' tolerates the loss of {tolerance.rows} rows in {tolerance.interval_ms / 1000:g} s. "
         f"It has passed over {spent}, and fails with another {loss.rows}: those of batch {loss.batch} of stage '{loss.input}' "
         f"in {loss.file}. It failed with: {loss.error}",
-        exists="What it has passed over before is in the loss ledger.",
+        exists="The loss ledger lists the rows that it has passed over before.",
         safe="These rows are staged and were not passed over.",
         remedy="Mend the stage's function, or let it tolerate more rows, and start the pipeline again.",
         stage=loss.stage,
@@ -53,7 +53,7 @@ def beyond_tolerance(tolerance: Tolerance, spent: int, loss: PassedOver) -> Rest
 
 
 def is_unread(loss: PassedOver, run: StageRun, output: StageOutput) -> bool:
-    """Returns whether a file is in a channel, and no batch that a stage has planned reads of its batch or of a later one."""
+    """Returns True if a channel has the file, and no planned batch of the stage reads its batch or a later one."""
     read = Consumption(run.spark_log, run.bounds).consumed_by(run.spark_log.last_offsets()).get(output.producer, NO_BATCH)
     staged = output.log.read(loss.batch) if read < loss.batch else None
     return staged is not None and loss.file in map(_name, staged.adds)
@@ -65,13 +65,13 @@ def _name(add: Mapping[str, Any]) -> str:
 
 @dataclass
 class PassingOver:
-    """What one stage passes over.
+    """Searches, for one stage, for the files that fail its batch, and passes them over.
 
     Args:
-        tolerance: How much it may pass over.
-        build: Builds the stage as it goes on, without these losses and those that are recorded.
-        record: Records a loss; durable on return.
-        stopping: Set once no stage is to go on.
+        tolerance: Tolerance of the stage.
+        build: Builds the stage without the given losses and the recorded ones.
+        record: Records a loss durably.
+        stopping: Set when all stages must stop.
     """
 
     tolerance: Tolerance

@@ -48,8 +48,8 @@ def plan_stages(graph: Graph, spark: SparkSession, params: Any, mistakes: Mistak
 
     Returns:
         All stages without a mistake. A stage downstream of one with a mistake is left out, because its own mistakes cannot be
-        distinguished. A
-        stage is not checked as a stream if its declaration, or that of an input, has a mistake: its event time may be unknown.
+        distinguished. A stage is not checked as a stream if its declaration, or that of an input, has a mistake: its event time may be
+        unknown.
 
     Raises:
         StreamPipelineError: An input cannot be read now, but there is no mistake. Another try may succeed.

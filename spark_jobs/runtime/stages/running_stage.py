@@ -160,8 +160,7 @@ class StageAtWork:
         """Returns True if an error comes from the stage's rows, code or inputs, and the other stages run on.
 
         Every other error ends the attempt: a later attempt is live, the attempt was cancelled, or a file is missing or damaged, which the
-        next
-        attempt may heal.
+        next attempt may heal.
         """
         return self.isolated and isinstance(error, PermanentFailureError | RejectedError | RestartsExhaustedError)
 

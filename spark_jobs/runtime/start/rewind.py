@@ -65,8 +65,8 @@ class SavepointTables:
             take: True if staged, unpublished rows are published before that line is closed.
 
         Raises:
-            RejectedError: Rows after the savepoint are public, and the request does not allow them; or rows before it are
-                not public, and never would be.
+            RejectedError: Rows after the savepoint are public, and the request does not allow them; or rows before it are not public, and
+                never would be.
         """
         manifest, decided = self._opened.manifest, dict[AppId, CheckpointId | None]()
         for sink, cut in self.kept.items():

@@ -1,8 +1,8 @@
-"""How a missing table is made: one rule for what its first commit says, and one create of that commit.
+"""Creates missing tables: decides the first commit, and creates it.
 
-A table that asks nothing special of Delta has its first commit written here, in milliseconds. For every other one Delta's own builder
-makes a table in a temporary directory, and its first commit is taken. So a table is the same either way, and in a directory as in a store.
-A table with a name is made by its catalog.
+The first commit of a plain table is written here, in milliseconds. For other tables Delta's own builder creates a table in a temporary
+directory, and its first commit is used. So a table is the same either way, and in a directory as in a store. A table with a name is created
+by its catalog.
 """
 
 import json
@@ -52,9 +52,9 @@ from spark_jobs.storage.table_uris import spark_path, table_files
 _COMMIT = f"{DELTA_LOG}/{commit_name(0)}"
 _CHECKSUM = f"{DELTA_LOG}/{0:020}.crc"
 _OLDEST_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
-"""What Delta gives a table that needs no table feature."""
+"""The protocol of a table that needs no table feature."""
 _DEFAULTS = "spark.databricks.delta.properties.defaults."
-"""The beginning of the settings that give every new table a property or a newer protocol."""
+"""Prefix of settings that give every new table a property or a newer protocol."""
 _PLAIN = (
     BinaryType,
     BooleanType,
@@ -68,7 +68,7 @@ _PLAIN = (
     ShortType,
     TimestampType,
 )
-"""The types, besides plain text, that need no table feature."""
+"""Types that need no table feature, besides text without a collation."""
 _SAFE = "Nothing was written."
 
 
@@ -78,21 +78,21 @@ class _NewTable:
 
     commit: bytes
     checksum: bytes | None
-    """Delta's version checksum: without it Spark runs a job to find out what the commit says. Other readers pass it over."""
+    """Delta's version checksum: without it Spark runs a job to read the commit. Other readers ignore it."""
 
 
 def create_table(session: SparkSession, place: TablePlace, columns: StructType, design: TableDesign, name: str) -> None:
-    """Makes a table that is missing; durable on return. If another start has made it, that one stays.
+    """Creates a missing table, durably. A table that another start has created stays.
 
     Args:
         session: A session with Delta.
-        place: Where the table is to be.
-        columns: What it is to have.
-        design: How it is made.
-        name: The sink's or stage's name, for errors.
+        place: Place of the table.
+        columns: Columns of the table.
+        design: Partitioning, clustering, comment and properties.
+        name: Name of the sink or stage, for errors.
 
     Raises:
-        UnsupportedTableError: Delta cannot make it so, or other files are at its place.
+        UnsupportedTableError: Delta cannot create such a table, or the place has other files.
     """
     columns = nullable(columns)
     with step(Step.TABLE_CREATE):
@@ -109,7 +109,7 @@ def create_table(session: SparkSession, place: TablePlace, columns: StructType, 
 
 
 def is_plain(session: SparkSession, columns: StructType, design: TableDesign) -> bool:
-    """Returns whether Delta would make the table by its oldest protocol and without a property."""
+    """Returns True if Delta would create the table with its oldest protocol and without a property."""
     if design.properties or design.cluster_by or not columns.fields or mapped_names(columns):
         return False
     if not all(_is_plain_type(field.dataType) for field in columns.fields) or not _are_distinct(columns.names):
@@ -137,7 +137,7 @@ def _is_plain_type(kind: DataType) -> bool:
 
 
 def _is_plain_key(kind: DataType | None) -> bool:
-    """Returns whether a column can be one that a table is partitioned by, and has its name as it is written there."""
+    """Returns True if a table can be partitioned by a column of this type, which exists under the given name."""
     return kind is not None and not isinstance(kind, StructType | ArrayType | MapType)
 
 
@@ -210,7 +210,7 @@ def _build(session: SparkSession, named: str | None, path: str, columns: StructT
         builder.execute()
     except AnalysisException as error:
         raise UnsupportedTableError(
-            f"The table of sink '{name}' cannot be made: {str(error).splitlines()[0]}",
+            f"The table of sink '{name}' cannot be created: {str(error).splitlines()[0]}",
             safe=_SAFE,
             remedy="Correct the sink's cluster_by or table_properties, or the stage's columns.",
             sink=name,
@@ -218,14 +218,14 @@ def _build(session: SparkSession, named: str | None, path: str, columns: StructT
 
 
 def _check_free(place: TablePlace, name: str) -> None:
-    """Refuses a place where files are that no savepoint has brought as staged rows; those of a log are another start's."""
+    """Refuses a place with files that are neither staged rows of a savepoint nor the log of another start."""
     prefix = place.staged_prefix
     foreign = [path for path in _visible_files(place) if not (prefix and path.rpartition("/")[2].startswith(prefix))]
     if foreign:
         raise UnsupportedTableError(
-            f"The table of sink '{name}' cannot be made at {place.uri}: there are other files, such as {foreign[0]}.",
+            f"The table of sink '{name}' cannot be created at {place.uri}: there are other files, such as {foreign[0]}.",
             safe=_SAFE,
-            remedy="Give the sink an empty place, or one that is not there yet.",
+            remedy="Give the sink an empty or a new place.",
             sink=name,
             table=place.uri,
             found=foreign[:20],

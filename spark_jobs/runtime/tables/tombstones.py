@@ -30,10 +30,8 @@ _KEPT_BY_US = {
 }
 """Properties that keep Delta from deleting old versions and from writing checkpoints.
 
-:mod:`spark_jobs.publication.deleted_keys` folds the table.
-When an incarnation is abandoned, at any time, an older version is read, so Delta
-must not delete versions by age. A checkpoint of the log marks the end of the folded part, so Delta must not write one.
-"""
+:mod:`spark_jobs.publication.deleted_keys` folds the table. When an incarnation is abandoned, at any time, an older version is read, so
+Delta must not delete versions by age. A checkpoint of the log marks the end of the folded part, so Delta must not write one. """
 
 
 @dataclass(frozen=True)

@@ -346,14 +346,14 @@ def test_a_staged_file_that_is_gone_or_torn_is_corrupt_by_path(site: SavepointSi
 def test_a_table_of_the_runtime_whose_log_is_gone_is_corrupt_by_path_and_not_taken_for_an_empty_one(site: SavepointSite) -> None:
     manifest = site.complete([(1, "a")])
     shutil.rmtree(site.channel / "_delta_log")
-    with pytest.raises(CorruptDocumentError, match="channels/first/copied/_delta_log is gone"):
+    with pytest.raises(CorruptDocumentError, match="channels/first/copied/_delta_log is missing"):
         taken(site, manifest)
 
 
 def test_deleted_keys_whose_table_is_gone_are_corrupt_by_path(site: SavepointSite) -> None:
     keys = (site.root / "home/tombstones/first/hourly").as_uri()
     upsert = an_upsert(site, keys=("id",), sequence_by="id", apply_as_deletes="x", tombstones=keys)
-    with pytest.raises(CorruptDocumentError, match="tombstones/first/hourly/_delta_log is gone"):
+    with pytest.raises(CorruptDocumentError, match="tombstones/first/hourly/_delta_log is missing"):
         taken(site, site.complete(cut={"merge": upsert}))
 
 
@@ -418,7 +418,7 @@ class TestVerify:
             verify(target_of(site))
 
     def test_a_directory_that_is_no_savepoint_is_refused(self, site: SavepointSite) -> None:
-        with pytest.raises(RejectedError, match="is no savepoint"):
+        with pytest.raises(RejectedError, match="is not a savepoint"):
             verify(target_of(site))
         target_of(site).create("exporting.json", b"")
         with pytest.raises(RejectedError, match="is not finished"):
@@ -460,7 +460,7 @@ class TestDispose:
 
     def test_a_directory_that_is_no_savepoint_is_refused(self, site: SavepointSite) -> None:
         target_of(site).create("state/x", b"mine")
-        with pytest.raises(RejectedError, match="is no savepoint"):
+        with pytest.raises(RejectedError, match="is not a savepoint"):
             dispose(target_of(site))
         assert contents(site.root / "savepoint") == {"state/x": b"mine"}
 

@@ -88,7 +88,7 @@ def test_a_file_that_is_gone_or_altered_is_corrupt_by_path(site: SavepointSite, 
     with pytest.raises(CorruptDocumentError, match=f"{target.url}/{path} was altered"):
         verify(target)
     target.delete(path)
-    with pytest.raises(CorruptDocumentError, match=f"{target.url}/{path} is gone"):
+    with pytest.raises(CorruptDocumentError, match=f"{target.url}/{path} is missing"):
         verify(target)
 
 

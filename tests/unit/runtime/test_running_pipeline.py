@@ -90,6 +90,7 @@ class Pipeline:
             build=lambda: list(self.stages.values()),
             check_lost=lambda stage, error: None,
             check_skipped=lambda stage: None,
+            passing_over=lambda stage, stopping: None,
             to_its_end=lambda stage: None,
             build_again=lambda earlier, ended: earlier,
         )

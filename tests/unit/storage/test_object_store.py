@@ -183,14 +183,14 @@ def test_a_store_that_closes_the_line_on_who_brings_what_it_has_says_that_the_na
 @pytest.mark.parametrize("code", [401, 403])
 def test_a_store_that_refuses_says_which_place_and_what_to_do(store: _Store, files: Files, code: int) -> None:
     store.always = code
-    with pytest.raises(AccessDeniedError, match="s3://bucket/savepoint/a: the store refuses it") as refused:
+    with pytest.raises(AccessDeniedError, match="s3://bucket/savepoint/a: the store denies access") as refused:
         files.read("a")
     assert "AWS_ACCESS_KEY_ID" in refused.value.remedy
     assert "\n" not in refused.value.failed
 
 
 def test_what_is_not_there_is_not_found(files: Files) -> None:
-    with pytest.raises(NotFoundError, match="s3://bucket/savepoint/x/a is not there"):
+    with pytest.raises(NotFoundError, match="s3://bucket/savepoint/x/a does not exist"):
         files.below("x").read("a")
 
 

@@ -10,7 +10,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.hidden_values import refuse_hidden_arguments
-from airflow_provider.operators.base import WaitingTask
+from airflow_provider.operators.pipeline_task import WaitingTask
 from airflow_provider.tasks.time_limits import time_limits
 from airflow_provider.version_compat import AirflowSensorTimeout, AirflowTaskTimeout
 from airflow_provider.waits.home_wait import HomeWait
@@ -31,7 +31,7 @@ class PipelineSensor(WaitingTask, BaseSensorOperator):
     With ``deferrable``, the sensor's ``poke_interval`` and ``mode`` do not matter.
 
     Args:
-        kwargs: As for :class:`~airflow_provider.operators.base.WaitingTask` and every sensor.
+        kwargs: As for :class:`~airflow_provider.operators.pipeline_task.WaitingTask` and every sensor.
     """
 
     @abstractmethod
