@@ -118,9 +118,9 @@ def _form(home: str, conn_id: str, actions: list[str]) -> dict[str, Param]:
         form["on_rewind"] = Param(
             OnRewind.REFUSE.value,
             type="string",
-            enum=[each.value for each in OnRewind],
+            enum=[OnRewind.REFUSE.value, OnRewind.KEEP.value],
             title="Rows published since the savepoint",
-            description="With restore: refuse if rows were published after the savepoint, keep these rows, or replace them.",
+            description="With restore: refuse if rows were published after the savepoint, or keep these rows.",
         )
         form["allow_drained"] = Param(
             False,

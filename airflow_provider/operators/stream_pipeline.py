@@ -108,7 +108,8 @@ class StreamPipelineOperator(WaitingOperator):
             what it has left out. Templated.
         on_loss: The result of a run that has left out rows whose loss is not accepted: ``"succeed"`` or ``"fail"``. Its published rows
             stay. After the losses were accepted, a cleared task succeeds at once.
-        on_rewind: What a restored or fresh start does with published rows: ``"refuse"``, ``"keep"`` or ``"replace"``. Templated.
+        on_rewind: The treatment of published rows by a restored or fresh start: ``"refuse"``, ``"keep"`` or, only with ``fresh``,
+            ``"replace"``. Templated.
         checkpoint: Fields of ``CheckpointSettings``, over the connection's and the pipeline's: ``{"interval": "30 seconds"}``. Templated;
             empty fields are not given.
         wait_for: The event that ends the task: ``"final_checkpoint"``; ``"running"``, when the pipeline runs; or ``"submitted"``, when

@@ -82,7 +82,7 @@ def test_no_task_takes_a_hidden_value_in_an_argument_that_may_be_a_template(
     mask_secret(HIDDEN)
     task = kind(task_id="task", **TASKS[kind])  # type: ignore[index]
     setattr(task, argument, HIDDEN)
-    with pytest.raises(PipelineRunRefusedError, match=f"Airflow masks a value of {argument}:"):
+    with pytest.raises(PipelineRunRefusedError, match=f"Airflow masks a value of {argument}, "):
         task.execute(context())
     assert list(homes.root.iterdir()) == []
 
