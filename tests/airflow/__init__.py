@@ -1,1 +1,1 @@
-"""The Airflow side: its parts against a driver that is a small script, and the example DAGs against real ones."""
+"""Tests of the Airflow provider: its parts with a small script as the driver, and the example DAGs with real drivers."""

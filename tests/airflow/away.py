@@ -1,4 +1,4 @@
-"""A storage that is away for a while."""
+"""Storage that is unavailable for a while."""
 
 from collections.abc import Callable, Container
 from itertools import count
@@ -8,7 +8,7 @@ from spark_jobs.protocol.errors import StorageError
 
 
 def away(function: Callable[..., Any], calls: Container[int] = (0,)) -> Callable[..., Any]:
-    """The function, which cannot read the storage at these calls; by default at the first."""
+    """Wraps a function so that these calls fail with a storage error. By default the first call fails."""
     numbers = count()
 
     def called(*arguments: Any) -> Any:

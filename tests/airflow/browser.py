@@ -1,11 +1,11 @@
-"""Who looks at the pages of the plugin, in this process."""
+"""A browser for the pages of the plugin, in this process."""
 
 import warnings
 from typing import Any
 
 from airflow_provider.links import URL_PREFIX
 
-with warnings.catch_warnings():  # of what Airflow's server imports
+with warnings.catch_warnings():  # from modules that Airflow's server imports
     warnings.simplefilter("ignore")
     from airflow.api_fastapi.app import get_auth_manager, init_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
@@ -17,13 +17,13 @@ __all__ = ["LINE_MAX_CHARACTERS", "LOG_LINES", "Browser", "TestClient", "init_au
 
 
 def token(role: str | None) -> str:
-    """What Airflow gives somebody of a role who signs in."""
+    """Returns the token that Airflow gives to a user of this role at sign-in."""
     manager: Any = get_auth_manager()
     return str(manager.generate_jwt(SimpleAuthManagerUser(username="somebody", role=role)))
 
 
 class Browser:
-    """Somebody who looks at a task's pages."""
+    """A user who opens a task's pages."""
 
     def __init__(self, role: str | None = "viewer", *, signed_in: bool = True) -> None:
         self.client = TestClient(make_app(), cookies={"_token": token(role)} if signed_in else None)

@@ -1,4 +1,4 @@
-"""An Airflow of the tests' own, and pipelines' homes without Spark."""
+"""An Airflow installation for the tests, and pipelines' homes without Spark."""
 
 import json
 import os
@@ -28,17 +28,17 @@ os.environ |= {
 
 
 def pytest_unconfigure() -> None:
-    AIRFLOW_HOME.cleanup()  # one of several processes that run the tests ends without what it has left for its end
+    AIRFLOW_HOME.cleanup()  # a process of a parallel test run skips its exit handlers
 
 
-# Airflow reads its settings when it is imported.
+# Airflow reads its settings at import.
 from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver  # noqa: E402
 from tests.support.fake_python import make_fake_python  # noqa: E402
 
 
 @dataclass(frozen=True)
 class Homes:
-    """The home roots of the test's connection."""
+    """The homes under the home root of the test's connection."""
 
     root: Path
 
@@ -46,7 +46,7 @@ class Homes:
         return self.root / name
 
     def starts(self, name: str = "flights") -> list[dict[str, Any]]:
-        """How each driver of this home was started."""
+        """Returns the recorded start of each driver of this home."""
         return [json.loads(path.read_text()) for path in sorted(self.path(name).glob(".started-*.json"))]
 
 
@@ -56,7 +56,7 @@ def connection(**extra: Any) -> str:
 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trigger sends its event at once: no scheduler is there to be late."""
+    """Makes triggers send their events immediately. No scheduler runs that could need time."""
     monkeypatch.setattr("airflow_provider.triggers.home.SETTLE_S", 0.0)
 
 
@@ -67,7 +67,7 @@ def fake_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def homes(tmp_path: Path, fake_python: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Homes]:
-    """A connection that allows homes in one directory, with the fake driver; its parameter is a store that they are in instead."""
+    """A connection to the fake driver that allows homes in one directory. With a parameter the homes are in this store."""
     root = tmp_path / "homes"
     root.mkdir()
     store = getattr(request, "param", None)
@@ -81,6 +81,6 @@ def homes(tmp_path: Path, fake_python: Path, monkeypatch: pytest.MonkeyPatch, re
 
     monkeypatch.setattr("airflow_provider.hooks.stream_pipeline.start_local_driver", start)
     yield Homes(root)
-    for home in root.iterdir():  # what a driver waits for
+    for home in root.iterdir():  # waiting drivers end when this file exists
         (home / ".go").touch()
     assert all(driver.wait(20.0) for driver in started)

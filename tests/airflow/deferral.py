@@ -1,4 +1,4 @@
-"""Runs a task as Airflow does, deferral included, without Airflow: the trigger here, what follows it in a new operator."""
+"""Runs a task and its deferrals without Airflow: triggers run in this process, and new operators resume the task."""
 
 import asyncio
 import copy
@@ -13,7 +13,7 @@ from airflow_provider.version_compat import TaskDeferred
 
 
 def carry_out(task: BaseOperator, context: Context) -> Any:
-    """What the task returns in the end."""
+    """Runs the task to its end and returns its result."""
     step: Any = task.execute
     arguments: dict[str, Any] = {}
     while True:
@@ -26,7 +26,7 @@ def carry_out(task: BaseOperator, context: Context) -> Any:
 
 
 def restarted(trigger: BaseTrigger, **changes: Any) -> BaseTrigger:
-    """The trigger as another process makes it from what Airflow's database has of it."""
+    """Returns the trigger as another process creates it from its row in Airflow's database."""
     path, arguments = trigger.serialize()
     module, _, name = path.rpartition(".")
     made: BaseTrigger = getattr(import_module(module), name)(**(json.loads(json.dumps(arguments)) | changes))
@@ -34,7 +34,7 @@ def restarted(trigger: BaseTrigger, **changes: Any) -> BaseTrigger:
 
 
 async def first_event(trigger: BaseTrigger) -> TriggerEvent:
-    """What the trigger waits for."""
+    """Returns the first event of the trigger."""
     async for event in trigger.run():
         return event
     raise AssertionError("the trigger has ended without an event")

@@ -1,6 +1,6 @@
-"""Acts on a home as a driver does, without Spark. The name of the pipeline's file says what it does.
+"""Acts on a home like a driver, without Spark. The name of the pipeline's file selects the behaviour.
 
-It is started as the driver's Python: ``fake_driver -P -m spark_jobs run ENTRY --home URL --request start-N [--conf …]``.
+The tests start it as the driver's Python: ``fake_driver -P -m spark_jobs run ENTRY --home URL --request start-N [--conf …]``.
 """
 
 import json
@@ -84,9 +84,9 @@ ERRORS = {
 
 HEARTBEAT_S = 2.0
 LIVE = "live_"
-"""Begins the name of a pipeline with an input that has no end."""
+"""The prefix of names of unbounded pipelines."""
 STRATEGY = FixedDelay(attempts=2, delay_ms=300)
-"""Of such a pipeline."""
+"""The restart strategy of unbounded pipelines."""
 
 
 def claim(channel: Channel, request: StartRequest, strategy: RestartSettings | None) -> None:
@@ -114,7 +114,7 @@ def claim(channel: Channel, request: StartRequest, strategy: RestartSettings | N
 def respond(
     channel: Channel, request: StartRequest, error: StreamPipelineError | None, checkpoint: CheckpointId | None = None
 ) -> None:
-    """Answers with the error, or with a checkpoint: a new one unless it is there."""
+    """Answers with the error or the checkpoint. Without either, completes a new checkpoint and answers with it."""
     report = None
     if error is None and checkpoint is None:
         manifest = a_manifest(int(request.attempt), run=request.run, attempt=request.attempt, round=RoundNumber(7), parent=None)
@@ -144,12 +144,12 @@ def respond(
 
 
 def beside(files: Files, name: str) -> Path:
-    """A file that a test and its driver tell each other something by: in the home, or in the workspace of one in a store."""
-    return local_path(files, "work").with_name(f".{name}")  # hidden: a home begins in a directory of its own
+    """Returns the path of a file for messages between a test and its driver. It is in the home, or in a stored home's workspace."""
+    return local_path(files, "work").with_name(f".{name}")  # hidden, because a home begins in an empty directory
 
 
 def record_start(channel: Channel) -> None:
-    """What a test wants to know of how this process was started, beside the home."""
+    """Writes how this process was started, for the test."""
     facts = {
         "argv": sys.argv[1:],
         "environment": dict(os.environ),
@@ -161,7 +161,7 @@ def record_start(channel: Channel) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     half_written = path.with_suffix(".tmp")
     half_written.write_text(json.dumps(facts))
-    half_written.rename(path)  # whoever finds it reads all of it
+    half_written.rename(path)  # a reader never sees half a file
 
 
 def wait_for_file(path: Path, cancellation: Cancellation) -> None:
@@ -171,7 +171,7 @@ def wait_for_file(path: Path, cancellation: Cancellation) -> None:
 
 
 def stop_in_two_attempts(channel: Channel, request: StartRequest) -> int:
-    """The first one is cut short once the stop that somebody asks for has its checkpoint; the next one does what is left of it."""
+    """Ends the first attempt when a requested stop has its checkpoint. The next attempt finishes the stop."""
     requests, store = CheckpointRequests(channel.files), CheckpointStore(channel.files)
     head = store.head()
     if head is None:
@@ -194,7 +194,7 @@ def stop_in_two_attempts(channel: Channel, request: StartRequest) -> int:
 
 
 class WithoutJvm(Publishers):
-    """Has delta-rs do what Spark is chosen for."""
+    """Publishers that use delta-rs where Spark is chosen."""
 
     def require(self, publisher: Publisher, what: str) -> None:
         del publisher, what
@@ -205,7 +205,7 @@ class WithoutJvm(Publishers):
 
 
 def publish(arguments: list[str]) -> int:
-    """As the command does it: progress for people, and one document for programs; once a test says so, if it says so at all."""
+    """Publishes like the command, with progress for people and a document for programs. A test must allow the publication."""
     channel = Channel(open_home(arguments[arguments.index("--home") + 1]))
     print("publishing checkpoint 1", file=sys.stderr, flush=True)
     if not beside(channel.files, "publishes").exists():
@@ -246,12 +246,12 @@ def main() -> int:
             return work(behaviour, channel, request)
     except RunCancelledError:
         return 3
-    except BlockingIOError:  # as the real one: who is at work already does it, or is in the way
+    except BlockingIOError:  # like the real driver, which accepts another one only for the same request
         return 0 if noted(lock) == request.request else 3
 
 
 def work(behaviour: str, channel: Channel, request: StartRequest) -> int:
-    """What is done by one driver at a time."""
+    """Does the work that only one driver may do at a time."""
     try:
         claim(channel, request, STRATEGY if behaviour.startswith(LIVE) else None)
     except FencedError:
@@ -268,7 +268,7 @@ def work(behaviour: str, channel: Channel, request: StartRequest) -> int:
 
 
 def beat(channel: Channel, request: StartRequest) -> None:
-    """Says that it is at work; a home that does not take it is no reason to end."""
+    """Writes a heartbeat. If the home does not accept it, the driver goes on."""
     stage = StageStatus(state=StageState.RUNNING, batch=BatchId(3), rows_in=1000, rows_per_s=50.0, watermark_ms=1_357_041_600_000)
     with suppress(StorageError):
         write_status(
@@ -284,7 +284,7 @@ def beat(channel: Channel, request: StartRequest) -> None:
 
 
 def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
-    if behaviour == "flaky":  # lost twice, then as any other
+    if behaviour == "flaky":  # lost twice, then like any other driver
         behaviour = "killed" if request.attempt <= 2 else "waits"
     if behaviour == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -301,7 +301,7 @@ def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
         return 4
     if behaviour == "silent":
         return 0
-    if behaviour == "stubborn":  # it hears neither a signal nor a cancel
+    if behaviour == "stubborn":  # ignores signals and cancellations
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while not beside(channel.files, "go").exists():
             time.sleep(0.02)

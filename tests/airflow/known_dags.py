@@ -1,4 +1,4 @@
-"""DAGs that are made by a test, in the database of the tests' own Airflow."""
+"""DAGs that tests create, in the database of the tests' Airflow."""
 
 import os
 from functools import cache
@@ -20,7 +20,7 @@ def _database() -> None:
 
 
 def store_dag(dag: DAG) -> None:
-    """Makes Airflow know a DAG."""
+    """Adds a DAG to Airflow's database."""
     _database()
     bag = DagBag(dag_folder=os.devnull, collect_dags=False)
     bag.bag_dag(dag)
@@ -28,6 +28,6 @@ def store_dag(dag: DAG) -> None:
 
 
 def run_dag(dag: DAG, **conf: Any) -> Any:
-    """Runs a DAG to its end in this process; its DAG run."""
+    """Runs a DAG to its end in this process and returns its DAG run."""
     store_dag(dag)
     return dag.test(run_conf=conf)

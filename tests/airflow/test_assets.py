@@ -1,4 +1,4 @@
-"""Tasks tell which tables they have made public."""
+"""Tasks emit asset events for the tables that they have published."""
 
 from collections import defaultdict
 from typing import Any, cast
@@ -21,7 +21,7 @@ FACTS = {
 
 
 class Events:
-    """What was emitted through one outlet."""
+    """Records the events of one outlet."""
 
     def __init__(self) -> None:
         self.added: list[tuple[str, Any]] = []

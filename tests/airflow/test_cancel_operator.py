@@ -1,4 +1,4 @@
-"""Tasks that cancel a pipeline, against a driver that acts on the home as the real one does."""
+"""Tasks that cancel a pipeline, with a fake driver."""
 
 import json
 from typing import Any
@@ -38,13 +38,13 @@ def channel() -> Channel:
 
 
 def answered(number: int) -> str | None:
-    """With which error an attempt was answered."""
+    """Returns the name of the error with which an attempt was answered, or None."""
     answer = channel().response(start_request_id(AttemptNumber(number)))
     return None if answer is None or answer.error is None else answer.error.error
 
 
 def a_supervised_pipeline(homes: Homes, entry: str = "live_waits") -> Any:
-    """A task that waits for a driver at work, in another thread; what it ends with."""
+    """Starts a task in another thread that waits for a running driver. Returns the thread and the errors that end the task."""
     ended: list[BaseException] = []
 
     def supervise() -> None:
@@ -58,13 +58,13 @@ def a_supervised_pipeline(homes: Homes, entry: str = "live_waits") -> Any:
 
 @pytest.fixture(params=[True, False], ids=["deferred", "in the worker"])
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How the task that supervises waits."""
+    """Makes the supervising task wait in its worker and deferred."""
     monkeypatch.setitem(GIVEN, "deferrable", request.param)
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that is gone is soon taken for lost."""
+    """Makes waits consider a silent driver lost after a short time."""
     monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", 0.3)
 
 
@@ -179,7 +179,7 @@ def test_a_driver_that_has_not_begun_never_does(homes: Homes) -> None:
 
 
 def cancelled_before_its_restart(homes: Homes, monkeypatch: pytest.MonkeyPatch, entry: str) -> str:
-    """What a task says whose pipeline has failed and was cancelled before the restart was due."""
+    """Returns the error of a task whose pipeline has failed and was cancelled before its restart."""
     soon = FixedDelay(attempts=2, delay_ms=1_500)
     monkeypatch.setattr("spark_jobs.control.supervision._strategy", lambda channel, request: soon)
     supervising, ended = a_supervised_pipeline(homes, entry)
@@ -196,7 +196,7 @@ def cancelled_before_its_restart(homes: Homes, monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("kind", ["failed", "full", "declined"])
 def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Also where the driver has failed with what a wait may fail with, too."""
+    """The same holds if the driver failed with an error that a wait may also fail with."""
     said = cancelled_before_its_restart(homes, monkeypatch, f"live_{kind}")
     assert "has cancelled it" in said
     assert ERRORS[kind].failed in said
@@ -227,7 +227,7 @@ def assert_only_a_clear_goes_on(homes: Homes) -> None:
 
 
 def test_a_retry_of_a_run_that_has_failed_undoes_no_cancel(homes: Homes) -> None:
-    """Of bounded inputs, whose failure is Airflow's business: nothing is at work while the next try is due."""
+    """Airflow retries failed runs of bounded inputs. No driver runs until the next try."""
     with pytest.raises(PipelineRunError, match="A stage failed."):
         carry_out(operator("failed"), context())
     until(lambda: not StreamPipelineHook().is_at_work("flights"))

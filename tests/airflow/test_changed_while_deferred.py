@@ -1,4 +1,4 @@
-"""A resumed task is read anew from its DAG file, and its home may be another one by then: neither changes whose answer it gets."""
+"""A resumed task is read again from its DAG file, which may name another home by then. The task still gets the answer of its own run."""
 
 import asyncio
 import shutil
@@ -29,7 +29,7 @@ ANOTHER = RunId("another")
 
 
 def deferred(task: BaseOperator) -> BaseTrigger:
-    """What a task waits with, as a triggerer has it."""
+    """Starts a task and returns its trigger as a triggerer has it."""
     with pytest.raises(TaskDeferred) as caught:
         task.execute(context())
     return restarted(caught.value.trigger, settle_s=0.0)
@@ -41,7 +41,7 @@ def event_of(trigger: BaseTrigger) -> dict[str, Any]:
 
 
 def another_run(home: str, entry: str) -> None:
-    """Somebody else's run, in charge of its first attempt."""
+    """Starts another task's run, which owns its first attempt."""
     hook = StreamPipelineHook()
     request, _ = hook.submit(home, StartOrder(entry=f"/pipelines/{entry}.py", run=ANOTHER))
     Owners(hook.files(home), request.attempt).take_charge("another task")

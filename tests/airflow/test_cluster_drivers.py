@@ -1,4 +1,4 @@
-"""The operator against drivers that a cluster starts: when it likes, on its own, and sometimes not at all."""
+"""The operator with drivers that a cluster starts: late, independently, and sometimes not at all."""
 
 import json
 import os
@@ -45,7 +45,7 @@ from tests.support import small_pipeline
 
 __all__ = ["task_log"]
 SILENCE_S = 0.3
-PARAMETERS = {"events": str(Path(__file__).parent), "warehouse": "/data/warehouse"}  # events from a directory that is there
+PARAMETERS = {"events": str(Path(__file__).parent), "warehouse": "/data/warehouse"}  # the events directory exists
 SUBMIT = """#!/bin/sh
 case "$1" in --version) echo "version 4.2.0" >&2; exit 0 ;; esac
 n=$(ls {queue} | wc -l)
@@ -56,7 +56,7 @@ exit 0
 
 
 class Cluster:
-    """A YARN that keeps what was submitted until it is told to start it."""
+    """A fake YARN that keeps submissions until a test starts them."""
 
     def __init__(self, directory: Path, python: Path) -> None:
         self._python = python
@@ -69,15 +69,14 @@ class Cluster:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def submitted(self) -> list[list[str]]:
-        """The arguments of each submission."""
         return [path.read_text().splitlines() for path in sorted(self.queue.iterdir()) if not path.name.startswith(".")]
 
     def refuse(self, words: str) -> None:
-        """From now on nothing is taken."""
+        """Makes every further submission fail."""
         (self.queue.parent / "says").write_text(words + "\n")
 
     def begin(self, submission: int = 0, *, after_s: float = 0.0) -> None:
-        """Starts a driver that was submitted."""
+        """Starts a submitted driver."""
         until(lambda: len(self.submitted()) > submission)
         threading.Event().wait(after_s)
         argv = self.submitted()[submission]
@@ -125,7 +124,7 @@ def channel(homes: Homes) -> Channel:
 
 
 def real_driver(homes: Homes, request: str) -> subprocess.CompletedProcess[str]:
-    """The real one, late."""
+    """Runs the real driver, late."""
     command = [sys.executable, "-P", "-m", "spark_jobs", "run", small_pipeline.__file__, "--home", str(homes.path())]
     return subprocess.run([*command, "--request", request], capture_output=True, text=True, check=False)
 
@@ -168,7 +167,7 @@ def test_a_driver_that_does_not_begin_in_time_is_given_up_and_ends_by_itself(hom
 def test_a_request_that_nobody_has_given_up_in_time_is_by_the_next_try(
     homes: Homes, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its task's worker was lost while it waited."""
+    """The worker was lost while its task waited."""
     asked_by_an_earlier_try()
     later = SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(hours=1))
     monkeypatch.setattr("airflow_provider.waits.looking.datetime", later)
@@ -246,7 +245,7 @@ def test_a_next_try_submits_at_once_where_nothing_could_be_submitted(
 def test_a_killed_task_leaves_a_driver_in_the_queue_that_ends_by_itself(homes: Homes, cluster: Cluster) -> None:
     task = operator(parameters=PARAMETERS)
     charge = Owners(LocalFiles(homes.path()), AttemptNumber(1))
-    # a kill before that ends spark-submit, and no driver is in the queue
+    # an earlier kill ends spark-submit, and no driver is in the queue
     killer = once(lambda: charge.newest() is not None and cluster.submitted(), task.on_kill)
     assert "The task was killed" in str(failure(task, InterruptedRunError))
     killer.join()
@@ -351,7 +350,7 @@ def never(*_: Any) -> None:
 
 
 class Submission:
-    """``spark-submit``, which ends with an error right after the first look at it."""
+    """A ``spark-submit`` that ends with an error immediately after the first look at it."""
 
     submits = True
     looks = 0

@@ -1,4 +1,4 @@
-"""The DAG that controls one pipeline: each action of its form does what it says, and nothing else."""
+"""The DAG that controls one pipeline. Each action of its form does its own task, and no other."""
 
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,13 @@ from tests.unit.cli.test_checkpoint import LIVE, Driver
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.usefixtures("settled"),
-    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
+    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with the deprecations of its dependencies
 ]
 
 
 @pytest.fixture
 def used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UsedHome:
-    """A home of a pipeline without an end, whose driver has ended."""
+    """The home of an unbounded pipeline whose driver has ended."""
     monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(tmp_path)))
     home = UsedHome(tmp_path)
@@ -44,7 +44,7 @@ def controlled(home: str = "home", **arguments: Any) -> DAG:
 
 
 def states(dag_run: Any) -> dict[str, str]:
-    """By task how it has ended, but for those that were skipped."""
+    """Returns the final state of each task, without skipped tasks."""
     found = {each.task_id: str(each.state) for each in dag_run.get_task_instances()}
     return {name: state for name, state in found.items() if state != "skipped"}
 

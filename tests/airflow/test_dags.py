@@ -1,4 +1,4 @@
-"""The example DAGs, run by Airflow with its embedded database and with real drivers."""
+"""The example DAGs, run by Airflow with its embedded database and real drivers."""
 
 import json
 from collections import Counter
@@ -24,7 +24,7 @@ from tests.support.short_jvm import FEW_ROWS, SHORT_RUN
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
+    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with the deprecations of its dependencies
 ]
 
 HOUR, DAY, TICK = timedelta(hours=1), timedelta(days=1), timedelta(microseconds=1)
@@ -34,7 +34,7 @@ Row = tuple[object, ...]
 
 @pytest.fixture(scope="module")
 def bag() -> DagBag:
-    """The DAGs, known to a new database."""
+    """The example DAGs, in a new database."""
     db.initdb()
     with create_session() as session:
         bundles: Any = DagBundlesManager
@@ -46,7 +46,7 @@ def bag() -> DagBag:
 
 @pytest.fixture(autouse=True)
 def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: None) -> Path:
-    """The connection's home root."""
+    """The home root of the connection."""
     conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"} | SHORT_RUN
     extra = {"home_root": str(tmp_path), "master": "local[2]", "conf": json.dumps(conf)}
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(**extra))
@@ -58,7 +58,7 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: None) -> Pat
 
 
 def spark_defaults(directory: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives these to every Spark that a task starts, as who looks after a host does."""
+    """Gives these settings to every Spark that a task starts, like the administrator of a host."""
     directory.mkdir(exist_ok=True)
     (directory / "spark-defaults.conf").write_text("\n".join(f"{key} {value}" for key, value in settings.items()))
     monkeypatch.setenv("SPARK_CONF_DIR", str(directory))
@@ -66,13 +66,13 @@ def spark_defaults(directory: Path, settings: dict[str, str], monkeypatch: pytes
 
 @pytest.fixture
 def few_rows(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For days of flights, which are too few to compile anything for."""
+    """Settings for a few days of flights, for which compiled code would not pay off."""
     defaults = FEW_ROWS | {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "2"}
     spark_defaults(homes / "spark", defaults, monkeypatch)
 
 
 def run(bag: DagBag, dag_id: str, day: date, **conf: Any) -> dict[str, Any]:
-    """Runs a DAG to its end; what its pipeline has left."""
+    """Runs a DAG to its end and returns the facts of its pipeline's run."""
     dag: Any = bag.dags[dag_id]
     dag_run = dag.test(logical_date=datetime(day.year, day.month, day.day, tzinfo=UTC), run_conf=conf)
     assert dag_run.state == "success"
@@ -84,7 +84,7 @@ def published(facts: dict[str, Any]) -> dict[str, pa.Table]:
 
 
 def counted(bag: DagBag, dag_id: str) -> dict[str, int]:
-    """What a DAG that reads tables has found in them."""
+    """Returns the row counts of a DAG that reads tables."""
     dag: Any = bag.dags[dag_id]
     dag_run = dag.test(logical_date=datetime(2026, 1, 1, tzinfo=UTC))
     assert dag_run.state == "success"
@@ -96,14 +96,14 @@ def rows(table: pa.Table) -> Counter[Row]:
 
 
 def arrivals(days: list[date]) -> list[tuple[datetime, str, bool]]:
-    """Per flight of these days the departure, the origin, and whether it was cancelled."""
+    """Returns departure, origin and cancellation of each flight on these days."""
     first = flights_data().read_flights().slice(0, 5_000).select(["day", "departure", "origin", "dep_delay"])
     flights = zip(*(column.to_pylist() for column in first.columns), strict=True)
     return [(at, origin, delay is None) for day, at, origin, delay in flights if day in days]
 
 
 def hourly_answer(days: list[date], before: datetime | None = None) -> Counter[Row]:
-    """The rows of ``hourly_departures`` by plain counting: of windows that end at ``before`` at the latest."""
+    """Computes the rows of ``hourly_departures`` by counting, for windows that end at ``before`` or earlier."""
     flights: Counter[tuple[str, datetime]] = Counter()
     cancelled: Counter[tuple[str, datetime]] = Counter()
     for at, origin, is_cancelled in arrivals(days):
@@ -118,7 +118,7 @@ def hourly_answer(days: list[date], before: datetime | None = None) -> Counter[R
 
 
 def daily_answer(days: list[date]) -> Counter[Row]:
-    """The rows of ``daily_departures``, from those of the hours."""
+    """Computes the rows of ``daily_departures`` from those of the hours."""
     found: dict[tuple[object, datetime], list[tuple[int, int]]] = {}
     for origin, start, _, flights, cancelled in hourly_answer(days):
         assert isinstance(start, datetime)
@@ -168,7 +168,7 @@ def test_an_audit_alone_publishes_nothing_and_spark_jobs_publish_does(bag: DagBa
 @pytest.mark.usefixtures("few_rows")
 def test_an_audit_that_fails_leaves_every_table_as_it_was(bag: DagBag, homes: Path, capfd: pytest.CaptureFixture[str]) -> None:
     dag: Any = bag.dags["write_audit_publish"]
-    apart = EXAMPLES / "audit that fails"  # from the days of the other tests
+    apart = EXAMPLES / "audit that fails"  # separate from the days of the other tests
     conf = {"most_cancelled": 0.0, "arrivals": f"{apart}/arrivals", "warehouse": f"{apart}/warehouse"}
     dag_run = dag.test(logical_date=datetime(2013, 1, 2, tzinfo=UTC), run_conf=conf)
     assert dag_run.state == "failed"

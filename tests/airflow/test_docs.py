@@ -1,4 +1,4 @@
-"""The DAGs on the pages of the documentation, as Airflow parses them."""
+"""The DAGs on the documentation pages, parsed by Airflow."""
 
 import ast
 import json
@@ -51,7 +51,7 @@ AUDIT = ROOT / "docs/how-to/write-audit-publish.md"
 SECURITY = ROOT / "docs/security.md"
 GUIDE = ROOT / "docs/how-to/write-a-pipeline.md"
 CONTROL = ["approve", "drain", "choose", "checkpoint", "savepoint", "stop", "cancel", "publish", "dispose", "restore"]
-"""The tasks of a control DAG, as its file makes them."""
+"""The tasks of a control DAG, in the order of its file."""
 
 
 OPERATORS: list[type[BaseOperator]] = [

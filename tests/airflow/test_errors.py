@@ -1,4 +1,4 @@
-"""What Airflow does with an error of the tree."""
+"""Airflow's reaction to each kind of error."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""The example pipelines and DAG files, as far as they can be seen without Spark and without running them."""
+"""The example pipelines and DAG files, as far as they can be checked without Spark and without a run."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a task says of a pipeline that another run has finished."""
+"""The result of a task whose pipeline was finished by another run."""
 
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -22,7 +22,7 @@ PUBLIC = {"table": "file:///t/flights", "checkpoint": 1, "version": 1, "rows": 1
 
 
 def test_a_run_whose_checkpoint_was_discarded_since_is_told_as_it_was_answered(homes: Homes) -> None:
-    """Its task was cleared long after the pipeline had been stopped, and had gone on."""
+    """The run's task was cleared long after the pipeline was stopped and continued."""
     request = Channel(open_files(str(homes.path()))).request_start(RUN, parameters={})
     answer = {"request": request.request, "attempt": request.attempt, "run": RUN, "checkpoint": 1, "sinks": {}}
     Channel(open_files(str(homes.path()))).respond(StartResponse.model_validate(answer | {"answered_at": datetime.now(UTC)}))
@@ -35,7 +35,7 @@ def test_a_run_whose_checkpoint_was_discarded_since_is_told_as_it_was_answered(h
 def test_a_run_that_had_nothing_to_do_says_who_did_it_and_tells_of_no_table(
     homes: Homes, task_log: TaskLog, done_by: str, said: bool
 ) -> None:
-    """Green, and no new row in any table: that must not look like work that was done."""
+    """The task succeeds and adds no row to any table. Its log must not suggest that it did work."""
     files = open_files(str(homes.path()))
     CheckpointStore(files).complete(manifest := a_manifest(1, run=RunId(done_by)))
     request = Channel(files).request_start(RUN, parameters={})

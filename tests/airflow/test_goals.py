@@ -1,4 +1,4 @@
-"""How far a pipeline is, by its heartbeats."""
+"""The progress of a pipeline, by its heartbeats."""
 
 from datetime import UTC, datetime
 

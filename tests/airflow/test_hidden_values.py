@@ -1,4 +1,4 @@
-"""What Airflow hides is no argument of a task."""
+"""Values that Airflow masks may not be arguments of a task."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,12 +46,12 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     FinalCheckpointSensor: {"home": "flights"},
     PipelineStateSensor: {"home": "flights", "states": [RunState.RUNNING]},
 }
-"""Every kind of task that there is, and what it has to be given."""
+"""Every kind of task, with its required arguments."""
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape not in WHOLE and CORE in SHAPES[shape]])
 def test_airflow_hides_a_secret_and_the_password_in_it(shape: str) -> None:
-    core = f"core{uuid4().hex}"  # drawn: what one test hides is hidden in all
+    core = f"core{uuid4().hex}"  # random, because a value that one test masks is masked in all
     hide(secret := SHAPES[shape].replace(CORE, core))
     assert core not in str(redact(f"no login with {secret}"))
     assert redact({"return_value": f"ada has {core} at db"}) == {"return_value": "ada has *** at db"}

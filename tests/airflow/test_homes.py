@@ -144,7 +144,7 @@ def test_a_home_in_a_store_has_a_workspace_of_its_name(home: str, url: str, work
 
 
 def test_a_workspace_outside_its_root_is_not_looked_into(lake: str, tmp_path: Path) -> None:
-    """Who may write into a store says which directory it is."""
+    """The workspace's directory is named in the store, by anyone who may write to it."""
     (tmp_path / "inside").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "outside")
     home, root = open_allowed_home("flights", [lake], str(tmp_path / "inside")), str(tmp_path / "inside")

@@ -1,6 +1,6 @@
-"""Tasks whose pipeline's home is in an object store, and whose triggerer has no workspace.
+"""Tasks whose pipeline's home is in an object store, with a triggerer that has no workspace.
 
-The driver of these tests writes no ``pipeline.json``, which says where a workspace is: so only who has asked for the run knows.
+The driver of these tests writes no ``pipeline.json``, which names the workspace. Only the task that requested the run knows it.
 """
 
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def test_a_driver_that_takes_its_time_is_waited_for(homes: Homes) -> None:
 
 
 class Looks:
-    """A home that shows a driver's lock at each look, and from the third on that its attempt has begun."""
+    """A home that shows a driver's lock at each look. From the third look on, it shows that the attempt has begun."""
 
     count = 0
 

@@ -64,7 +64,7 @@ def test_a_wrong_extra_is_refused_by_name(extra: dict[str, object]) -> None:
 def test_a_connection_of_another_type_is_refused_by_its_type() -> None:
     with pytest.raises(InvalidParameterError, match="Connection 'c' has the type 'spark', but a pipeline needs the type"):
         read_settings({"deploy-mode": "cluster"}, "c", "spark")
-    assert read_settings({}, "c", None) == Settings()  # one that is made from a JSON text without a type
+    assert read_settings({}, "c", None) == Settings()  # a connection from a JSON text without a type
 
 
 def test_the_hook_looks_at_the_type_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_the_hook_looks_at_the_type_of_its_connection(monkeypatch: pytest.Monkey
 
 
 def test_an_extra_that_is_not_known_is_named_beside_those_that_are() -> None:
-    """A misspelled one would be as if it were not given."""
+    """A misspelled extra would otherwise be ignored."""
     with pytest.raises(InvalidParameterError) as refused:
         read_settings({"home_root": "/a", "pyhton": "/p", "verbose": 1, "unused": ""}, "c")
     assert refused.value.failed == "Connection 'c' has unknown extras: pyhton, verbose."
@@ -219,7 +219,7 @@ def test_the_test_of_a_connection_looks_at_the_roots_of_savepoints(homes: Homes,
 def test_the_test_of_a_connection_looks_at_the_root_of_workspaces(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, workspace_root: str, well: bool, expected: str
 ) -> None:
-    """A home in a store needs a directory that executors share with its driver, if they are on other hosts."""
+    """A home in a store needs a directory that the executors share with the driver, if they are on other hosts."""
     extra = {"home_root": f"s3://{BUCKET}/homes", "python": StreamPipelineHook().settings.python}
     if workspace_root:
         extra["workspace_root"] = str(homes.root / workspace_root)
@@ -329,7 +329,7 @@ def test_a_log_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
 def test_a_root_that_is_not_there_is_a_mount_that_is_away_and_nothing_is_made_in_its_place(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a home of its own a pipeline would begin anew, and publish every row again."""
+    """In a new home a pipeline would start again and publish every row a second time."""
     missing = homes.root / "share/homes"
     monkeypatch.setenv("AIRFLOW_CONN_AWAY", connection(home_root=f"{homes.root}/others,{missing}", python="true"))
     hook = StreamPipelineHook("away")
@@ -342,7 +342,7 @@ def test_a_root_that_is_not_there_is_a_mount_that_is_away_and_nothing_is_made_in
 
 
 def test_a_home_inside_another_home_is_refused(homes: Homes) -> None:
-    """Its documents would be those of the other pipeline: a directory where an answer belongs stops that one for good."""
+    """The inner home's documents would be documents of the outer one. A directory in the place of an answer would stop that pipeline."""
     hook = StreamPipelineHook()
     hook.files("team/flights").create("pipeline.json", b"{}")
     for home in ("team/flights/responses/start-7.json", "team/flights/attempts"):
@@ -375,10 +375,10 @@ def test_no_shape_of_a_secret_in_a_setting_is_on_a_command_line(homes: Homes, na
 def test_secrets_of_all_shapes_reach_the_drivers_environment_and_nothing_that_others_read(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    core = f"core{uuid4().hex}"  # drawn: what one test hides from logs is hidden in all
+    core = f"core{uuid4().hex}"  # random, because a value that one test masks in logs is masked in all
     shapes = [
         secret.replace(CORE, core) for shape, secret in SHAPES.items() if shape != "a word"
-    ]  # Airflow itself hides that one
+    ]  # Airflow itself masks this one
     secrets = {f"p{number}": secret for number, secret in enumerate(shapes)}
     for name, secret in secrets.items():
         monkeypatch.setenv(f"AIRFLOW_CONN_SHOP_{name.upper()}", json.dumps({"conn_type": "generic", "password": secret}))
@@ -390,7 +390,7 @@ def test_secrets_of_all_shapes_reach_the_drivers_environment_and_nothing_that_ot
     assert core not in json.dumps(start["argv"])
     documents = [
         path for path in homes.path().rglob("*") if path.is_file() and not path.match(".started-*.json")
-    ]  # the fake's own
+    ]  # the fake driver's own files
     assert [path for path in documents if core in path.read_text()] == []
     assert redact({"task log": f"no login as ada with {core}"}) == {"task log": "no login as ada with ***"}
 

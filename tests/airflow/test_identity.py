@@ -1,4 +1,4 @@
-"""The id of a run is one that a person can write down, and that names its DAG."""
+"""The id of a run is readable and names its DAG."""
 
 from types import SimpleNamespace
 

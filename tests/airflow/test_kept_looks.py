@@ -48,7 +48,7 @@ def test_a_storage_that_hangs_has_one_thread_however_many_look() -> None:
     assert looks.get("a", lambda _: 1, 60.0).value == 1
     kept = [looks.get("a", hang, 0.0) for _ in range(5)]
     assert [each.value for each in kept] == [1] * 5
-    for _ in range(20):  # more than may wait at once, were each to wait for as long as the storage hangs
+    for _ in range(20):  # more than the limit of waits, if each waited for the whole time that the storage hangs
         with pytest.raises(HTTPException) as caught:
             looks.get("b", hang, 0.0)
         assert caught.value.status_code == 503

@@ -1,4 +1,4 @@
-"""``spark-submit`` against an API server that takes what it is given: the driver's pod is what Kubernetes would start."""
+"""``spark-submit`` with an API server that accepts every object. The driver's pod is the one that Kubernetes would start."""
 
 import json
 import os
@@ -24,7 +24,7 @@ TIMEOUT_S = 120.0
 
 
 class ApiServer(BaseHTTPRequestHandler):
-    """Takes every object, and has none."""
+    """An API server that accepts every object and finds none."""
 
     made: list[dict[str, Any]]
 
@@ -49,7 +49,7 @@ class ApiServer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Logs no request."""
 
 
 @contextmanager

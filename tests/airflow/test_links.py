@@ -1,4 +1,4 @@
-"""Where a task's links lead, and when they are there."""
+"""The targets of a task's links, and when the links exist."""
 
 from types import SimpleNamespace
 from typing import Any, cast

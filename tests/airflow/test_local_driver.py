@@ -15,7 +15,7 @@ from spark_jobs.protocol.errors import MissingRequirementError, Retry, StreamPip
 
 
 def failing(program: str, number: int, output: Path) -> StreamPipelineError:
-    """The error where the system refuses to start a program."""
+    """Returns the error for a program that the system refuses to start."""
 
     def popen(*_: Any, **__: Any) -> Any:
         raise OSError(number, os.strerror(number))
@@ -48,7 +48,7 @@ def test_what_is_no_program_is_not_tried_again_and_said_where_it_is_named(
 
 
 def test_a_process_that_no_kill_reaches_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a call to a storage whose server is gone."""
+    """One example is a process in a call to a storage whose server is down."""
     driver = start_local_driver(["sleep", "3600"], output=tmp_path / "output", environment={})
     with monkeypatch.context() as patch:
         patch.setattr(LocalDriver, "_signal_group", lambda *_: None)

@@ -1,4 +1,4 @@
-"""Looks at a home that are repeated again and again: cheap while nothing happens there, and never blind for what has."""
+"""Repeated looks at a home are cheap while its documents do not change, and always see a change."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ FINAL = WantedCheckpoint(final=True)
 
 
 class CountedFiles(LocalFiles):
-    """A home that knows how often it was read."""
+    """Files that count their reads."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -64,7 +64,7 @@ def complete(files: Files, *numbers: int, **changes: Any) -> None:
 
 
 def answer(files: Files, run: RunId, checkpoint: int, **changes: Any) -> None:
-    """Answers ``run`` with the checkpoint of another one, as a driver does that finds its round finished."""
+    """Answers ``run`` with another run's checkpoint, like a driver that finds its round finished."""
     channel = Channel(files)
     request = channel.request_start(run, parameters={})
     channel.respond_failure(request, ERRORS["failed"])
@@ -186,20 +186,20 @@ def test_a_driver_elsewhere_is_at_work_for_no_attempt_before_its_own(files: Coun
     )
     assert not look_at_run(files, first.request).at_work
     assert look_at_run(files, second.request).at_work
-    respond(Channel(files), first, ERRORS["failed"])  # Where nothing was answered yet, RunLooks does not look for an answer
+    respond(Channel(files), first, ERRORS["failed"])  # without any answer in the home, RunLooks does not look for one
     cost = files.cost(lambda: look_at_run(files, second.request))
     assert cost == {"names": 2, "read": 2}, "in a store each is paid for: attempts, the newest one, the heartbeat, answers"
 
 
 class StoredFiles(CountedFiles):
-    """The same, in a store."""
+    """Counted files in a store."""
 
     def local(self, path: str = "") -> None:  # type: ignore[override]  # a store has no path on this host
         return None
 
 
 class Clock:
-    """What stands for the module ``time``."""
+    """Stands in for the module ``time``."""
 
     now_s = 100.0
 
@@ -263,7 +263,7 @@ def test_progress_makes_no_look_more_frequent_but_what_a_task_may_end_with_does(
 
 
 def test_who_waits_for_a_start_that_was_forgotten_is_told_so(files: CountedFiles) -> None:
-    """Its run was answered anew since: the answer that is kept is that one."""
+    """The run was answered again in the meantime, and only the newer answer is kept."""
     channel = Channel(files)
     request = channel.request_start(RUN, parameters={})
     channel.attempts.create(attempt(1, RUN))
@@ -277,7 +277,7 @@ def test_who_waits_for_a_start_that_was_forgotten_is_told_so(files: CountedFiles
 
 
 def begins(files: Files, number: int) -> None:
-    """An attempt claims its number and gives a sign of life."""
+    """Begins an attempt that claims its number and writes a heartbeat."""
     Channel(files).attempts.create(attempt(number, RunId("newest")))
     running = {"attempt": AttemptNumber(number), "run": RunId("newest"), "state": RunState.RUNNING, "stages": {}}
     write_status(files, Status(updated_at=datetime.now(UTC), **running))

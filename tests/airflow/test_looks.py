@@ -1,4 +1,4 @@
-"""What the pages may show of a home: what the home says belongs to the task, or to a DAG that the viewer may see."""
+"""The pages only show documents that belong to the task, or to a DAG that the viewer may see."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def asked(home: Path, run: RunId = RUN) -> StartRequest:
 
 
 def answered(home: Path, run: RunId = RUN) -> None:
-    """A home with one checkpoint, as the answer to a run."""
+    """Answers a run with one checkpoint."""
     request = asked(home, run)
     files = open_files(str(home))
     CheckpointStore(files).complete(a_manifest(int(request.attempt), run=run, attempt=request.attempt, parent=None))

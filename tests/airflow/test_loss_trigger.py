@@ -1,4 +1,4 @@
-"""The trigger that watches what a pipeline leaves out of its sources."""
+"""The trigger that watches a pipeline's losses of source data."""
 
 from typing import Any, cast
 
@@ -24,14 +24,14 @@ NOTHING_LISTED = Listing((), ())
 
 @pytest.fixture
 def files(homes: Homes) -> Files:
-    """The home ``flights``."""
+    """The files of the home ``flights``."""
     found = open_files(str(homes.path()))
     Channel(found).claim(PipelineName("flights"))
     return found
 
 
 def lose(files: Files, end: int, round_number: int = 1, *, accepted: bool = False) -> None:
-    """Records that the offsets before one are gone, if they are not recorded yet."""
+    """Records that the offsets before ``end`` are lost, unless they are recorded already."""
     lost = LostOffsets(input=InputName("rows"), stage=StageName("copy"), topics={"clicks": {0: OffsetRange(first=0, end=end)}})
     LossLedger(files).record(RoundNumber(round_number), ATTEMPT, [lost], accepted=[lost.input] if accepted else [])
 

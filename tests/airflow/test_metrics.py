@@ -26,7 +26,7 @@ TASK: Any = SimpleNamespace(dag_id="flights", run_id="r", task_id="group.run", m
 
 
 class Recorder:
-    """Where metrics go."""
+    """A metrics backend that records gauges."""
 
     def __init__(self) -> None:
         self.seen: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
@@ -37,7 +37,7 @@ class Recorder:
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
-    """An Airflow whose metrics are on."""
+    """Records the metrics of an Airflow whose metrics are on."""
     made = Recorder()
     monkeypatch.setenv("AIRFLOW__METRICS__OTEL_ON", "True")
     monkeypatch.setattr(stats_utils, "get_stats_factory", lambda: lambda: made)

@@ -1,4 +1,4 @@
-"""The example that drains every night, as far as it can be seen without Spark: what a night begins with, and how long it waits."""
+"""The example that drains every night, without Spark: its first step, and how long it waits."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.unit.cli.test_checkpoint import LIVE, Driver
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore"
-)  # Airflow parses a DAG in this process, with what it and its dependencies deprecate
+)  # Airflow parses a DAG in this process, with the deprecations of its dependencies
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def dag() -> DAG:
 
 @pytest.fixture
 def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: None) -> UsedHome:
-    """The home of the example, in which the driver of the day was lost."""
+    """The home of the example, whose driver was lost during the day."""
     monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(tmp_path)))
     home = UsedHome(tmp_path)
@@ -53,7 +53,7 @@ def first_step(dag: DAG) -> str:
 
 
 def restart_is_due(home: UsedHome) -> Restart:
-    """What whoever supervises the pipeline does once it has noticed the loss."""
+    """Returns the decision of the pipeline's supervisor once it has noticed the loss."""
     restart = next_start(home.files, RunId("monday"))
     assert restart is not None
     return restart
@@ -62,7 +62,7 @@ def restart_is_due(home: UsedHome) -> Restart:
 def test_a_night_that_comes_between_a_loss_and_its_restart_drains_as_soon_as_the_pipeline_is_back(
     night: UsedHome, dag: DAG, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that went on meanwhile would take the home from whoever supervises it, and drain nothing."""
+    """A run in the meantime would take the home from its supervisor, and drain nothing."""
     assert first_step(dag) == "drain"
     restart = restart_is_due(night)
     assert first_step(dag) == "drain"
@@ -73,7 +73,7 @@ def test_a_night_that_comes_between_a_loss_and_its_restart_drains_as_soon_as_the
 
     request = Channel(night.files).request_start(RunId("monday"), parameters={}, restarts=restart.history)
     assert first_step(dag) == "drain"
-    monkeypatch.setattr("airflow_provider.waits.requests.END_WAIT_S", 0.0)  # the lock is held all the time
+    monkeypatch.setattr("airflow_provider.waits.requests.END_WAIT_S", 0.0)  # the lock is held the whole time
     with holding(night.directory / "home" / DRIVER_LOCK, request.request), Driver(night):
         assert first_step(dag) == "drain"
         assert carry_out(drain, context(token="next try"))["checkpoint"] == 1

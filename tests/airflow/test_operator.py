@@ -1,4 +1,4 @@
-"""The operator against a driver that acts on the home as the real one does."""
+"""The operator with a fake driver."""
 
 import os
 import threading
@@ -67,7 +67,7 @@ def context(
 
 @pytest.fixture(params=[True, False], ids=["deferred", "in the worker"], autouse=True)
 def waits_deferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Every test runs with both ways of waiting."""
+    """Runs every test with both ways of waiting."""
     monkeypatch.setitem(GIVEN, "deferrable", request.param)
     return bool(request.param)
 
@@ -83,7 +83,7 @@ def operator(entry: str = "answers", **arguments: Any) -> StreamPipelineOperator
 
 
 class TaskLog:
-    """What a task logs."""
+    """Records the log of a task."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -102,7 +102,7 @@ def task_log(monkeypatch: pytest.MonkeyPatch) -> TaskLog:
 
 
 def a_driver_at_work(homes: Homes, run: RunId = RUN, entry: str = "waits") -> psutil.Process:
-    """A driver of an earlier try, whose task is gone."""
+    """Starts a driver of an earlier try, whose task no longer exists."""
     hook = StreamPipelineHook()
     _, driver = hook.submit("flights", StartOrder(entry=f"/pipelines/{entry}.py", run=run))
     until(driver_has_started)
@@ -110,7 +110,7 @@ def a_driver_at_work(homes: Homes, run: RunId = RUN, entry: str = "waits") -> ps
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Waits for what another process does."""
+    """Waits for an effect of another process."""
     pause = threading.Event()
     for _ in range(int(DEADLINE_S / 0.02)):
         if condition():
@@ -120,7 +120,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def once(condition: Callable[[], object], action: Callable[[], object]) -> threading.Thread:
-    """Acts from another thread as soon as the condition holds."""
+    """Calls ``action`` in another thread as soon as the condition holds."""
 
     def act() -> None:
         until(condition)
@@ -267,7 +267,7 @@ def test_a_home_that_a_driver_of_another_run_has_only_just_taken_is_in_use(homes
 
 def test_a_second_driver_for_the_same_request_waits_for_the_first(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = a_driver_at_work(homes)
-    # The first look came before the driver had locked the home, so that the open request is asked for and started once more.
+    # The first look came before the driver had locked the home, so the open request is submitted and started again.
     monkeypatch.setattr("airflow_provider.operators.stream_pipeline.first_step", lambda look, run: Next.START)
     submit = StreamPipelineHook.submit
 

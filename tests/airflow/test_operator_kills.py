@@ -1,4 +1,4 @@
-"""What a kill does to a task that waits in its worker, and to its driver."""
+"""The effects of a kill on a task that waits in its worker, and on its driver."""
 
 import signal
 import threading
@@ -33,7 +33,7 @@ def waits_in_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def killed_in_time(homes: Homes, task: StreamPipelineOperator, before: Callable[[], None] = lambda: None) -> str:
-    """What a task says that is killed once its driver has started; both have ended before Airflow would end it by force."""
+    """Kills a task once its driver has started, and returns its error. Both must end before Airflow would kill the task's process."""
     killed_s = list[float]()
 
     def kill() -> None:
@@ -136,7 +136,7 @@ def test_ctrl_c_stops_the_driver(homes: Homes, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_airflows_own_timeout_of_a_try_ends_its_driver(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow breaks the try off first, and tells the task of the kill then."""
+    """Airflow first interrupts the try, and calls ``on_kill`` afterwards."""
 
     def broken_off(self: StreamPipelineOperator) -> None:
         until(lambda: StreamPipelineHook().is_at_work("flights"))
@@ -171,7 +171,7 @@ def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes, monkeypa
 
 
 def test_a_signal_after_the_task_has_ended_ends_no_driver_that_it_has_left_at_work(homes: Homes) -> None:
-    """As Airflow sends it to a process whose callbacks take long, and as a worker does that stops."""
+    """Airflow sends this signal to a process with slow callbacks, and a worker sends it when it stops."""
     task = operator("waits", wait_for="submitted")
     carry_out(task, context())
     task.on_kill()
@@ -190,7 +190,7 @@ def test_a_signal_after_a_task_whose_time_was_up_ends_no_driver_that_goes_on(hom
 def test_a_kill_in_the_last_moment_fails_the_task_and_ends_its_driver(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    """It may come after the last look. A task that was deferred all the same would meet its own cancel, and end for good."""
+    """A kill may come after the last look. If the task were deferred, it would find its own cancellation and fail for good."""
     task = operator("waits", wait_for="submitted") if ending == "leaves" else operator("waits", deferrable=True)
     release = DriverLease.release_driver
 
@@ -204,7 +204,7 @@ def test_a_kill_in_the_last_moment_fails_the_task_and_ends_its_driver(
 
 
 def test_what_has_waited_for_a_driver_cancels_it_no_more_once_its_task_has_left_it(homes: Homes) -> None:
-    """Such as a trigger in a triggerer that was held up, while another one has ended the wait."""
+    """One example is a delayed trigger, when another triggerer has already ended the wait."""
     carry_out(operator("waits", wait_for="submitted"), context())
     owners = Owners(StreamPipelineHook().files("flights"), AttemptNumber(1))
     owners.cancel(OwnerNumber(1), "its task was cleared, or marked, while it was deferred")

@@ -1,4 +1,4 @@
-"""What a task says about checkpoints, as templates and forms may have turned it out."""
+"""A task's options for checkpoints, as rendered by templates and forms."""
 
 from pathlib import Path
 from typing import Any

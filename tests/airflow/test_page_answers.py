@@ -1,4 +1,4 @@
-"""What the app of the pages answers where no page does: also then it has the headers of the pages."""
+"""The app's responses to unknown pages. They have the same headers as the pages."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ def client() -> Iterator[TestClient]:
     ("method", "path", "expected"),
     [
         ("GET", "/nothing", 404),
-        ("GET", f"{PAGE}/", 404),  # no redirect before anybody has signed in
+        ("GET", f"{PAGE}/", 404),  # no redirect before sign-in
         ("GET", "//elsewhere.example/", 404),
         ("POST", PAGE, 405),
         ("GET", "/broken/one", 422),

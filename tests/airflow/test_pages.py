@@ -1,4 +1,4 @@
-"""The pages of the plugin, with Airflow's own database and its own way to know who asks."""
+"""The pages of the plugin, with Airflow's own database and authentication."""
 
 import json
 import re
@@ -34,7 +34,7 @@ from tests.support.systems import quick
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.usefixtures("settled"),
-    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
+    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with the deprecations of its dependencies
 ]
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,7 +54,7 @@ def viewer(auth: None) -> Iterator[Browser]:
 
 
 def links(dag_run: Any, task_id: str = "run", map_index: int = -1) -> dict[str, str]:
-    """The links of a task, by page, as Airflow's own API finds them."""
+    """Returns the links of a task by page, as Airflow's API finds them."""
     with create_session() as session:
         found = {
             link.page: session.scalar(
@@ -82,7 +82,7 @@ def run(name: str = "answers", **arguments: Any) -> Any:
 
 
 def publish(homes: Homes, run: str) -> dict[str, str]:
-    """The links of a task that has published what another run has staged."""
+    """Publishes another run's staged rows in a task. Returns the links of this task."""
     pipeline = StagedPipeline(quick(homes.path("orders")), homes.root.parent / "orders")
     pipeline.make_table(HOURLY)
     pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL, run=run)
@@ -92,7 +92,7 @@ def publish(homes: Homes, run: str) -> dict[str, str]:
 
 
 def tamper(dag_run: Any, value: Any) -> None:
-    """As somebody does who may edit XComs."""
+    """Replaces the task's record, like a user who may edit XComs."""
     names = {"dag_id": dag_run.dag_id, "run_id": dag_run.run_id, "task_id": "run"}
     with create_session() as session:
         XComModel.set(RECORD_KEY, value, **names, serialize=False, session=session)
@@ -106,7 +106,7 @@ def answered(homes: Homes) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory, fake_python: Path) -> Iterator[dict[str, str]]:
-    """The same, for tests that only look."""
+    """The links of a task that has ended, shared by tests that only read."""
     root = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_KEPT", connection(home_root=str(root), python=str(fake_python)))
@@ -142,7 +142,7 @@ def test_who_may_see_the_dag_may_see_its_pages(
 def test_a_storage_that_does_not_answer_holds_no_thread_of_the_api_server(
     kept: dict[str, str], viewer: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor do those who load the page again and again: the heartbeats of tasks need those threads."""
+    """Repeated loads of the page hold no thread either. The heartbeats of tasks need these threads."""
     back, hung = Event(), list[None]()
 
     def look(*_: object) -> list[Look]:

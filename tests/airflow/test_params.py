@@ -82,7 +82,7 @@ def test_a_path_that_a_form_may_choose_stays_below_its_directory(file: Path, cho
 
 
 def test_a_path_below_a_directory_is_a_text(tmp_path: Path) -> None:
-    """What matches a pattern or is no text at all would do for a parameter that takes several."""
+    """Otherwise the form would accept a list, because a pattern only applies to texts."""
 
     class Several(BaseModel):
         flights: str | list[str]

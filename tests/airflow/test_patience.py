@@ -1,4 +1,4 @@
-"""How a trigger bears with a storage that does not do what storages do."""
+"""A trigger's tolerance for storage that misbehaves."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ def event_of(
     see: Any = sees_nothing,
     pace: Pace = FAST,
 ) -> dict[str, Any]:
-    """What a wait ends with."""
+    """Returns the event that ends a wait."""
 
     async def work() -> dict[str, Any]:
         try:
@@ -44,7 +44,7 @@ def event_of(
 
 
 def test_a_look_that_never_returns_is_a_storage_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a network file system whose server is gone: no call fails, none ends."""
+    """A network file system without its server behaves like this: calls neither fail nor return."""
     monkeypatch.setattr("airflow_provider.waits.waiting.LOOK_PATIENCE_S", 0.2)
     hung = threading.Event()
     error = event_of(lambda: hung.wait(30.0), release=hung)["error"]
@@ -61,7 +61,7 @@ def test_a_look_that_never_returns_does_not_keep_a_deadline_from_being_met(monke
 def test_a_closer_look_that_never_returns_is_a_storage_that_is_away(
     monkeypatch: pytest.MonkeyPatch, deadline_s: float | None
 ) -> None:
-    """It is taken where the first one has seen that something has changed, and the storage may go away in between."""
+    """The closer look follows a first look that has seen a change. The storage may become unavailable in between."""
     for limit in ("LOOK_PATIENCE_S", "LOOK_MAX_S"):
         monkeypatch.setattr(f"airflow_provider.waits.waiting.{limit}", 0.2)
     hung = threading.Event()
@@ -74,7 +74,7 @@ def test_a_closer_look_that_never_returns_is_a_storage_that_is_away(
 
 
 def test_looks_may_be_as_rare_as_somebody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pause is no silence of the storage: also where the shortest one is longer than what suits the storage as the longest."""
+    """A pause between looks is no silence of the storage, even if the shortest pause is longer than the storage's preferred longest one."""
     monkeypatch.setattr("airflow_provider.waits.waiting.LOOK_PATIENCE_S", 0.2)
     seen: list[object] = []
 

@@ -1,4 +1,4 @@
-"""The pipelines page: who sees which pipeline, what it says of one, and that what others have written is text."""
+"""The pipelines page: which pipelines a user sees, the details of one, and the escaping of foreign texts."""
 
 import json
 import re
@@ -37,7 +37,7 @@ from airflow_provider.pages.pipeline_looks import Row, Sight, levels, list_pipel
 
 pytestmark = [
     pytest.mark.airflow,
-    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
+    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with the deprecations of its dependencies
 ]
 OF_A_DAG = "airflow/flights/monday/run"
 HOSTILE = "</td><script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202egnp.exe"
@@ -51,7 +51,7 @@ def auth() -> None:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home root of a connection, and pages that have seen nothing yet."""
+    """The home root of a connection, for pages without cached looks."""
     monkeypatch.setattr(pipelines, "_kept", KeptLooks())
     monkeypatch.setattr(pipelines, "_stores", {})
     monkeypatch.setattr(pipelines, "FRESH_S", -1.0)
@@ -62,7 +62,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def used_home(root: Path, name: str, run: str) -> UsedHome:
-    """A home, inside a directory of its name, whose driver was lost."""
+    """A home in a directory of this name, whose driver was lost."""
     (root / name).mkdir()
     home = UsedHome(root / name)
     home.begin(run=run)
@@ -70,8 +70,8 @@ def used_home(root: Path, name: str, run: str) -> UsedHome:
 
 
 def controlled(home: UsedHome, **arguments: Any) -> str:
-    """Makes a DAG that controls a home; the DAG's id."""
-    dag_id = f"control_{sha256(home.url.encode()).hexdigest()}"  # one of its own: Airflow stores a changed DAG some time later
+    """Creates a DAG that controls a home, and returns its id."""
+    dag_id = f"control_{sha256(home.url.encode()).hexdigest()}"  # unique, because Airflow stores a changed DAG only after a while
     store_dag(control_dag(dag_id, home=home.url, **arguments))
     return dag_id
 
@@ -100,7 +100,7 @@ def shown(role: str | None, path: str = "pipelines") -> _Page:
 
 
 def link_to(page: _Page, home: UsedHome) -> str:
-    """The address of a pipeline's own page."""
+    """Returns the address of a pipeline's own page."""
     return link_to_place(page, home.url)
 
 

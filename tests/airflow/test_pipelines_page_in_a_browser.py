@@ -1,4 +1,4 @@
-"""The pipelines page in a real browser, served by Airflow's own API server: a newcomer's way from the navigation to a stop."""
+"""The pipelines page in a real browser, served by Airflow's own API server: a new user's path from the navigation to a stop."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,14 +27,14 @@ __all__ = ["auth", "root"]
 
 pytestmark = [
     pytest.mark.airflow,
-    pytest.mark.nightly,  # it needs Debian's package chromium
-    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
+    pytest.mark.nightly,  # needs Debian's package chromium
+    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with the deprecations of its dependencies
 ]
 
 
 @contextmanager
 def served() -> Iterator[str]:
-    """Airflow's API server, with its UI and the plugin; its address."""
+    """The address of Airflow's API server, with its UI and the plugin."""
     from airflow.api_fastapi.app import create_app
 
     server = uvicorn.Server(uvicorn.Config(create_app(apps="core"), host="127.0.0.1", port=0, log_level="error"))
@@ -53,7 +53,7 @@ def text(browser: Chromium) -> str:
 
 
 def complaints(browser: Chromium) -> list[str]:
-    """What the browser has against our own pages."""
+    """Returns the browser's complaints about our own pages."""
     return [each for each in browser.complaints if "/stream-pipelines/" in each]
 
 
@@ -87,7 +87,7 @@ def test_from_the_navigation_to_the_stop_of_a_pipeline_that_needs_somebody(root:
         browser.shows("document.querySelector('a[href$=\"stream-pipelines/pipelines\"]') !== null", "the page in the navigation")
         browser.open(
             str(browser.evaluate("document.querySelector('a[href$=\"stream-pipelines/pipelines\"]').href"))
-        )  # as its own window
+        )  # in its own window
         browser.click("tbody tr a")
         browser.shows("document.querySelectorAll('.uplot canvas').length === 4", "the plots")
         assert "Stage daily is failed: division by zero" in text(browser)

@@ -1,4 +1,4 @@
-"""What a task's log says of a pipeline at work."""
+"""A task's log messages about a running pipeline."""
 
 from datetime import UTC, datetime
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What Airflow finds out about the provider."""
+"""Airflow's metadata about the provider."""
 
 import importlib
 import json

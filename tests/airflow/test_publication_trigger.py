@@ -1,4 +1,4 @@
-"""The trigger that watches what a running pipeline makes public, on tables that delta-rs publishes."""
+"""The trigger that watches the publications of a running pipeline, with tables that delta-rs publishes."""
 
 import asyncio
 import threading
@@ -54,7 +54,7 @@ def staged(homes: Homes) -> StagedPipeline:
 
 
 def complete(staged: StagedPipeline) -> Manifest:
-    """One more checkpoint, with a row for each table."""
+    """Completes a checkpoint with a row for each table."""
     return staged.checkpoint({HOURLY: [(1, "monday")], DAILY: [(1, "monday")]})
 
 
@@ -136,7 +136,7 @@ async def next_event(events: AsyncIterator[TriggerEvent]) -> dict[str, Any]:
 
 
 def events_of(trigger: HomeEventTrigger[Any], *steps: Any) -> list[dict[str, Any]]:
-    """An event for each step that is taken while the trigger waits for it."""
+    """Takes these steps while the trigger waits. Returns the event that follows each of them."""
 
     async def work() -> list[dict[str, Any]]:
         found = []

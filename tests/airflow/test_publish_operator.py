@@ -1,4 +1,4 @@
-"""The operator that publishes: all of several pipelines, or none."""
+"""The operator that publishes: either all of several pipelines, or none."""
 
 import asyncio
 import os
@@ -49,7 +49,7 @@ ROWS = [(1, "a"), (2, "b")]
 
 
 def staged(homes: Homes, name: str, checkpoints: int = 1, **cut: Any) -> StagedPipeline:
-    """A pipeline with complete checkpoints that somebody else is to publish."""
+    """A pipeline with complete checkpoints for external publication."""
     pipeline = StagedPipeline(quick(homes.path(name)), homes.root.parent / name)
     pipeline.make_table(HOURLY)
     for number in range(checkpoints):
@@ -167,7 +167,7 @@ def test_a_number_that_another_incarnation_may_have_had_is_not_taken_for_a_publi
 
 
 def goes_on(pipeline: StagedPipeline) -> None:
-    """The pipeline completes two checkpoints more, and discards the first, which is public."""
+    """Completes two more checkpoints and discards the first one, which is published."""
     for number in (2, 3):
         pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EXTERNAL)
     head, manifests = pipeline.store.manifest(CheckpointId(3)), pipeline.store.manifests()
@@ -197,7 +197,7 @@ def test_what_is_not_allowed_is_refused(homes: Homes, pipelines: Any, kind: type
 
 
 def by_spark(homes: Homes, name: str = "orders") -> StagedPipeline:
-    """A pipeline that Spark is to publish, and a process that does it once it may; see :func:`let_go`."""
+    """A pipeline that Spark publishes, with a process that publishes when allowed. See :func:`let_go`."""
     pipeline = staged(homes, name, publisher=Publisher.SPARK)
     (homes.path(name) / ".publishes").touch()
     return pipeline

@@ -1,4 +1,4 @@
-"""The branch of an error decides whether there is another try, and when."""
+"""The branch of an error decides whether and when a task is retried."""
 
 from datetime import timedelta
 from types import SimpleNamespace
@@ -59,7 +59,7 @@ def test_a_home_that_stays_in_use_does_not_eat_all_retries_at_once() -> None:
 @pytest.mark.parametrize(
     ("settings", "delays_min"),
     [
-        ({}, [5, 10, 10, 10]),  # Airflow's own delay, and ours at most
+        ({}, [5, 10, 10, 10]),  # Airflow's own delay, limited by ours
         ({"retry_delay": timedelta(minutes=1)}, [1, 2, 4, 8]),
         ({"retry_delay": timedelta(minutes=1), "max_retry_delay": timedelta(minutes=3)}, [1, 2, 3, 3]),
         ({"retry_delay": timedelta(minutes=30)}, [30, 30, 30, 30]),

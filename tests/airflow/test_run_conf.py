@@ -1,4 +1,4 @@
-"""What the configuration of a run can change of a task, and what it cannot."""
+"""The parts of a task that a run's configuration can change, and those that it cannot."""
 
 import json
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ __all__ = ["task_log"]
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.usefixtures("settled"),
-    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
+    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with the deprecations of its dependencies
 ]
 
 
@@ -33,7 +33,7 @@ AUTHORS = {"spark.jars": "/opt/udfs.jar", "spark.executor.memory": "{{ params.me
 
 
 def run(chosen: dict[str, Any], more: dict[str, Param] | None = None, **arguments: Any) -> str:
-    """How a DAG run ends that somebody has triggered with a configuration."""
+    """Triggers a DAG run with a configuration and returns its final state."""
     given: dict[str, Any] = {
         "entry": "/pipelines/answers.py",
         "home": "{{ params.home }}",

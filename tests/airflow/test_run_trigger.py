@@ -1,4 +1,4 @@
-"""The trigger that waits for a run's answer, against a driver that acts on the home as the real one does."""
+"""The trigger that waits for a run's answer, with a fake driver."""
 
 import asyncio
 import socket
@@ -54,13 +54,13 @@ def answered(homes: Homes) -> dict[str, Any]:
 
 
 def started(hook: StreamPipelineHook, entry: str = "waits", run: str = "r") -> None:
-    """A driver at work, and a task in charge of it."""
+    """Starts a driver that is owned by a task."""
     request, _ = hook.submit("flights", StartOrder(entry=f"/pipelines/{entry}.py", run=RunId(run)))
     Owners(hook.files("flights"), request.attempt).take_charge("a task")
 
 
 def event_of(waiting: RunTrigger, meanwhile: Callable[[], object] = lambda: None) -> dict[str, Any]:
-    """What the trigger sends, if something is done while it waits."""
+    """Returns the trigger's event. ``meanwhile`` runs while the trigger waits."""
 
     async def work() -> dict[str, Any]:
         event = asyncio.create_task(first_event(waiting))
@@ -136,10 +136,10 @@ def test_a_kill_that_comes_after_the_next_try_took_charge_ends_nothing(homes: Ho
     [
         ([{"r": {"run": "deferred"}}], False),
         ([{"r": {"run": "success"}}], True),
-        ([{}], True),  # it is gone
+        ([{}], True),  # the task no longer exists
         ([ConnectionError(), {"r": {"run": "deferred"}}], False),
         ([AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR)), {"r": {"run": None}}], True),
-        ([ConnectionError()] * 1_000, False),  # nobody can say
+        ([ConnectionError()] * 1_000, False),  # the state stays unknown
     ],
     ids=["waits", "marked", "gone", "waits, said late", "cleared, said late", "unknown"],
 )
@@ -161,7 +161,7 @@ def test_only_a_task_that_is_known_to_wait_no_more_asks_the_driver_to_end(
     killed = trigger(homes)
     names = {"dag_id": "flights", "run_id": "r", "task_id": "run", "map_index": -1}
     monkeypatch.setattr(type(killed), "task_instance", SimpleNamespace(**names), raising=False)
-    vars(killed).pop("task_instance", None)  # below Airflow 3.3 it is no property
+    vars(killed).pop("task_instance", None)  # below Airflow 3.3 this is no property
     asyncio.run(killed.on_kill())
     asked = [name for name in hook.files("flights").names("requests") if name.startswith("cancel-")]
     assert bool(asked) is asks_to_end
@@ -219,7 +219,7 @@ def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
     def comes_back() -> None:
         until(lambda: log.text.count("The home cannot be read") >= 25)
         aside.rename(homes.path())
-        threading.Event().wait(0.5)  # it is looked at, and nobody is there yet
+        threading.Event().wait(0.5)  # a look comes when no driver has begun
         for what in (".begin", ".go"):
             (homes.path() / what).touch()
 
@@ -229,7 +229,7 @@ def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
 def test_a_home_that_stays_away_ends_the_wait_without_another_try(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A next try would take the empty place for a new home."""
+    """A further try would take the empty directory for a new home."""
     monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.2)
     started(hook)
     until(driver_has_started)
@@ -241,7 +241,7 @@ def test_a_home_that_stays_away_ends_the_wait_without_another_try(
 
 
 def test_a_run_that_failed_because_of_its_storage_ends_the_wait_at_once(homes: Homes, hook: StreamPipelineHook) -> None:
-    """The error is the driver's: the home itself can be read."""
+    """The error is the driver's. The home itself can be read."""
     started(hook, "full")
     began_s = time.monotonic()
     error = event_of(trigger(homes))["error"]
@@ -253,7 +253,7 @@ def test_a_run_that_failed_because_of_its_storage_ends_the_wait_at_once(homes: H
 def test_where_airflow_only_cancels_the_trigger_of_a_task_that_is_killed_its_driver_ends_too(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, state: str | None, cancelled: bool
 ) -> None:
-    """So does Airflow below 3.3, again each second, and it cancels each trigger also when the triggerer is shut down."""
+    """Airflow below 3.3 cancels such a trigger again each second. It also cancels every trigger when the triggerer shuts down."""
     asked = threading.Event()
 
     def states(*_: object, **__: object) -> Any:
@@ -269,7 +269,7 @@ def test_where_airflow_only_cancels_the_trigger_of_a_task_that_is_killed_its_dri
     waiting.trigger_id = 7
     names = {"dag_id": "flights", "run_id": "r", "task_id": "run", "map_index": -1}
     monkeypatch.setattr(type(waiting), "task_instance", SimpleNamespace(**names), raising=False)
-    vars(waiting).pop("task_instance", None)  # below Airflow 3.3 it is no property
+    vars(waiting).pop("task_instance", None)  # below Airflow 3.3 this is no property
 
     async def killed() -> None:
         event = asyncio.create_task(first_event(waiting))
@@ -288,7 +288,7 @@ def test_where_airflow_only_cancels_the_trigger_of_a_task_that_is_killed_its_dri
 def test_only_a_test_run_that_is_interrupted_ends_the_driver(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, trigger_id: int | None, cancelled: bool
 ) -> None:
-    """In a triggerer the same happens whenever that is shut down."""
+    """In a triggerer, every shutdown interrupts the trigger too."""
     started(hook)
     until(driver_has_started)
     monkeypatch.setattr("airflow_provider.triggers.run.TRIGGERS_HEAR_KILLS", True)

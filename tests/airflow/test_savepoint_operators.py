@@ -1,4 +1,4 @@
-"""Tasks that ask a running pipeline for a savepoint, or for its stop, and that delete one."""
+"""Tasks that request a savepoint or a stop of a running pipeline, and tasks that delete a savepoint."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ SOON: dict[str, Any] = {"poll_interval_s": 0.02, "max_poll_interval_s": 0.05, "t
 
 @pytest.fixture
 def used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UsedHome:
-    """A home of a pipeline without an end, whose driver has ended."""
+    """The home of an unbounded pipeline whose driver has ended."""
     monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(tmp_path)))
     home = UsedHome(tmp_path)
@@ -53,7 +53,7 @@ def used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UsedHome:
 
 @pytest.fixture
 def running(used: UsedHome) -> Iterator[UsedHome]:
-    """The same, whose driver is at work."""
+    """The home of an unbounded pipeline with a running driver."""
     with holding(used.directory / "home" / DRIVER_LOCK, "start-1"):
         yield used
 
@@ -119,7 +119,7 @@ def test_a_storage_that_stays_away_ends_the_wait(running: UsedHome, monkeypatch:
 
 
 def test_the_tables_that_a_savepoint_has_made_public_are_told_of_through_an_alias(running: UsedHome) -> None:
-    """Of a stop, too: it is the same operator."""
+    """A stop uses the same operator."""
     told, alias = Events(), AssetAlias("tables")
     with Driver(running):
         facts = savepoint(deferrable=False, outlets=[alias]).execute(cast(Context, {**context(), "outlet_events": {alias: told}}))
@@ -166,7 +166,7 @@ def test_a_home_or_a_target_outside_the_roots_is_refused_before_anything_is_aske
 
 def test_a_request_that_is_refused_leaves_links_to_its_home(used: UsedHome) -> None:
     given = context()
-    with pytest.raises(PipelineRunError):  # no driver is at work
+    with pytest.raises(PipelineRunError):  # no driver is running
         carry_out(savepoint(), given)
     assert cast(Any, given["ti"]).pushed[RECORD_KEY]["homes"] == {f"file://{used.directory}/home": None}
 
@@ -298,7 +298,7 @@ def test_the_driver_at_work_is_not_about_to_end_if_a_stop_has_failed_or_another_
 
 
 def test_who_waits_for_a_request_whose_answer_was_forgotten_is_told_so(running: UsedHome) -> None:
-    """A triggerer was away for long, and many others have asked meanwhile. Nothing would ever come."""
+    """The triggerer was down for a long time, and many others have made requests since. The wait would never end."""
     with pytest.raises(InterruptedRunError, match="any more"):
         RequestWait(running.files, "savepoint-a", 10.0).look()
 
@@ -355,7 +355,7 @@ def test_whoever_waits_is_told_how_far_the_stop_is_once_for_each_step(
 
 
 def a_savepoint(home: UsedHome, place: str) -> Path:
-    """A directory that was begun, with what is somebody else's."""
+    """Creates an unfinished savepoint whose directory also has a foreign file."""
     directory = home.directory / place
     (directory / "state").mkdir(parents=True)
     (directory / "exporting.json").write_text("{}")

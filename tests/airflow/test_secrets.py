@@ -1,4 +1,4 @@
-"""A secret parameter reaches the driver's environment, and nothing that anybody can look at."""
+"""A secret parameter reaches the driver's environment, and no place that others can read."""
 
 import json
 import sys
@@ -23,12 +23,12 @@ from tests.support.short_jvm import SHORT_RUN
 
 pytestmark = [
     pytest.mark.airflow,
-    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
+    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with the deprecations of its dependencies
 ]
 
-CORE = uuid4().hex  # drawn: Airflow keeps the source of a DAG, which is this file
+CORE = uuid4().hex  # random, because Airflow keeps the source of a DAG, which is this file
 SECRET = f'{CORE}/" +ü'
-"""However it is quoted, its core is the same."""
+"""Quoting never changes the core."""
 
 PIPELINE = """
 from pydantic import BaseModel, SecretStr
@@ -68,7 +68,7 @@ def shop(monkeypatch: pytest.MonkeyPatch, settled: None) -> None:
 
 @pytest.fixture
 def triggers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The triggers of tasks that were deferred, as Airflow's database would have them."""
+    """The serialized triggers of deferred tasks, as in Airflow's database."""
     found: list[str] = []
     defer = StreamPipelineOperator.defer
 
@@ -81,7 +81,7 @@ def triggers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class CommandLines:
-    """The command lines of all processes, looked at again and again."""
+    """Collects the command lines of all processes while the context is open."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
@@ -110,7 +110,7 @@ def run(**arguments: Any) -> str:
 
 
 def holding(*directories: Path, but: str = "") -> Iterator[str]:
-    """The files that have the secret in them."""
+    """Yields the files that contain the secret."""
     for directory in directories:
         for path in directory.rglob("*"):
             if path.is_file() and not (but and path.match(but)) and CORE.encode() in path.read_bytes():
@@ -131,7 +131,7 @@ def test_nobody_who_looks_sees_a_secret(homes: Homes, triggers: list[str], capfd
     ending.join()
     assert homes.starts()[0]["environment"]["SPARK_JOBS_PARAM_TOKEN"] == SECRET
     assert len(triggers) == 1
-    check(homes.path(), command_lines, triggers, "".join(capfd.readouterr()), but=".started-*.json")  # the fake driver's own note
+    check(homes.path(), command_lines, triggers, "".join(capfd.readouterr()), but=".started-*.json")  # the fake driver's own file
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Waits in one event loop share their looks, and look less often where nothing happens."""
+"""Waits in one event loop share their looks, and look less often while no document changes."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ SOON_S = 10.0
 
 
 class Home:
-    """Something that is looked at."""
+    """A fake home that counts looks."""
 
     def __init__(self, *seen: Any) -> None:
         self.seen, self.count = list(seen), 0
@@ -66,7 +66,7 @@ def test_other_things_are_looked_at_separately() -> None:
 
 @pytest.mark.parametrize("lasting", [True, False])
 def test_who_comes_later_begins_with_the_last_look_unless_what_it_shows_may_be_over(*, lasting: bool) -> None:
-    """Also where a look is under way: it may have begun before somebody came."""
+    """A look that is under way does not count, because it may have begun before the second wait."""
     under_way, goes_on, count = threading.Event(), threading.Event(), 0
 
     def look() -> int:
@@ -124,7 +124,7 @@ def test_who_wants_to_look_more_often_is_not_held_up_by_who_came_first() -> None
 
 
 def test_those_that_began_at_other_times_look_together() -> None:
-    """What is looked at alone costs twice as much."""
+    """Separate looks would cost twice as much."""
     pace, at = Pace(0.8, 0.8), list[float]()
 
     async def one(number: int) -> None:
@@ -153,7 +153,7 @@ def test_those_that_began_at_other_times_look_together() -> None:
 
 @pytest.mark.parametrize("pause_s", [3.0, 30.0])
 def test_a_look_begins_a_beat_before_its_pause_is_over(pause_s: float) -> None:
-    """What is left of it is for the hand-over to the task."""
+    """The rest of the pause is for handing the result to the task."""
 
     async def begin() -> float:
         return to_the_beat(pause_s)

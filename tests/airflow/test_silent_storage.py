@@ -1,4 +1,4 @@
-"""A task whose home's storage does not answer any more: as on a network file system whose server is gone, no call fails, none ends."""
+"""A task whose storage no longer responds. On a network file system without its server, calls neither fail nor return."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -20,10 +20,10 @@ __all__ = ["waits_deferred"]
 
 @pytest.fixture
 def silence() -> Iterator[Callable[[], None]]:
-    """From when it is called no call of a storage comes back, until the test is over."""
+    """Yields a function. After its call, no storage operation returns until the test ends."""
     back = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("airflow_provider.waits.waiting.LOOK_PATIENCE_S", 2.0)  # counts for the look that it interrupts, too
+        patch.setattr("airflow_provider.waits.waiting.LOOK_PATIENCE_S", 2.0)  # also limits the interrupted look
 
         def begins() -> None:
             patch.setattr("airflow_provider.tasks.driver_lease._LIMIT_S", 0.3)

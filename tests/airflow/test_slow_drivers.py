@@ -1,4 +1,4 @@
-"""Drivers that take their time: to their first sign of life, or to their end after a cancel."""
+"""Drivers that are slow to send a heartbeat, or to end after a cancellation."""
 
 import threading
 
@@ -20,7 +20,7 @@ __all__ = ["task_log"]
 def test_a_cancelled_driver_that_ended_as_if_killed_costs_the_next_try_nothing(
     homes: Homes, task_log: TaskLog, monkeypatch: pytest.MonkeyPatch, deferrable: bool
 ) -> None:
-    """Spark did not let go in time, so the driver has ended without an answer; that is what was asked for, and no failure."""
+    """Spark did not stop in time, so the driver ended without an answer. The cancellation asked for this end, which is no failure."""
     monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", 0.5)
     hook = StreamPipelineHook()
     a_driver_at_work(homes, entry="hangs")
@@ -36,12 +36,12 @@ def test_a_cancelled_driver_that_ended_as_if_killed_costs_the_next_try_nothing(
 def test_a_driver_that_takes_long_to_start_is_waited_for_where_its_process_can_be_seen(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy host, or a pipeline with heavy imports: the triggerer would take the silence for the driver's end."""
+    """The host is busy, or the pipeline has heavy imports. The triggerer would mistake the silence for the driver's end."""
     monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", 0.3)
     monkeypatch.setattr("airflow_provider.operators.stream_pipeline._UNTIL_SEEN_S", 0.1)
 
     def begins() -> None:
-        threading.Event().wait(3.0)  # many times as long as silence is taken for
+        threading.Event().wait(3.0)  # many times the allowed silence
         for name in (".begin", ".go"):
             (homes.path() / name).touch()
 
@@ -71,7 +71,7 @@ def test_a_task_that_is_killed_ends_its_driver_also_where_the_home_is_full(
 def test_a_driver_that_does_not_end_after_its_answer_is_named_to_the_next_run(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, deferrable: bool
 ) -> None:
-    """The next run's driver could not begin, and its task would wait for as long as the earlier one hangs."""
+    """The next run's driver could not begin, and its task would wait until the earlier driver ends."""
     monkeypatch.setattr("airflow_provider.operators.stream_pipeline._LET_END_MAX_S", 0.5)
     monkeypatch.setattr("airflow_provider.operators.stream_pipeline._EXIT_WAIT_S", 0.1)
     carry_out(operator("lingers", deferrable=deferrable), context())

@@ -1,4 +1,4 @@
-"""Which Spark settings a run may choose."""
+"""The Spark settings that a run may choose."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -126,7 +126,7 @@ def declared(**arguments: Any) -> DAG:
 
 
 def expanded(dag: DAG, **resolved: Any) -> StreamPipelineOperator:
-    """One instance of a mapped task, as a worker makes it."""
+    """Returns one instance of a mapped task, as a worker creates it."""
     task: Any = dag.get_task("run")
     instance = task.unmap(resolved)
     assert isinstance(instance, StreamPipelineOperator)

@@ -1,4 +1,4 @@
-"""The command that submits a driver: what it says for each master and deploy mode, and what is refused. Nothing is started."""
+"""The command that submits a driver: its options for each master and deploy mode, and refusals. No process is started."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ IN_THE_IMAGE = "local:///opt/spark_jobs/main.py"
 
 @pytest.fixture(autouse=True)
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A ``spark-submit`` on the path, which nobody starts."""
+    """A ``spark-submit`` on the path, which is never run."""
     found = tmp_path / "bin" / "spark-submit"
     found.parent.mkdir()
     found.write_text("#!/bin/sh\nexit 1\n")
@@ -45,7 +45,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> "Spark":
 
 
 class Spark:
-    """A Spark connection, as a user has it for ``SparkSubmitOperator``."""
+    """A Spark connection for ``SparkSubmitOperator``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch

@@ -1,4 +1,4 @@
-"""``spark-submit`` itself reads the commands that are built: no option is invented, and each setting arrives."""
+"""``spark-submit`` itself parses the generated commands: it knows every option, and gets each setting."""
 
 import json
 import os
@@ -23,7 +23,7 @@ CLOSED_PORT = "127.0.0.1:1"
 
 
 class Heard:
-    """What ``spark-submit --verbose`` says before it does anything."""
+    """The output of ``spark-submit --verbose`` before it does any work."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self.arguments: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The operator with a real Spark cluster: drivers that ``spark-submit`` starts here, executors that workers start."""
+"""The operator with a real Spark cluster: ``spark-submit`` starts drivers on this host, and workers start executors."""
 
 import json
 import threading
@@ -46,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 @pytest.fixture
 def site(tmp_path: Path) -> RunSite:
-    """A home in ``homes``, tables beside it, and a day of events."""
+    """A home in ``homes``, tables next to it, and a day of events."""
     small_pipeline.deliver(tmp_path / "events", 0)
     (tmp_path / "site").mkdir()
     return RunSite(tmp_path / "site", tmp_path / "events")
@@ -76,7 +76,7 @@ def task(site: RunSite, **arguments: Any) -> StreamPipelineOperator:
 
 
 def when(condition: Callable[[], object], action: Callable[[], object] = lambda: None) -> threading.Thread:
-    """Acts from another thread once the condition holds."""
+    """Calls ``action`` in another thread once the condition holds."""
 
     def act() -> None:
         pause = threading.Event()
@@ -136,7 +136,7 @@ def test_a_killed_task_ends_its_driver_and_executors_and_a_next_try_goes_on(conn
 
 @pytest.mark.nightly
 def test_a_cancel_through_the_home_alone_ends_a_driver_and_its_executors(connected: RunSite, cluster: SparkCluster) -> None:
-    """As a trigger sends it, from another host."""
+    """A trigger on another host cancels like this."""
     hook = StreamPipelineHook()
     waiting = task(connected, deferrable=False)
 
@@ -157,7 +157,7 @@ def test_a_cancel_through_the_home_alone_ends_a_driver_and_its_executors(connect
 
 @pytest.mark.nightly
 def test_a_home_that_executors_do_not_share_is_refused(tmp_path: Path, site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each worker sees an empty disk of its own where the home is."""
+    """Each worker has its own empty file system at the path of the home."""
     apart = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'mount -t tmpfs none "{site.directory}" && exec "$@"', "sh"]
     with spark_cluster(tmp_path / "apart", workers=1, within=apart) as cluster:
         connect(monkeypatch, cluster, site)

@@ -1,4 +1,4 @@
-"""The sensor for where a pipeline is."""
+"""The sensor for the state of a pipeline."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from tests.support.staged_pipeline import NOW
 
 @pytest.fixture
 def used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UsedHome:
-    """A home in which an attempt has begun, and no driver is at work."""
+    """A home in which an attempt has begun and no driver is running."""
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(tmp_path)))
     home = UsedHome(tmp_path)
     home.begin()
@@ -43,13 +43,13 @@ def running(used: UsedHome) -> Iterator[UsedHome]:
 
 
 def sense(*states: str, **arguments: Any) -> Any:
-    """What the sensor hands on."""
+    """Returns the result of the sensor."""
     given: dict[str, Any] = {"home": "home", "poll_interval_s": 0.02, "max_poll_interval_s": 0.05, "timeout": 20.0}
     return carry_out(PipelineStateSensor(task_id="wait", states=states or ("running",), **(given | arguments)), context())
 
 
 def in_vain(*states: str, **arguments: Any) -> bool:
-    """Whether the pipeline is in none of these states."""
+    """Returns True if the pipeline is in none of these states."""
     try:
         sense(*states, timeout=0.0, **arguments)
     except AirflowSensorTimeout:
@@ -81,7 +81,7 @@ def test_a_pipeline_that_runs_is_found_at_once(running: UsedHome) -> None:
 
 
 def test_what_a_trigger_tells_of_a_home_is_read_beside_the_event_loop(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A storage that hangs would hold every task that waits in the triggerer."""
+    """A storage that hangs would otherwise block every task that waits in the triggerer."""
     threads: list[str] = []
 
     def facts(*_: Any) -> dict[str, Any]:

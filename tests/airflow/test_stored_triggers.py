@@ -1,6 +1,6 @@
-"""What Airflow's database has of triggers outlives an upgrade of this package: what was written once has to be readable for ever.
+"""Serialized triggers in Airflow's database stay readable after upgrades of this package, for ever.
 
-A new argument gets a default value here; a class that moves leaves its name behind.
+A new argument needs a default value. A class that moves must stay importable under its old name.
 """
 
 from importlib import import_module

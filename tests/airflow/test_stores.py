@@ -1,4 +1,4 @@
-"""A connection names another one of type aws, whose credentials open its homes; no process needs them in its environment."""
+"""A connection names another connection of type aws, whose credentials open its homes. No process needs them in its environment."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A place in a store that the environment says nothing of: two connections name it."""
+    """A place in a store that is not in the environment. Two connections name it."""
     with object_store() as place:
         endpoint, region = (os.environ[name] for name in ("AWS_ENDPOINT_URL", "AWS_REGION"))
         keys = [os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]

@@ -1,4 +1,4 @@
-"""A task that supervises a pipeline without an end, against a driver that acts on the home as the real one does."""
+"""A task that supervises an unbounded pipeline, with a fake driver."""
 
 import asyncio
 import time
@@ -50,7 +50,7 @@ DELAY_S = fake_driver.STRATEGY.delay_ms / 1000
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that is gone is soon taken for lost."""
+    """Makes waits consider a silent driver lost after a short time."""
     monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", 0.3)
 
 
@@ -59,7 +59,7 @@ def channel() -> Channel:
 
 
 def ended(task: StreamPipelineOperator, kind: type[StreamPipelineError]) -> PipelineRunError:
-    """What a task ends with."""
+    """Runs a task and returns its error."""
     with pytest.raises(PipelineRunError) as caught:
         carry_out(task, context())
     assert type(caught.value.error) is kind
@@ -67,7 +67,7 @@ def ended(task: StreamPipelineOperator, kind: type[StreamPipelineError]) -> Pipe
 
 
 def a_failed_attempt(homes: Homes) -> None:
-    """One that has ended with an error, of a try that is gone; the next driver has nothing that lets it end."""
+    """Creates a failed attempt of an earlier try. The next driver runs until a test lets it end."""
     a_driver_at_work(homes, entry="live_waits")
     Owners(StreamPipelineHook().files("flights"), AttemptNumber(1)).take_charge("a try that is gone")
     channel().respond_failure(channel().request(start_request_id(AttemptNumber(1))), fake_driver.ERRORS["failed"])
@@ -123,7 +123,7 @@ def stop(**arguments: Any) -> StopWithSavepointOperator:
 
 
 def stopped_once(homes: Homes, facts: dict[str, Any]) -> bool:
-    """Whether one stop was asked for, and its one checkpoint is what two attempts have come to."""
+    """Checks that one stop with one checkpoint was made. Returns True if it took two attempts."""
     names = channel().files.names
     assert [name for name in names("requests") if not name.startswith("start")] == [], "an answered request is deleted"
     assert names("answers") == [f"{facts['request']}.json"]
@@ -177,7 +177,7 @@ def test_a_pipeline_that_somebody_cancels_is_not_started_again(homes: Homes) -> 
 
 
 def test_a_try_that_dies_in_the_delay_leaves_the_restart_to_the_next_one(homes: Homes, task_log: TaskLog) -> None:
-    """It waits for the same time, and asks for the start that the strategy has decided on."""
+    """The next try waits for the remaining time, and requests the restart that the strategy has chosen."""
     a_failed_attempt(homes)
     finish = once(lambda: is_at_attempt(2), (homes.path() / ".go").touch)
     assert carry_out(operator("live_waits"), context(token="the next try"))["attempt"] == 2
@@ -215,7 +215,7 @@ def test_a_wait_ends_before_a_restart_that_is_not_due_by_then(homes: Homes, monk
 
 
 def test_the_time_of_a_try_goes_on_over_its_restarts(homes: Homes, waits_deferred: bool) -> None:
-    """Else a limit would begin anew with every driver that is lost."""
+    """Otherwise each lost driver would restart the time limit."""
     if not waits_deferred:
         return
     a_failed_attempt(homes)
@@ -294,7 +294,7 @@ def test_a_run_that_was_answered_meanwhile_has_its_result(homes: Homes, wait_for
 
 
 def test_nobody_supervises_a_pipeline_that_only_had_to_run(homes: Homes) -> None:
-    """It may fail before: then Airflow's retries begin it again, and count for themselves."""
+    """The pipeline may fail before it runs. Airflow's retries then start it again, with their own count."""
     error = ended(operator("live_failed_at_once", wait_for="running"), InterruptedRunError)
     assert not isinstance(error, PipelineRunRefusedError)
     assert len(homes.starts()) == 1

@@ -1,4 +1,4 @@
-"""What a task asks for, from its arguments as templates and forms may have turned them out."""
+"""The request of a task, from its arguments as rendered by templates and forms."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_a_savepoint_outside_the_roots_is_refused_before_anything_is_asked(homes
 
 
 def test_every_try_asks_for_the_same_start_from_the_savepoint(homes: Homes) -> None:
-    """So that a next try goes on with what the one before has begun, and does not begin with the savepoint once more."""
+    """The next try then continues the start of the previous one, and does not start from the savepoint again."""
     for _ in range(2):
         with pytest.raises(PipelineRunRefusedError):
             carry_out(a_task("refused", restore="saved/monday", on_rewind="keep"), context())

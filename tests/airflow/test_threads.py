@@ -1,4 +1,4 @@
-"""A storage that hangs holds a few threads of looks, and nothing else of the triggerer."""
+"""A storage that hangs holds a few threads for looks, and no others of the triggerer."""
 
 import asyncio
 import gc
@@ -19,7 +19,7 @@ HUNG, BESIDE, ELSEWHERE = "file:///away/flights", "file:///away/orders", "file:/
 
 
 class Hanging:
-    """A look that returns when it is told to."""
+    """A look that hangs until ``go_on`` is set."""
 
     def __init__(self) -> None:
         self.go_on, self.begun = Event(), Semaphore(0)
@@ -29,7 +29,7 @@ class Hanging:
         self.go_on.wait()
 
     def fill(self) -> None:
-        """Returns once as many hang as there may be at once."""
+        """Returns once the maximum number of looks hangs."""
         assert all(self.begun.acquire(timeout=SOON_S) for _ in range(LOOKS_AT_ONCE))
 
 
@@ -44,7 +44,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def while_others_hang(work: Awaitable[Any], *, given_up: bool = False, limit_s: float = SOON_S) -> Any:
-    """What comes of it while more looks hang than homes that are beside each other may have, whose waits may have ended since."""
+    """Returns the result of ``work`` while more looks of another home hang than may run. ``given_up`` ends their waits first."""
     hanging = Hanging()
 
     async def run() -> Any:
@@ -62,7 +62,7 @@ def while_others_hang(work: Awaitable[Any], *, given_up: bool = False, limit_s: 
 
 
 def test_looks_that_hang_leave_the_event_loop_its_own_threads() -> None:
-    """It looks up the addresses of hosts in them, for every trigger of Airflow."""
+    """The event loop uses its threads to look up host names, for every trigger of Airflow."""
     assert while_others_hang(asyncio.to_thread(lambda: "the loop's own")) == "the loop's own"
 
 
@@ -97,7 +97,7 @@ def test_however_many_directories_hang_homes_elsewhere_and_cancels_have_threads(
 
 @pytest.mark.parametrize("given_up", [False, True])
 def test_a_look_that_hangs_keeps_its_place_when_nobody_waits_for_it_any_more(*, given_up: bool) -> None:
-    """Else each try of each task would hold one more thread."""
+    """Otherwise each try of each task would hold one more thread."""
     with pytest.raises(TimeoutError):
         while_others_hang(in_thread(BESIDE, lambda: "seen"), given_up=given_up, limit_s=A_WHILE_S)
 
@@ -119,7 +119,7 @@ def test_homes_beside_each_other_are_looked_at_again_once_their_storage_is_back(
 
 @pytest.mark.usefixtures("_patient")
 def test_looks_that_are_due_together_share_a_thread() -> None:
-    """To hand each to a thread of its own costs more than they do."""
+    """A thread for each look would cost more than the looks."""
 
     async def run() -> set[str]:
         all_are_due = Event()
@@ -137,7 +137,7 @@ def test_looks_that_are_due_together_share_a_thread() -> None:
 
 
 def test_a_look_that_hangs_holds_up_those_beside_it_for_a_moment_only() -> None:
-    """Neither what was seen before it, nor what is due after it."""
+    """Results of earlier looks are not delayed, and later looks still run."""
 
     async def run() -> list[str]:
         go_on = Event()
@@ -187,7 +187,7 @@ def test_a_look_that_nobody_waits_for_any_more_does_not_begin() -> None:
 
 
 def test_a_look_knows_for_whom_it_is() -> None:
-    """The task whose log its lines belong to."""
+    """The log of a look belongs to this task."""
     whose: ContextVar[str] = ContextVar("whose")
 
     async def work() -> str:
@@ -206,7 +206,7 @@ def test_what_a_look_raises_reaches_who_waits_for_it() -> None:
 
 
 def test_whatever_a_look_raises_ends_its_wait_and_none_beside_it() -> None:
-    """A future takes no StopIteration."""
+    """A future does not accept StopIteration."""
 
     async def run() -> list[Any]:
         looks = [in_thread(BESIDE, next, iter(())), in_thread(BESIDE, lambda: "seen")]

@@ -43,7 +43,7 @@ def run(**arguments: Any) -> str:
 
 
 @pytest.mark.airflow
-@pytest.mark.filterwarnings("ignore")  # Airflow runs in this process, with what it and its dependencies deprecate
+@pytest.mark.filterwarnings("ignore")  # Airflow runs in this process, with the deprecations of its dependencies
 @pytest.mark.parametrize(
     "deferrable", [pytest.param(True, id="deferred"), pytest.param(False, id="in the worker", marks=pytest.mark.nightly)]
 )
@@ -53,7 +53,7 @@ def run(**arguments: Any) -> str:
 def test_airflows_limit_ends_the_driver_of_a_task_that_cancels(
     homes: Homes, settled: None, deferrable: bool, cancel_on_kill: bool
 ) -> None:
-    limit = timedelta(seconds=8)  # the driver is seen by then
+    limit = timedelta(seconds=8)  # the driver has sent a heartbeat by then
     assert run(execution_timeout=limit, deferrable=deferrable, cancel_on_kill=cancel_on_kill) == "failed"
     hook = StreamPipelineHook()
     if cancel_on_kill:
@@ -62,7 +62,7 @@ def test_airflows_limit_ends_the_driver_of_a_task_that_cancels(
 
 
 @pytest.mark.airflow
-@pytest.mark.filterwarnings("ignore")  # Airflow runs in this process, with what it and its dependencies deprecate
+@pytest.mark.filterwarnings("ignore")  # Airflow runs in this process, with the deprecations of its dependencies
 @pytest.mark.parametrize(
     "deferrable", [pytest.param(True, id="deferred", marks=pytest.mark.nightly), pytest.param(False, id="in the worker")]
 )

@@ -1,4 +1,4 @@
-"""The example that brings new code, as far as it can be seen without Spark: what its form allows, and when it goes back."""
+"""The example that deploys new code, without Spark: the values that its form allows, and when it goes back to the old code."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -25,7 +25,7 @@ from tests.unit.cli.test_checkpoint import LIVE
 
 pytestmark = [
     pytest.mark.airflow,
-    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with what it and its dependencies deprecate
+    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with the deprecations of its dependencies
 ]
 
 STOPPED = {"savepoint": "savepoints/before", "checkpoint": 7}
@@ -40,7 +40,7 @@ def dag() -> DAG:
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UsedHome]:
-    """The home of the example, whose driver is at work."""
+    """The home of the example, with a running driver."""
     monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(tmp_path)))
     home = UsedHome(tmp_path)
@@ -51,7 +51,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UsedHom
 
 
 def order(dag: DAG, task_id: str, **form: Any) -> StartOrder:
-    """What a task asks for, once the form is filled in."""
+    """Returns the request of a task for these form values."""
     given = dict(dag.params.dump())
     task: Any = dag.get_task(task_id).prepare_for_execution()
     task.render_template_fields({"params": given | form, "ti": SimpleNamespace(xcom_pull=lambda task_ids: STOPPED)})

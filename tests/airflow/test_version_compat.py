@@ -1,4 +1,4 @@
-"""What the provider does in another way where Airflow lacks something."""
+"""Alternatives for features that some versions of Airflow lack."""
 
 import sys
 from types import ModuleType
@@ -18,7 +18,7 @@ def test_a_gauge_is_emitted_by_the_airflow_that_is_here() -> None:
 
 
 class Backend:
-    """Metrics as an Airflow below 3.3 has them."""
+    """The metrics interface of Airflow below 3.3."""
 
     factory: Any = None
     seen: tuple[str, float, dict[str, str]] | None = None

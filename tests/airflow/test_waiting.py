@@ -1,4 +1,4 @@
-"""What a look at a home means. No files, no clock."""
+"""The meaning of a look at a home. The tests use no files and no clock."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -248,7 +248,7 @@ def test_a_driver_that_has_begun_is_missed_as_any_other(sign: RunLook) -> None:
 
 
 def test_one_look_at_a_bad_moment_is_no_silence_however_rare_looks_are() -> None:
-    """In an object store they are half a minute apart, and a heartbeat may be late by a write that was tried again."""
+    """In an object store, looks are half a minute apart, and a heartbeat may be late because its write was retried."""
     waiting = wait()
     for at_s, seen in ((100.0, look()), (130.0, NOTHING), (160.0, look(at_work=True)), (190.0, NOTHING)):
         assert waiting.judge(seen, at_s) is None

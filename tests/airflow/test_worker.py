@@ -1,4 +1,4 @@
-"""Waits in a worker, and the storages that they tolerate."""
+"""Waits in a worker, and the storage failures that they tolerate."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""The operator with a real YARN of one node: drivers in its containers, and on this host. Needs Maven, for Hadoop's jars."""
+"""The operator with a real YARN of one node. Drivers run in its containers and on this host. Needs Maven for Hadoop's jars."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ FIRST = RequestId("start-1")
 
 @pytest.fixture(scope="module")
 def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The directory with its settings for clients."""
+    """The directory with YARN's client settings."""
     directory = tmp_path_factory.mktemp("yarn")
     fetch = ["mvn", "-q", "-B", "-f", str(MINI_YARN), "dependency:copy-dependencies", f"-DoutputDirectory={directory / 'lib'}"]
     subprocess.run(fetch, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -81,7 +81,7 @@ def response(site: RunSite) -> StartResponse | None:
 
 
 def commands_above(process: int) -> str:
-    """The command lines of a process's parents."""
+    """Returns the command lines of a process's parents."""
     return "\n".join(" ".join(parent.cmdline()) for parent in psutil.Process(process).parents())
 
 

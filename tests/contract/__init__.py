@@ -1,1 +1,1 @@
-"""What every implementation of a port keeps."""
+"""Tests that every implementation of a port must pass."""

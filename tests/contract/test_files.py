@@ -1,4 +1,4 @@
-"""The storage port, on every implementation: the invariants of ``spark_jobs/storage/files.py``."""
+"""The storage port with every implementation: the invariants of ``spark_jobs/storage/files.py``."""
 
 import multiprocessing
 from collections.abc import Callable, Generator, Iterator
@@ -92,7 +92,7 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(params=[*LOCAL, in_object_store, HDFS], ids=lambda open_: open_.__name__)
 def open_home(request: pytest.FixtureRequest) -> Open:
-    """Opens a directory; each call as another process would."""
+    """A function that opens a directory. Each call opens it like another process."""
     found: Open = request.param
     if found is in_object_store:
         request.getfixturevalue("store")
@@ -377,7 +377,7 @@ def test_documents_go_in_and_come_out(home: Files) -> None:
         create_document(home, "pipeline.json", PipelineDocument(name=document.name, uuid=document.uuid))
 
 
-@only(*LOCAL, in_object_store, HDFS_AT_NIGHT)  # hundreds of creates of half a second
+@only(*LOCAL, in_object_store, HDFS_AT_NIGHT)  # hundreds of creates that take half a second each
 @given(contents=st.lists(st.binary(max_size=3000), min_size=1, max_size=5))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.slow

@@ -1,1 +1,1 @@
-"""Documents that are not what was written."""
+"""Documents whose contents have changed since they were written."""

@@ -1,4 +1,7 @@
-"""Every kind of document, cut, altered, swapped, of a newer version: never half-read, always named."""
+"""Every kind of document, cut, altered, swapped, and of a newer version.
+
+A damaged document is never used, and always named in the error.
+"""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +23,7 @@ every_sample = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sam
 
 
 def _undetected(kind: type[Document], altered: Iterator[bytes]) -> list[bytes]:
-    """What was read although it was altered, or refused without saying which file it was."""
+    """Returns the altered documents that were accepted, or refused without the name of the file."""
     passed = []
     for data in altered:
         try:
@@ -33,7 +36,7 @@ def _undetected(kind: type[Document], altered: Iterator[bytes]) -> list[bytes]:
 
 
 def _sealed(envelope: dict[str, Any]) -> bytes:
-    """What a writer of this envelope would have written."""
+    """Returns the envelope with its correct checksum."""
     unsealed = {name: value for name, value in envelope.items() if name != "checksum"}
     return canonical(unsealed | {"checksum": sha256(canonical(unsealed))}) + b"\n"
 
@@ -114,7 +117,7 @@ def test_a_document_without_one_of_its_fields_is_corrupt(sample: Document) -> No
     envelope = _envelope(sample)
     assert _undetected(type(sample), (_sealed({key: envelope[key] for key in envelope if key != name}) for name in envelope)) in (
         [],
-        [encode(sample)],  # sealing puts the checksum back
+        [encode(sample)],  # sealing restores the checksum
     )
     required = [name for name, field in type(sample).model_fields.items() if field.is_required()]
     bodies = [{key: envelope["body"][key] for key in envelope["body"] if key != name} for name in required]
@@ -155,7 +158,7 @@ def test_a_newer_version_is_refused_and_told_to_upgrade(sample: Document) -> Non
 
 
 def _with_later_fields(value: Any) -> Any:
-    """``value`` as a later writer might have written it, with a field more in each part."""
+    """Returns ``value`` as a later release might write it, with one more field in each part."""
     if isinstance(value, Part):
         known = {name: _with_later_fields(getattr(value, name)) for name in type(value).model_fields}
         return value.model_copy(update=known | {"later": [{"any": None}, 1.5]})

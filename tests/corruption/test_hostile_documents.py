@@ -1,4 +1,4 @@
-"""Documents that somebody has made to hurt their readers: typed errors only, bounded memory, no wait."""
+"""Documents made by an attacker: readers raise typed errors only, use limited memory, and never wait."""
 
 import json
 import os
@@ -44,7 +44,7 @@ HOSTILE: tuple[Any, ...] = (
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every container of a JSON value, with each of its keys."""
+    """Returns every container of a JSON value with each of its keys."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [place for key, each in inner for place in ((value, key), *places(each))]
 
@@ -107,7 +107,7 @@ REPLACED: tuple[Callable[[Path, Random], None], ...] = (link, pipe, directory, s
 
 
 def check_hostile_document(root: Path, seed: int) -> None:
-    """Reads one document that was made to hurt; what is read can be written again."""
+    """Reads one hostile document. A document that can be read can be written again."""
     rng = Random(seed)
     sample = rng.choice(SAMPLES)
     path = root / f"{seed}.json"

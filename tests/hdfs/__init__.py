@@ -1,1 +1,1 @@
-"""What HDFS does when its nodes or the lines to them fail."""
+"""HDFS with failing nodes and failing connections."""

@@ -1,4 +1,4 @@
-"""HDFS whose nodes are killed, stopped, full or not ready, and lines to them that lose answers: what the port promises in spite of it."""
+"""The storage port on HDFS with killed, stopped, full or unready nodes, and with connections that lose responses."""
 
 import gc
 import time
@@ -34,7 +34,7 @@ from tests.support.left_behind import land_left_behind
 pytestmark = pytest.mark.hdfs
 
 LOOK_S = 5.0
-"""More than a machine with much to do takes to notice that time is up."""
+"""More time than a busy machine needs to notice a deadline."""
 OLD_S = 2 * 24 * 3600
 
 
@@ -63,7 +63,7 @@ def line(cluster: HdfsCluster) -> Iterator[LossyLine]:
 
 
 def everything(cluster: HdfsCluster, directory: str) -> list[str]:
-    """The names in a directory, unfinished ones too."""
+    """Returns the names in a directory, with those of temporary files."""
     found = Client(f"hdfs://{cluster.authority}/").list_status(directory)
     return sorted(each.path.rpartition("/")[2] for each in found)
 
@@ -254,7 +254,7 @@ def test_a_writer_that_has_failed_asks_nobody_when_it_is_removed_from_memory(
 ) -> None:
     home.create("a/b", b"data")
     cluster.admin("-setSpaceQuota", "1000", f"{root}/a")
-    kept: list[StorageFullError] = []  # and with it all that its traceback refers to
+    kept: list[StorageFullError] = []  # and with it all objects in its traceback
     try:
         home.create("a/c", b"data")
     except StorageFullError as full:

@@ -1,4 +1,4 @@
-"""One home with one Spark after the other: 4.0, 4.1 and 4.2, each in an environment that ``make matrix`` has set up."""
+"""One home with Spark 4.0, 4.1 and 4.2 in turn, each in an environment from ``make matrix``."""
 
 import os
 import subprocess
@@ -68,7 +68,7 @@ class Site:
         (root / "views.py").write_text(PIPELINE)
 
     def add(self, number: int) -> None:
-        """Adds rows of the next forty minutes a row: windows stay open from round to round."""
+        """Adds rows at intervals of seven minutes, so that windows stay open between rounds."""
         begin = len(self.rows)
         ids = range(begin, begin + number)
         added = [{"id": each, "page": f"/{each % 3}", "viewed_at": MONDAY + timedelta(minutes=7 * each)} for each in ids]
@@ -86,7 +86,7 @@ class Site:
         return subprocess.run(words, cwd=self.root, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
     def export(self, target: Path) -> None:
-        """Makes a savepoint of the newest checkpoint, as a driver does when it is asked."""
+        """Creates a savepoint of the newest checkpoint, like a driver."""
         files = open_files(str(self.root / "home"))
         head = CheckpointStore(files).head()
         assert head is not None
@@ -102,7 +102,7 @@ class Site:
         return {row["page"]: row["id"] for row in rows}
 
     def counted(self) -> Counter[tuple[str, datetime, int]]:
-        """The answer, from the rows alone."""
+        """Computes the expected rows from the input alone."""
         views = Counter((row["page"], row["viewed_at"].replace(minute=0)) for row in self.rows)
         return Counter((page, hour, number) for (page, hour), number in views.items())
 

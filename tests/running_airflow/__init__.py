@@ -1,1 +1,1 @@
-"""Everything that needs Airflow's scheduler, triggerer and workers as they are: a running Airflow, driven over its REST API."""
+"""Tests that need Airflow's real scheduler, triggerer and workers. They control a running Airflow over its REST API."""

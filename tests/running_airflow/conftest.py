@@ -1,4 +1,4 @@
-"""One Airflow for all of these tests."""
+"""One running Airflow for all tests of this directory."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ LIVE, CONTROL, UPGRADE = "live_stream.py", "live_stream_control.py", "upgrade_an
 HANGS = {
     '"flight", "dep_delay"': 'F.udf(lambda _: __import__("time").sleep(3600), "bigint")("flight").alias("flight"), "dep_delay"'
 }
-"""Code that comes to no end with its first row, and so to no checkpoint."""
+"""Code that never finishes its first row, and so never completes a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class Home:
         return Channel(open_files(str(self.path)))
 
     def asked(self, kind: str) -> list[str]:
-        """The requests of one kind, answered or not: an answered one is deleted, and its answer has the same name."""
+        """Returns the requests of one kind, open or answered. An answered request is deleted, and its answer has the same name."""
         names = self.channel.files.names
         return sorted({name for name in (*names("requests"), *names("answers")) if name.startswith(f"{kind}-")})
 
     def starts(self) -> int:
-        """How many drivers were started."""
+        """Returns the number of started drivers."""
         return len(list(self.path.glob(".started-*.json")))
 
     def kill_driver(self) -> None:
-        """As a host that loses power."""
+        """Kills the driver, as a power failure would."""
         live = self.channel.attempts.latest()
         assert live is not None
         psutil.Process(live.process).kill()
@@ -76,25 +76,25 @@ class Home:
         return len(self.channel.attempts.numbers())
 
     def let_begin(self) -> None:
-        """What a slow driver waits for."""
+        """Creates the file that a slow driver waits for."""
         (self.path / ".begin").touch()
 
     def let_end(self) -> None:
-        """What a driver waits for."""
+        """Creates the file that a driver waits for."""
         (self.path / ".go").touch()
 
     def ends(self) -> None:
         until(lambda: not self.is_at_work(), f"no driver is at work in {self.name}")
 
     def answers(self) -> list[StartResponse]:
-        """Every answer that was given, oldest first."""
+        """Returns all answers, oldest first."""
         found = (self.channel.response(start_request_id(number)) for number in self.channel.answered())
         return [answer for answer in found if answer is not None]
 
     def assert_one_result(self, task: TaskRun | None = None) -> None:
-        """One attempt at most has completed anything, and the task, if it was a success, has handed on just that.
+        """Checks that at most one attempt has completed a checkpoint, and that a successful task returned this checkpoint.
 
-        Read from the home's documents: what Airflow says of the task proves nothing about the data.
+        The method reads the home's documents, because Airflow's state of the task proves nothing about the data.
         """
         store = CheckpointStore(self.channel.files)
         finals = [manifest for manifest in map(store.manifest, store.ids()) if manifest.checkpoint_kind is CheckpointKind.FINAL]
@@ -111,7 +111,7 @@ class Home:
 
 @pytest.fixture(scope="package")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where homes are."""
+    """The directory of all homes."""
     return tmp_path_factory.mktemp("homes")
 
 
@@ -123,7 +123,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
 
 @pytest.fixture(scope="package")
 def airflow(tmp_path_factory: pytest.TempPathFactory, roots: Path, database: Postgres) -> Iterator[RunningAirflow]:
-    """An Airflow whose drivers act on their homes as the real ones do. Nothing of it outlives the tests."""
+    """An Airflow with fake drivers. After the tests no process of it is left."""
     programs, directory = tmp_path_factory.mktemp("bin"), tmp_path_factory.mktemp("airflow")
     examples = tmp_path_factory.mktemp("examples")
     environment = connection(roots, make_fake_python(programs)) | {"SPARK_JOBS_EXAMPLES": str(examples)}
@@ -137,7 +137,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, roots: Path, database: Pos
 
 
 def make_copies(directory: Path) -> None:
-    """The examples about a live stream, with a home for each test that ends its pipeline for good."""
+    """Copies the examples about a live stream, with a home for each test that ends its pipeline for good."""
     for name in ("drained", "raced", "beside"):
         copy_examples(directory, name, LIVE, CONTROL)
     copy_examples(directory, "upgraded", LIVE, UPGRADE)
@@ -148,13 +148,13 @@ def make_copies(directory: Path) -> None:
 
 
 def bundle(name: str, path: Path) -> dict[str, Any]:
-    """A directory with DAGs."""
+    """Returns the configuration of a bundle for a directory with DAGs."""
     classpath = "airflow.dag_processing.bundles.local.LocalDagBundle"
     return {"name": name, "classpath": classpath, "kwargs": {"path": str(path), "refresh_interval": 5}}
 
 
 def connection(roots: Path, python: Path, **places: str) -> dict[str, str]:
-    """The environment of an Airflow whose connection allows homes in ``roots``, or says other ``places``."""
+    """Returns the environment of an Airflow whose connection allows homes in ``roots``, or has these ``places``."""
     conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"} | SHORT_RUN
     extra = {"home_root": str(roots), "python": str(python), "master": "local[2]", "conf": json.dumps(conf)} | places
     return {
@@ -165,16 +165,16 @@ def connection(roots: Path, python: Path, **places: str) -> dict[str, str]:
 
 @contextmanager
 def nothing_left(roots: Path, *directories: Path, store: str | None = None) -> Iterator[None]:
-    """Around an Airflow: in the end every driver is ended through its home, and what is there still is listed.
+    """Ends every driver through its home after the tests, and fails if a process is left.
 
     Args:
-        roots: Of homes, or of the workspaces of those in ``store``.
-        directories: Others that an Airflow and its drivers work in.
-        store: Where homes are, under the names of their workspaces.
+        roots: The directory of the homes, or of the workspaces of homes in ``store``.
+        directories: Other directories in which an Airflow and its drivers work.
+        store: The location of homes, under the names of their workspaces.
     """
     try:
         yield
-    finally:  # no Airflow is there any more to start the next driver
+    finally:  # no Airflow is left that could start another driver
         homes = [open_files(str(requests.parent)) for requests in roots.rglob("requests")]
         if store is not None:
             homes += [open_home(f"{store}/{workspace.name}", str(workspace)) for workspace in roots.iterdir()]
@@ -187,7 +187,7 @@ def nothing_left(roots: Path, *directories: Path, store: str | None = None) -> I
 
 
 def not_cancelled(files: Files) -> str:
-    """Ends whatever is under way in a home, as its newest owner may; why that could not be done."""
+    """Cancels the running attempts of a home as their newest owner. Returns the reason if this failed."""
     channel = Channel(files)
     try:
         for name in files.names("requests"):
@@ -196,14 +196,14 @@ def not_cancelled(files: Files) -> str:
                 owners = Owners(files, AttemptNumber(int(attempt)))
                 owners.cancel(owners.take_charge("the end of the tests").owner, "the tests are over")
         until(lambda: not driver_at_work(files), "no driver is at work")
-    except (AssertionError, StreamPipelineError) as error:  # the other homes have drivers, too
+    except (AssertionError, StreamPipelineError) as error:  # the drivers of other homes must still be cancelled
         return f"{files.url}: {error}"
     return ""
 
 
 @pytest.fixture
 def home(roots: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
-    """A home of the test's own; in the end it has one result at most."""
+    """The home of one test. In the end it has at most one result."""
     found = Home(roots / request.node.name.replace("[", "-").replace("]", "").replace(" ", "_"))
     yield found
     if found.path.exists():
@@ -214,7 +214,7 @@ def home(roots: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
 
 @pytest.fixture
 def deferred(airflow: RunningAirflow, home: Home) -> TaskRun:
-    """A task that waits in the triggerer for a driver at work."""
+    """A task that waits in the triggerer for a running driver."""
     task = airflow.trigger("waits_deferred", home=home.name)
     task.reaches("deferred")
     until(home.has_begun, "the driver is at work")
@@ -223,7 +223,7 @@ def deferred(airflow: RunningAirflow, home: Home) -> TaskRun:
 
 
 def at_work(airflow: RunningAirflow, home: Home, dag_id: str, *states: str, conf: dict[str, str] | None = None) -> TaskRun:
-    """A task whose driver is at work, in one of some states."""
+    """Triggers a DAG and waits until its driver runs and its task has one of these states."""
     task = airflow.trigger(dag_id, **(conf or {"home": home.name}))
     until(home.has_begun, "the driver is at work")
     task.reaches(*states)

@@ -1,4 +1,4 @@
-"""A running Airflow is told which tables a task has made public."""
+"""A running Airflow gets the events of the tables that a task has published."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def test_a_table_that_became_public_is_an_event_with_its_version(airflow: Runnin
 
 
 def watched_events(airflow: RunningAirflow) -> list[dict[str, Any]]:
-    """What the watching trigger has sent, by checkpoint."""
+    """Returns the events of the watching trigger, by checkpoint."""
     found = airflow.get("assets/events")["asset_events"]
     payloads = [event["extra"]["payload"] for event in found if event["extra"].get("from_trigger")]
     return sorted(payloads, key=lambda payload: int(payload["checkpoint"]))
@@ -36,11 +36,11 @@ def watched_events(airflow: RunningAirflow) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def watched(airflow: RunningAirflow, roots: Path, tmp_path_factory: pytest.TempPathFactory) -> StagedPipeline:
-    """The pipeline whose publications a DAG waits for, with one of them."""
+    """A pipeline with one publication, for whose publications a DAG waits."""
     pipeline = StagedPipeline(open_files(str(roots / "watched")), tmp_path_factory.mktemp("tables"))
     pipeline.make_table(HOURLY)
     airflow.unpause("watching")
-    airflow.read_again("watching")  # Airflow looks for what a DAG watches when it reads the file of one that is not paused
+    airflow.read_again("watching")  # Airflow registers the watched assets when it reads the file of an active DAG
     make_public(pipeline)
     return pipeline
 

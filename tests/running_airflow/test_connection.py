@@ -1,4 +1,4 @@
-"""The connection's form and its test, as a running Airflow serves them."""
+"""The connection's form and its test, served by a running Airflow."""
 
 import json
 import os
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.airflow
 
 
 def said_by_test(airflow: RunningAirflow, **extra: str) -> tuple[bool, str]:
-    """What *Test* on the connection's page answers."""
+    """Returns the response to *Test* on the connection's page."""
     body = {"connection_id": "tried", "conn_type": "stream_pipeline", "extra": json.dumps(extra)}
     answer = airflow.call("POST", "/api/v2/connections/test", body)
     assert answer.status_code == 200, answer.text

@@ -1,4 +1,4 @@
-"""What happens to the driver and to the next try when something dies or somebody acts: the rows of docs/reference/drivers.md."""
+"""The effects of failures and of user actions on the driver and on the next try: the rows of docs/reference/drivers.md."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_triggerer_that_dies_loses_nothing(airflow: RunningAirflow, deferred: 
 def test_a_triggerer_that_was_held_up_while_another_took_over_ends_no_driver(
     airflow: RunningAirflow, deferred: TaskRun, home: Home
 ) -> None:
-    """It takes the triggers that it has lost for those of killed tasks."""
+    """The first triggerer mistakes its lost triggers for those of killed tasks."""
     first, lost = airflow.component("triggerer"), deferred.facts()["triggerer_job"]["id"]
     processes = [first, *first.children(recursive=True)]
     for process in processes:
@@ -71,7 +71,7 @@ def test_a_task_that_is_cleared_ends_in_one_answer(deferred: TaskRun, home: Home
 def test_a_worker_that_dies_while_its_task_is_deferred_ends_no_driver(
     airflow: RunningAirflow, deferred: TaskRun, home: Home
 ) -> None:
-    """The scheduler dies with it: they are one service here."""
+    """The scheduler dies too, because both are one service here."""
     airflow.kill_workers()
     airflow.start_what_is_missing()
     home.let_end()

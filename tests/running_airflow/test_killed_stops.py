@@ -1,4 +1,4 @@
-"""A task that stops, drains or saves a pipeline loses its worker, or its triggerer: whenever that is, there is one savepoint in the end."""
+"""A task that stops, drains or saves a pipeline loses its worker or its triggerer at any point. In the end there is one savepoint."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ WANTED = pytest.mark.parametrize("wanted", ["stop", "drain", "savepoint"])
 
 
 class Stream:
-    """A pipeline at work that a task supervises, and a task that asks it for something."""
+    """A running pipeline that a task supervises, and a task that makes a request to it."""
 
     def __init__(self, airflow: RunningAirflow, home: Home, directory: Path, wanted: str) -> None:
         self.home, self._airflow, self._directory, self._wanted = home, airflow, directory, wanted
@@ -37,7 +37,7 @@ class Stream:
         return psutil.Process(live.process)
 
     def ask(self, gate: str) -> TaskRun:
-        """The task, which waits at the gate; at none where there is no such."""
+        """Triggers the task, which waits at the gate. With the name of no gate, it does not wait."""
         return self._airflow.trigger(f"{self._wanted}_at_gates", home=self.home.name, gate=gate, gates=str(self._directory))
 
     def at_gate(self, gate: str) -> TaskRun:
@@ -50,7 +50,7 @@ class Stream:
         (self._directory / "open").touch()
 
     def has_come_to_one_savepoint(self, task: TaskRun) -> None:
-        """What the task has asked for was done once, and is what it hands on."""
+        """Checks that the request was carried out once and that the task returned its result."""
         facts, ends = task.xcom(), self._wanted != "savepoint"
         assert len(self._asked()) == 1
         assert CheckpointRequests(self.home.channel.files).open() == ()
@@ -120,7 +120,7 @@ def test_a_task_whose_triggerer_dies_while_it_waits_comes_to_the_one_savepoint(
 ) -> None:
     asked = stream("triggerer-waits", wanted)
     driver = asked.driver
-    driver.suspend()  # so that there is no answer yet
+    driver.suspend()  # no answer can come yet
     try:
         task = asked.ask("none")
         task.reaches("deferred")

@@ -1,6 +1,6 @@
-"""What becomes of a driver when a person or the host ends the process of its task, or its worker: in the worker, and before it is deferred.
+"""The driver of a task whose process or worker is killed by a person or by the host, in the worker and before the deferral.
 
-A task that is deferred has neither; see ``test_faults.py``.
+A deferred task has neither process nor worker. See ``test_faults.py``.
 """
 
 import psutil
@@ -15,7 +15,7 @@ KILL, TERMINATE = psutil.Process.kill, psutil.Process.terminate
 
 
 def assert_success(task: TaskRun, home: Home, *, attempt: int, starts: int) -> None:
-    """The second try ends with the one result that there is."""
+    """Checks that the second try ends with the only result."""
     task.reaches("success", tries=2)
     assert (task.xcom()["attempt"], home.starts()) == (attempt, starts)
     home.assert_one_result(task)
@@ -44,7 +44,7 @@ def test_a_task_that_is_asked_to_end_ends_its_driver_and_the_next_try_starts_ano
 
 @pytest.mark.parametrize("end", [KILL, pytest.param(TERMINATE, marks=pytest.mark.nightly)], ids=["killed", "asked_to_end"])
 def test_a_task_that_ends_before_its_driver_was_seen_leaves_one_attempt(airflow: RunningAirflow, home: Home, end: object) -> None:
-    """Killed, it leaves a driver that begins later, beside the one of the next try, and for the same request."""
+    """A killed task leaves a driver that begins later, next to the driver of the next try, and for the same request."""
     assert callable(end)
     task = airflow.trigger("slow_deferred", home=home.name)
     until(lambda: home.starts() == 1, "the driver has started")

@@ -1,4 +1,4 @@
-"""Links lead from a task to pages of a running Airflow, for whoever may see the task."""
+"""Links lead from a task to pages of a running Airflow, for users who may see the task."""
 
 import httpx
 import pytest
@@ -13,14 +13,14 @@ pytestmark = pytest.mark.airflow
 
 
 def links(task: TaskRun) -> dict[str, str]:
-    """The URLs of a task's links, by name."""
+    """Returns the URLs of a task's links, by name."""
     found: dict[str, str] = task.airflow.get(f"{task.path}/links")["extra_links"]
     assert sorted(found) == ["Driver log", "Manifest", "Tables"]
     return found
 
 
 def page(task: TaskRun, link: str, user: str = "bob") -> httpx.Response:
-    """What a user sees who follows a link."""
+    """Follows a link as this user and returns the response."""
     base = f"http://127.0.0.1:{task.airflow.port}"
     assert link.startswith(f"{base}/stream-pipelines/")
     return task.airflow.call("GET", link.removeprefix(base), user=user)
@@ -84,7 +84,7 @@ def test_a_viewer_may_look_and_not_act(airflow: RunningAirflow, deferred: TaskRu
 
 
 def check_tampered(task: TaskRun, home: Home) -> None:
-    """What somebody writes into the task's record leads nowhere."""
+    """Checks that a foreign record of the task leads to no page."""
     other = home.path.with_name(f"{home.name}-other")
     Channel(open_files(str(other))).request_start(RunId("airflow/payroll/nightly/run"), parameters={})
     for directory in ("attempts", "logs"):

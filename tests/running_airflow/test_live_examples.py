@@ -1,4 +1,4 @@
-"""The examples that live on, on a running Airflow with a real pipeline: a table's history, then what arrives."""
+"""The unbounded examples on a running Airflow with a real pipeline: a table's history, then new rows."""
 
 from collections import Counter
 from dataclasses import replace
@@ -19,7 +19,7 @@ FIRST_DAY, SECOND_DAY = 842, 943
 
 
 def departures(table: Path) -> Counter[tuple[object, ...]]:
-    """How often each departure is in a table; none where there is no table."""
+    """Returns how often a table contains each departure. Without a table, returns no departures."""
     try:
         rows = DeltaTable(str(table)).to_pyarrow_table(columns=KEY)
     except TableNotFoundError:

@@ -1,4 +1,4 @@
-"""What becomes of drivers and their tasks while Airflow itself, its database or a home's storage is away."""
+"""Drivers and their tasks while Airflow itself, its database or a home's storage is down."""
 
 import time
 from functools import partial
@@ -16,11 +16,11 @@ pytestmark = [pytest.mark.airflow, pytest.mark.nightly]
 
 AWAY_S = 60.0
 LATE_S = 240.0
-"""How long Airflow may take to notice what happened meanwhile."""
+"""The time that Airflow may need to notice earlier events."""
 
 
 def pass_time(seconds: float) -> None:
-    """Time is what is tested: an outage shorter than Airflow's timeouts proves little."""
+    """Waits this long. An outage that is shorter than Airflow's timeouts proves little."""
     end_s = time.monotonic() + seconds
     until(lambda: time.monotonic() >= end_s, "time passes", seconds + 10.0)
 
@@ -47,7 +47,7 @@ def test_a_deferred_task_outlives_a_minute_without_airflows_database(
 def test_a_task_in_a_worker_outlives_a_minute_without_airflows_database(
     airflow: RunningAirflow, database: Postgres, home: Home
 ) -> None:
-    """Airflow ends a process that it hears nothing of, and that ends the driver; the next try starts another."""
+    """Airflow kills a process that sends no heartbeat, which ends the driver. The next try starts another one."""
     task = at_work(airflow, home, "waits_in_the_worker", "running")
     database.stop()
     pass_time(AWAY_S)
@@ -78,7 +78,7 @@ def test_an_answer_that_comes_while_airflow_is_away_is_found(airflow: RunningAir
 
 
 def test_a_task_in_a_worker_outlives_a_restart_of_airflow(airflow: RunningAirflow, home: Home) -> None:
-    """Its worker is asked to end, and so is the driver; or it is killed, and the next try finds the driver at work."""
+    """The worker is asked to end, and so is the driver. Or the worker is killed, and the next try finds the driver running."""
     task = at_work(airflow, home, "waits_in_the_worker", "running")
     airflow.stop_components()
     left = home.is_at_work()

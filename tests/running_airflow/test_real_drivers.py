@@ -1,4 +1,4 @@
-"""Real pipelines under a running Airflow: what is in the tables after a fault, and on SQLite."""
+"""Real pipelines under a running Airflow: the contents of the tables after a fault, and on SQLite."""
 
 from pathlib import Path
 
@@ -19,14 +19,14 @@ LATE_S = 240.0
 
 @pytest.fixture
 def site(roots: Path, tmp_path: Path, request: pytest.FixtureRequest) -> RunSite:
-    """Two days of events, and a place for the home and the tables."""
+    """Two days of events, and a directory for the home and the tables."""
     for day in (1, 2):
         deliver(tmp_path / "events", day)
     return RunSite(roots / request.node.name.replace("[", "-").replace("]", ""), tmp_path / "events")
 
 
 def begun(airflow: RunningAirflow, site: RunSite, dag_id: str) -> tuple[TaskRun, Home]:
-    """A task whose driver has begun its attempt."""
+    """Triggers a task and waits until its driver has begun the attempt."""
     home = Home(site.home)
     return at_work(airflow, home, dag_id, "deferred", "running", conf=conf(site)), home
 
@@ -75,12 +75,12 @@ def test_a_run_on_sqlite_ends_as_any(tmp_path_factory: pytest.TempPathFactory, t
 def test_a_run_whose_home_is_in_an_object_store_loses_no_row_and_repeats_none(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    """The worker dies while it waits, and the next try goes on with the same driver."""
+    """The worker dies while it waits, and the next try continues with the same driver."""
     workspaces, programs, directory = (tmp_path_factory.mktemp(name) for name in ("workspaces", "bin", "in-s3"))
     deliver(tmp_path / "events", 1)
     with object_store() as url, nothing_left(workspaces, programs, directory, store=f"{url}/homes"):
         places = {"home_root": f"{url}/homes", "workspace_root": str(workspaces)}
-        site = RunSite(workspaces, tmp_path / "events", store=f"{url}/homes/home")  # its workspace is where it has its home else
+        site = RunSite(workspaces, tmp_path / "events", store=f"{url}/homes/home")  # workspace: workspaces/home
         with running(directory, DAGS, connection(workspaces, make_fake_python(programs), **places), {}) as airflow:
             task = airflow.trigger("small_in_the_worker", **conf(site) | {"home": "home"})
             task.reaches("running", deadline_s=LATE_S)

@@ -1,4 +1,4 @@
-"""What Airflow makes of the policy's decision, for an error of a worker and for one that comes after a deferral."""
+"""Airflow applies the policy's decision to an error in a worker, and to an error after a deferral."""
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -13,7 +13,7 @@ REASON = "ConflictError: retry at once"
 
 
 def reasons(database: Postgres, task: TaskRun) -> list[str | None]:
-    """Why each try of a task was followed by another one, as Airflow keeps it."""
+    """Returns Airflow's recorded reason for the retry after each try of a task."""
     engine = create_engine(f"postgresql+psycopg2://{database.uri}")
     try:
         with engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""The example that controls a supervised stream, triggered over REST as the UI's button does, with a real pipeline."""
+"""The example that controls a supervised stream, triggered over REST like from the UI, with a real pipeline."""
 
 import time
 from dataclasses import replace
@@ -23,11 +23,11 @@ BEGUN_S = 180.0
 
 
 FLIGHTS = 842
-"""Of the first day."""
+"""The number of flights on the first day."""
 
 
 def begun_stream(airflow: RunningAirflow, home: Home, dag_id: str = "live_stream") -> TaskRun:
-    """The task that supervises an example's pipeline, which is at work and has a checkpoint."""
+    """Starts an example's pipeline and waits for its first checkpoint. Returns the supervising task."""
     task = airflow.trigger(dag_id)
     until(lambda: home.has_begun() and home.channel.files.names("manifests"), "it has a checkpoint", BEGUN_S)
     task.reaches("deferred")
@@ -120,7 +120,7 @@ def test_a_night_drains_what_the_one_before_has_begun_and_begins_anew(airflow: R
 
 
 def answer(control: TaskRun, option: str, user: str = "admin") -> int:
-    """What somebody chooses in the UI; the status of the answer to it."""
+    """Chooses an option as a user of the UI. Returns the status of the response."""
     approve = replace(control, task_id="approve")
     approve.reaches("awaiting_input", deadline_s=BEGUN_S)
     asked_s = time.monotonic()
@@ -165,7 +165,7 @@ def test_a_sensor_a_savepoint_a_stop_and_its_disposal_follow_each_other(
     runs, save, stop, has_ended, dispose = (
         replace(control, task_id=name) for name in ("runs", "save", "stop", "has_ended", "dispose")
     )
-    runs.reaches("deferred")  # nothing has run there yet
+    runs.reaches("deferred")  # no pipeline has run in this home yet
     supervising = airflow.trigger("real_stream", home=home.name, events=str(events.path), warehouse=str(warehouse))
     assert dispose.reaches("success", "failed", "upstream_failed", deadline_s=2 * BEGUN_S)["state"] == "success"
 
@@ -186,7 +186,7 @@ def test_a_sensor_a_savepoint_a_stop_and_its_disposal_follow_each_other(
 def test_of_a_stop_beside_a_cancel_nothing_is_lost_and_the_stop_is_done_once(airflow: RunningAirflow, roots: Path) -> None:
     home = Home(roots / "beside")
     supervising = begun_stream(airflow, home, "beside")
-    driver = suspended_driver(home)  # so that it finds both at once
+    driver = suspended_driver(home)  # the driver must find both requests at the same time
     stop, cancel = (replace(airflow.trigger("beside_control", action=action), task_id=action) for action in ("stop", "cancel"))
     for each in (stop, cancel):
         each.reaches("deferred")
@@ -198,7 +198,7 @@ def test_of_a_stop_beside_a_cancel_nothing_is_lost_and_the_stop_is_done_once(air
     if cancel.xcom()["cancelled"]:
         assert "RunCancelledError" in supervising.log()
         assert stop.state == "deferred"
-        supervising = airflow.trigger("beside")  # the next attempt does what was asked for
+        supervising = airflow.trigger("beside")  # the next attempt carries out the request
     assert stop.reaches("success", deadline_s=BEGUN_S)["try_number"] == 1
     assert supervising.reaches("success")["try_number"] == 1
     assert supervising.xcom()["checkpoint"] == stop.xcom()["checkpoint"]
@@ -209,7 +209,7 @@ def test_of_a_stop_beside_a_cancel_nothing_is_lost_and_the_stop_is_done_once(air
 def test_of_two_stops_at_once_one_wins_and_the_other_is_told_which(airflow: RunningAirflow, roots: Path) -> None:
     home = Home(roots / "raced")
     supervising = begun_stream(airflow, home, "raced")
-    driver = suspended_driver(home)  # so that it finds both at once
+    driver = suspended_driver(home)  # the driver must find both requests at the same time
     stops = [replace(airflow.trigger("raced_control", action="stop"), task_id="stop") for _ in range(2)]
     for stop in stops:
         stop.reaches("deferred")

@@ -1,4 +1,4 @@
-"""A pipeline without an end under a running Airflow: its driver is lost, and no retry is spent."""
+"""An unbounded pipeline under a running Airflow loses its driver. No retry is used for this."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ RESTARTED_S = 120.0
 
 
 def is_at_attempt(home: Home, number: int) -> bool:
-    """Whether the driver of an attempt has begun its work."""
+    """Returns True if the driver of this attempt is running its pipeline."""
     status = read_status(open_files(str(home.path)))
     return home.is_at_work() and status is not None and status.attempt == number and status.state is RunState.RUNNING
 
@@ -90,7 +90,7 @@ def test_a_pipeline_that_was_left_at_work_outlives_its_task_and_is_found_again(a
 
 @pytest.mark.nightly
 def test_a_pipeline_that_was_left_at_work_outlives_a_process_that_airflow_ends(airflow: RunningAirflow, home: Home) -> None:
-    """Its task has succeeded, and its callback takes longer than a success may."""
+    """The task has succeeded, and its callback takes longer than Airflow allows after a success."""
     task = airflow.trigger("left_by_a_slow_process", home=home.name)
     task.reaches("success")
     until((home.path / "asked_to_end").exists, "Airflow asks the process to end")
@@ -99,7 +99,7 @@ def test_a_pipeline_that_was_left_at_work_outlives_a_process_that_airflow_ends(a
 
 
 def kill_all(home: Home) -> None:
-    """The driver with its JVM and its Python workers, as their host would."""
+    """Kills the driver with its JVM and its Python workers, like a failure of their host."""
     live = home.channel.attempts.latest()
     assert live is not None
     driver = Process(live.process)

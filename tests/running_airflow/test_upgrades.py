@@ -1,4 +1,4 @@
-"""New code in another parallelism, on a running Airflow with a real pipeline: it stays, or the old code comes back."""
+"""New code with another parallelism, on a running Airflow with a real pipeline. Either the new code stays, or the old code returns."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.nightly]
 
 LATE_S = 300.0
 BEFORE, AFTER = 2, 3
-"""In how many partitions the state is: as the connection says, and as the form does."""
+"""The numbers of state partitions in the connection and in the form."""
 
 
 def task(run: TaskRun, task_id: str) -> TaskRun:
@@ -37,7 +37,7 @@ def task(run: TaskRun, task_id: str) -> TaskRun:
 
 
 def data_of(airflow: RunningAirflow, home: Home) -> tuple[Path, Path]:
-    """What a pipeline reads, and where it writes."""
+    """Returns the directories of a pipeline's input and of its tables."""
     data = Path(airflow.environment["SPARK_JOBS_EXAMPLES"]) / home.name
     return data / "arrivals", data / "warehouse"
 
@@ -48,7 +48,7 @@ def second_day_arrives(arrivals: Path) -> None:
 
 
 def running(airflow: RunningAirflow, roots: Path, name: str) -> tuple[Home, TaskRun]:
-    """A home whose old code has made the first day public."""
+    """Starts a home whose old code has published the first day."""
     home = Home(roots / name)
     supervising = begun_stream(airflow, home, name)
     _, warehouse = data_of(airflow, home)
@@ -68,13 +68,13 @@ def live(home: Home) -> AttemptDocument:
 
 
 def drain(home: Home) -> None:
-    """Flushes every window, as the command does."""
+    """Flushes every window, like the command."""
     CheckpointRequests(home.channel.files).ask(request_id("end", Wanted.STOP), drain=True)
     home.ends()
 
 
 def hourly(table: Path) -> dict[tuple[str, datetime], tuple[int, float | None]]:
-    """The rows that the pipeline has made, each window once."""
+    """Returns the published rows, and checks that each window is there once."""
     rows = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
     found = {(row["origin"], row["hour_start"]): (row["flights"], row["mean_delay"]) for row in rows}
     assert len(found) == len(rows), "a window is there twice"
@@ -82,7 +82,7 @@ def hourly(table: Path) -> dict[tuple[str, datetime], tuple[int, float | None]]:
 
 
 def batch(arrivals: Path, clamped_after: datetime | None) -> dict[tuple[str, datetime], tuple[int, Any]]:
-    """The same by plain counting. The new code counts a departure before its time as none that is late."""
+    """Computes the same rows by counting. The new code counts an early departure as one with no delay."""
     delays: dict[tuple[str, datetime], list[int | None]] = defaultdict(list)
     for row in DeltaTable(str(arrivals)).to_pyarrow_table(columns=["departure", "origin", "dep_delay"]).to_pylist():
         late, departure = row["dep_delay"], row["departure"]
@@ -97,7 +97,7 @@ def batch(arrivals: Path, clamped_after: datetime | None) -> dict[tuple[str, dat
 
 
 def assert_every_row_once(home: Home, airflow: RunningAirflow, clamped_after: datetime | None = None) -> None:
-    """After a drain the tables are what a batch query makes of all that has arrived."""
+    """Checks the tables after a drain against a batch query over all arrivals."""
     arrivals, warehouse = data_of(airflow, home)
     assert departures(warehouse / "departed") == departures(arrivals)
     assert departures(arrivals).total() == FIRST_DAY + SECOND_DAY
@@ -139,7 +139,7 @@ def test_the_old_code_comes_back_from_the_same_savepoint_in_its_own_partitions(
     upgrade = airflow.trigger(f"{name}_upgrade", state_partitions=AFTER)
     task(upgrade, "stop").reaches("deferred")
     scheduler = airflow.component("scheduler")
-    scheduler.suspend()  # so that there are rows which the new code is the first to see
+    scheduler.suspend()  # the second day must come before the new code starts
     home.ends()
     assert task(upgrade, "new_code").state == "None"
     second_day_arrives(arrivals)

@@ -1,4 +1,4 @@
-"""The examples that publish what was looked at before, on a running Airflow, with real pipelines and a person's answer."""
+"""The examples that publish after an audit, on a running Airflow with real pipelines and a person's approval."""
 
 import time
 from dataclasses import replace
@@ -20,7 +20,7 @@ def task(run: TaskRun, task_id: str) -> TaskRun:
 
 
 def answer(run: TaskRun, option: str) -> None:
-    """What a person chooses in the UI."""
+    """Chooses an option as a user of the UI."""
     approve = task(run, "approve")
     approve.reaches("awaiting_input", deadline_s=LATE_S)
     asked_s = time.monotonic()
@@ -34,14 +34,14 @@ def answer(run: TaskRun, option: str) -> None:
 
 
 def ended(run: TaskRun) -> dict[str, str]:
-    """The state of each task, once the DAG run has ended."""
+    """Waits for the end of the DAG run and returns the state of each task."""
     path = f"dags/{run.dag_id}/dagRuns/{run.run_id}"
     until(lambda: run.airflow.get(path)["state"] in ("success", "failed"), "the DAG run has ended", LATE_S)
     return {each["task_id"]: each["state"] for each in run.airflow.get(f"{path}/taskInstances")["task_instances"]}
 
 
 def tables(run: TaskRun) -> dict[str, tuple[int, int]]:
-    """Version and rows of each table of the pipeline."""
+    """Returns version and row count of each table of the pipeline."""
     sinks: dict[str, Any] = task(run, "run").xcom()["sinks"]
     opened = {name: DeltaTable(sink["table"]) for name, sink in sinks.items()}
     return {name: (table.version(), table.count()) for name, table in opened.items()}

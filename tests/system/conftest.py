@@ -15,7 +15,7 @@ __all__ = ["seed"]
 
 @pytest.fixture
 def drivers(tmp_path: Path) -> Iterator[Drivers]:
-    """Drivers on a site where nothing ran yet."""
+    """Drivers on a new site."""
     deliver(tmp_path / "events", 0)
     with drivers_on(RunSite(tmp_path / "site", tmp_path / "events")) as found:
         yield found

@@ -1,6 +1,6 @@
-"""Drivers of a pipeline with an end, killed at random moments, and then all is lost but the home and the tables.
+"""Drivers of a bounded pipeline are killed at random moments. Then all files except the home and the tables are lost.
 
-Each next one goes on from the newest checkpoint: it does what came after that again, and nothing that came before.
+Each next driver continues from the newest checkpoint. It repeats the work after that checkpoint, and none before it.
 """
 
 from collections.abc import Iterator
@@ -31,14 +31,14 @@ DISTANT = "tests.support.distant_driver"
 
 
 class Bounded(KilledDrivers):
-    """A site of the bounded pipeline. Each driver is let as far as its share of the input, so none can come to the end."""
+    """A site of the bounded pipeline. Each driver may read its share of the input, so no driver reaches the end."""
 
     def __init__(self, drivers: Drivers, changes: Changes, random: Random) -> None:
         super().__init__(drivers, random)
         self.changes = changes
         self.store = CheckpointStore(self.files)
         self.admitted = 0
-        """Batches, first those of the first stage, then those of the two behind it."""
+        """The number of admitted batches: first those of the first stage, then those of the next two."""
 
     @property
     def host(self) -> Path:
@@ -50,7 +50,7 @@ class Bounded(KilledDrivers):
         return self.drivers.site.directory / "warehouse"
 
     def start(self) -> Popen[str]:
-        """Starts a driver, each second one on another host."""
+        """Starts a driver. Every second driver runs on another host."""
         entry = DISTANT if self.attempts() % 2 else "spark_jobs"
         return self.drivers.start(*self.options, run="live", entry=entry)
 
@@ -66,7 +66,7 @@ class Bounded(KilledDrivers):
         return max(self.store.taken(), default=0)
 
     def run_and_kill(self, batches: int, *, checkpoint: bool) -> None:
-        """Kills a driver some time after it has begun some of the admitted batches, or also after it has taken a checkpoint."""
+        """Kills a driver after it has begun some of the admitted batches. With ``checkpoint`` it has also taken a checkpoint."""
         before, attempt = self.taken(), self.attempts() + 1
         head = self.store.head()
         self.admit(batches)
@@ -82,13 +82,13 @@ class Bounded(KilledDrivers):
         self.lose_all_but_home_and_tables()
 
     def progress(self) -> object:
-        """Something that changes as long as a driver comes further."""
+        """Returns a value that changes as long as a driver makes progress."""
         status = read_status(self.files)
         stages = [(stage.state, stage.batch) for stage in status.stages.values()] if status else []
         return self.changes.begun(), self.taken(), status and (status.attempt, status.state), stages
 
     def kill_at(self, doom: Doomed) -> None:
-        """Lets a driver kill itself on the way to the end of the run."""
+        """Starts a driver that kills itself before the end of the run."""
         head = self.store.head()
         self.changes.admit(self.changes.parts)
         driver = self.drivers.start(*self.options, run="live", doom=doom)
@@ -98,7 +98,7 @@ class Bounded(KilledDrivers):
         self.lose_all_but_home_and_tables()
 
     def assert_goes_on_from(self, head: Manifest | None) -> None:
-        """No batch has begun that the checkpoint from which the driver went on has already, and the next one did begin."""
+        """Checks that no batch of the restored checkpoint was begun again, and that no later batch was left out."""
         for stage, parts in self.changes.begun().items():
             cut = head.stages.get(StageName(stage)) if head else None
             first = cut.batch + 1 if cut else 0
@@ -111,7 +111,7 @@ class Bounded(KilledDrivers):
         self.changes.forget()
 
     def assert_ends(self) -> None:
-        """Lets a driver come to the end: the tables have the answer of a batch query, and each row is public once."""
+        """Runs a driver to the end. The tables have the result of a batch query, and each row is public once."""
         head = self.store.head()
         self.changes.admit(self.changes.parts)
         found = self.comes_to_its_end(self.start(), self.progress)

@@ -1,4 +1,4 @@
-"""``make demo``, as a person runs it: stopped in the middle, then once more to its end."""
+"""``make demo`` as a user runs it: interrupted once, then run again to its end."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def test_a_demo_that_was_stopped_leaves_no_process_and_the_next_one_starts_afres
     with demo(output) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if "Pin the input" in line:  # Airflow, the driver and its JVM are all at work
+            if "Pin the input" in line:  # Airflow, the driver and its JVM are all running
                 running = started_by(output)
                 os.kill(process.pid, stop)
                 break

@@ -19,7 +19,7 @@ from tests.support.drivers import Doomed, Drivers, Ended, ended
 pytestmark = pytest.mark.spark
 
 LINGERING_S = 15.0
-"""How long it is watched that a driver waits for a JVM that another one has left behind."""
+"""The time for which the test checks that a driver waits for another driver's JVM."""
 
 
 @pytest.mark.nightly
@@ -35,7 +35,7 @@ def test_a_driver_whose_jvm_dies_says_so_and_the_next_one_goes_on(drivers: Drive
 
 
 def test_a_jvm_that_outlives_its_driver_is_waited_for(drivers: Drivers) -> None:
-    """It stands before the end of a batch, and would finish it beside the next driver."""
+    """The JVM has stopped before the end of a batch, and would finish it next to the second driver."""
     assert drivers.run(doom=Doomed("orphans", Step.STAGE_VERSION, before=True)).code == -signal.SIGKILL
     (jvm,) = (process for process in drivers.processes() if process.status() == psutil.STATUS_STOPPED)
     assert locked(local_path(drivers.site.files(), JVM_LOCK))
@@ -51,7 +51,7 @@ def test_a_jvm_that_outlives_its_driver_is_waited_for(drivers: Drivers) -> None:
 
 
 def both(first: "subprocess.Popen[str]", second: "subprocess.Popen[str]") -> list[Ended]:
-    """Waits for two drivers; the one with the lower exit code comes first."""
+    """Waits for two drivers. Returns the one with the lower exit code first."""
     with ThreadPoolExecutor(2) as pool:
         return sorted(pool.map(ended, (first, second)), key=lambda driver: driver.code)
 

@@ -1,4 +1,4 @@
-"""A driver with everything in a store is killed, its disk is lost, and another host goes on from the newest checkpoint."""
+"""A driver whose home and tables are in a store is killed and its disk is lost. Another host continues from the newest checkpoint."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The quickstart as a reader types it: its files, its commands in their order, and what it says they print."""
+"""The quickstart as a reader types it: its files, its commands in order, and their printed output."""
 
 import os
 import shlex
@@ -19,7 +19,7 @@ SMALL_SPARK = [
     f"--conf={key}={value}" for key, value in ({"spark.master": "local[2]", "spark.ui.enabled": "false"} | SHORT_RUN).items()
 ]
 FOR_PEOPLE = ("source", "mkdir", "export", "airflow", "rm")
-"""What prepares a shell, and the part with Airflow; that DAG is parsed in tests/airflow."""
+"""Commands that prepare a shell, and those of the part with Airflow. That DAG is parsed in tests/airflow."""
 
 
 def commands() -> Iterator[list[str]]:
@@ -31,7 +31,7 @@ def commands() -> Iterator[list[str]]:
 
 
 def typed(words: list[str], folder: Path) -> str:
-    """What a command prints; it has to succeed."""
+    """Runs a command, which must succeed, and returns its output."""
     program, arguments = words[0], words[1:]
     here = {"python": [sys.executable], "spark-jobs": [sys.executable, "-m", "spark_jobs"]}[program]
     small = SMALL_SPARK if program == "spark-jobs" and arguments[0] == "run" else []

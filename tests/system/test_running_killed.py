@@ -1,4 +1,4 @@
-"""Drivers and executors of a pipeline without an end, killed at random moments: every row is public once, in every table."""
+"""Drivers and executors of an unbounded pipeline are killed at random moments. Every row is public once, in every table."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,13 +47,13 @@ class Live(KilledDrivers):
         return self.drivers.site.table(name)
 
     def run_and_kill(self, *, worker: bool) -> None:
-        """Kills a driver some time after its stages have begun, or one of its Python workers and the driver a moment later."""
+        """Kills a driver some time after its stages have begun. With ``worker`` it kills one of the Python workers first."""
         before = self.attempts()
         driver = self.start()
         self.until(lambda: self.runs(before + 1), driver)
         self.wait(6.0)
         if worker:
-            self.until(lambda: self.workers(driver), driver)  # none is there before the first batch
+            self.until(lambda: self.workers(driver), driver)  # no worker runs before the first batch
             self.random.choice(self.workers(driver)).kill()
             self.wait(2.0)
         self.kill(driver)
@@ -69,7 +69,7 @@ class Live(KilledDrivers):
         return status is not None and status.stages[StageName(stage)].rows_in >= self.events.rows
 
     def assert_public(self, driver: Popen[str]) -> None:
-        """Lets a driver read what there is and ends it: each table has exactly what follows from the input."""
+        """Lets a driver read all events and ends it. Each table has exactly the rows that follow from the input."""
         self.until(lambda: len(public_ids(self.table("again"))) >= self.events.rows, driver)
         self.until(lambda: len(public_minutes(self.table("minutes"))) >= len(self.events.closed_minutes()), driver)
         self.cancel()
@@ -132,9 +132,9 @@ def in_hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_every_row_is_public_once_although_the_home_is_in_a_store(
     tmp_path: Path, seed: int, store: str, kills: int, request: pytest.FixtureRequest
 ) -> None:
-    """The sample of every day, too: of a home in directories less can be lost.
+    """The daily sample also uses a store, because a home in directories can lose less.
 
-    Every second time the work directory goes with the driver: what comes next has the state from the store alone.
+    Every second time, the work directory is lost with the driver. The next driver then has its state from the store alone.
     """
     with live_on(tmp_path, seed, f"{request.getfixturevalue(store)}/homes/live") as live:
         for number in range(kills):
@@ -155,7 +155,10 @@ def test_every_row_is_public_once_although_the_home_is_in_a_store(
 def test_every_row_is_public_once_although_executors_of_a_cluster_are_killed(
     live: Live, tmp_path: Path, task_failures: int
 ) -> None:
-    """Two workers that share the driver's disk. The driver goes on: Spark runs the lost tasks again or, if it may not, a stage restarts."""
+    """Two workers share the driver's disk.
+
+    The driver continues: Spark repeats the lost tasks or, if this is not allowed, a stage restarts.
+    """
     with spark_cluster(tmp_path / "cluster") as cluster:
         settings = {
             **SETTINGS,
@@ -168,10 +171,10 @@ def test_every_row_is_public_once_although_executors_of_a_cluster_are_killed(
         driver = replace(live.drivers, settings=settings).start(run="live")
         killed = set()
         for _ in range(EXECUTOR_KILLS):
-            live.until(lambda: len(cluster.executors()) == 2 and live.has_staged_all("copied"), driver)  # so they do tasks again
+            live.until(lambda: len(cluster.executors()) == 2 and live.has_staged_all("copied"), driver)  # both executors work
             live.events.add(ROWS // EXECUTOR_KILLS)
             live.wait(2.0)
-            for executor in cluster.executors()[live.random.randrange(2) :]:  # both, or one of them
+            for executor in cluster.executors()[live.random.randrange(2) :]:  # both executors, or one of them
                 executor.kill()
                 killed.add(executor.pid)
         live.events.add(1_000)

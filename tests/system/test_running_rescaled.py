@@ -1,4 +1,4 @@
-"""A driver whose first work with Spark is to bring the state into other partitions."""
+"""A driver that repartitions state before any other work with Spark."""
 
 import pytest
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 
 def stopped_after(live: Live, *options: str, run: str) -> dict[str, int]:
-    """Runs until every row is public, and stops; in how many partitions each stage's state is then."""
+    """Runs until every row is public, and stops. Returns the number of state partitions of each stage."""
     live.events.add(300)
     driver = live.drivers.start(*options, run=run)
     live.until(lambda: public_ids(live.table("again")) == list(range(live.events.rows)), driver)

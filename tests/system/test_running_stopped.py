@@ -1,4 +1,4 @@
-"""A driver that is stopped in the middle of its work, replaced on another host, and woken late."""
+"""A driver that is suspended during its work, replaced on another host, and resumed late."""
 
 from signal import SIGCONT, SIGSTOP
 
@@ -35,7 +35,7 @@ def test_a_driver_that_wakes_late_stops_itself_and_every_row_is_public_once(
     live.events.add(ROWS, FILES if bounded else 1)
 
     def add() -> None:
-        if not bounded:  # else all rows are there from the beginning
+        if not bounded:  # with bounded input all rows exist from the beginning
             live.events.add(ROWS)
 
     first = live.drivers.start(*options, run="live")
@@ -45,7 +45,7 @@ def test_a_driver_that_wakes_late_stops_itself_and_every_row_is_public_once(
     stopped = live.drivers.processes()
     signal_all(stopped, SIGSTOP)
     for lock in (DRIVER_LOCK, JVM_LOCK):
-        (live.drivers.site.home / lock).unlink()  # another host does not see them
+        (live.drivers.site.home / lock).unlink()  # the locks are invisible on another host
 
     before = 1 if bounded else live.events.rows
     second = live.drivers.start(*options, run="live", entry="tests.support.distant_driver")

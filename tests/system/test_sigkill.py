@@ -1,4 +1,4 @@
-"""Real drivers, killed for real at every step; the next one goes on."""
+"""Real drivers are killed with SIGKILL at every step, and the next driver continues."""
 
 import signal
 from pathlib import Path
@@ -15,17 +15,17 @@ pytestmark = pytest.mark.spark
 
 IN_A_FRESH_START = [Step.INCARNATION_CLOSE, Step.SWEEP]
 IN_ORDER = [step for step in Step if step not in {*HOUSEKEEPING, *NOT_IN_A_SMALL_RUN, *IN_A_FRESH_START}]
-"""As they are declared: each attempt comes to the step at which the one before it died, and to the next."""
+"""Steps in the order of their declaration: each attempt reaches the step at which the previous one died, and the next step."""
 BEFORE, AFTER = True, False
 Moments = dict[Step, list[bool]]
 A_FEW: Moments = {
     Step.STAGE_VERSION: [BEFORE],
     Step.PUBLISH_SINK: [AFTER],
 }
-"""In the middle of a batch, and among the sinks."""
+"""One step in the middle of a batch, and one between the publications of two sinks."""
 ALTERNATELY: Moments = {step: [number % 2 == 0] for number, step in enumerate(Step)}
 BOTH: Moments = {step: [BEFORE, AFTER] for step in Step}
-SWEPT: Moments = {Step.SWEEP: [BEFORE]}  # after it, an attempt has its manifest already
+SWEPT: Moments = {Step.SWEEP: [BEFORE]}  # after the sweep, an attempt already has its manifest
 
 
 def assert_killed(drivers: Drivers, doom: Doomed, *options: str, run: str) -> None:
@@ -39,7 +39,7 @@ def assert_done(drivers: Drivers, *options: str, run: str) -> None:
 
 
 def kill_in_turn(drivers: Drivers, moments: Moments) -> None:
-    """Kills driver after driver, each at the next step, then does the same to a fresh start that replaces what is public."""
+    """Kills one driver after the other, each at the next step. Repeats this with a fresh start that replaces the public rows."""
     for step in IN_ORDER:
         for before in moments.get(step, []):
             assert_killed(drivers, Doomed("killed", step, before), run="first")
@@ -78,7 +78,7 @@ def test_a_driver_killed_at_any_occurrence_of_any_step_is_finished_by_the_next(t
 
 
 def assert_replaced(site: RunSite) -> None:
-    """The fresh start's rows are public, alone and once, and the checkpoint of what it has replaced is discarded."""
+    """Checks that only the fresh start's rows are public, each once, and that the replaced checkpoint is discarded."""
     assert site.public() == answer([0])
     assert site.publications() == dict.fromkeys(SINKS, 2)
     assert site.checkpoints() == [2]

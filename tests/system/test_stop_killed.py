@@ -1,4 +1,4 @@
-"""Drivers that get SIGKILL at each durable step of a stop: whoever comes next ends it, and every row is public once."""
+"""Drivers get SIGKILL at each durable step of a stop. The next driver finishes the stop, and every row is public once."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_a_stop_is_ended_by_whoever_comes_next(
     events, options = Events(tmp_path / "events"), ["--checkpoint-interval=1 hour"]
     events.add(ROWS, FILES)
     furthest, enough = ["again", "minutes"], ROWS
-    if bounded:  # the stop comes while the first stage is at work
+    if bounded:  # the stop comes while the first stage is running
         monkeypatch.setenv(BOUNDED, "yes")
         options.append("--publish=every_checkpoint")
         furthest, enough = ["copied"], ROWS // FILES

@@ -1,4 +1,4 @@
-"""The tests leave nothing: no process, which is checked by a check that can itself fail, and no temporary file elsewhere."""
+"""Tests of the test suite's own fixtures: no test may leave a process running or a temporary file outside its directory."""
 
 import os
 import tempfile
@@ -19,7 +19,7 @@ def test_that_starts_a_process():
 
 @pytest.fixture(params=[[], ["-n", "2"]], ids=["alone", "side by side"])
 def processes(request: pytest.FixtureRequest) -> list[str]:
-    """How many processes run the tests."""
+    """The ways in which tests are run: in one process or in several."""
     return list(request.param)
 
 

@@ -1,4 +1,4 @@
-"""What a test replaces is there: a name that has moved would be found out only by a test that waits for Spark, or for the night."""
+"""Every name that a test replaces exists. Otherwise a renamed function is noticed only by slow or nightly tests."""
 
 import ast
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def modules_of(tests: ast.Module) -> dict[str, Path]:
-    """The product's modules that a file of tests imports, by the names that it has for them."""
+    """Returns the product's modules that a test file imports, by the names under which it imports them."""
     found = {}
     for node in ast.walk(tests):
         if isinstance(node, ast.ImportFrom):
@@ -23,7 +23,7 @@ def modules_of(tests: ast.Module) -> dict[str, Path]:
 
 
 def replaced(tests: ast.Module) -> Iterator[tuple[int, str, str]]:
-    """Line, owner and name of each ``setattr(owner, "name", …)``."""
+    """Yields line, owner and name of each ``setattr(owner, "name", …)``."""
     for node in ast.walk(tests):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
             match node.args:
@@ -32,7 +32,7 @@ def replaced(tests: ast.Module) -> Iterator[tuple[int, str, str]]:
 
 
 def missing(tests: ast.Module) -> list[str]:
-    """What is replaced in modules that do not have it."""
+    """Returns one message for each name that the tests replace and its module does not define."""
     modules = modules_of(tests)
     return [
         f"line {line}: {modules[owner].relative_to(ROOT)} has no {name}"

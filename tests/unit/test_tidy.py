@@ -1,4 +1,4 @@
-"""The habits of the house that no linter knows."""
+"""Rules of this code base that no linter checks."""
 
 import ast
 import re
@@ -27,12 +27,12 @@ AIRFLOWS_VERSION = re.compile(
     r"airflow(\.sdk)?\.__version__|from airflow(\.sdk)? import [^\n]*__version__|\bAIRFLOW_V_\d|\bAIRFLOW_IS_\w|apache-airflow|"
     r"packaging\.version|airflow\.sdk\.execution_time|airflow\.sdk\.observability|from airflow\.sdk import [^\n]*\bconf\b"
 )
-"""Asks which Airflow this is or which executor has started the process, or names what one of the versions lacks or has elsewhere."""
+"""Code that depends on the version of Airflow or on its executor, or that uses a name which only some versions have."""
 SPARKS_VERSION = re.compile(
     r"pyspark\.__version__|from pyspark import[^\n]*__version__|\bspark\.version\b|\bversion\([\"']pyspark|hasattr\(SparkSession|"
     r"SupportsTriggerAvailableNow|to_arrow_schema|_streamingCheckpointManager|execution\.streaming\.(checkpointing\b|[A-Z])"
 )
-"""Asks which Spark this is, or names what one of the versions lacks or has elsewhere."""
+"""Code that depends on the version of Spark, or that uses a name which only some versions have."""
 
 
 ONLY_AT_NIGHT = {
@@ -50,7 +50,7 @@ ONLY_AT_NIGHT = {
     "tests/system/test_running_rescaled.py": "a driver of its own; tests/spark/test_rescaling.py rescales in a Spark that runs",
     "tests/system/test_demo.py": "the demo runs the main job twice; its parts have tests of their own",
 }
-"""Files whose tests all wait for the night, and why."""
+"""Files that contain only nightly tests, each with the reason."""
 
 
 def files_in(*directories: str, pattern: str) -> Iterator[Path]:
@@ -78,7 +78,7 @@ def test_few_modules_touch_the_jvm() -> None:
 
 
 def imports_if_it_can(module: ast.Module, package: str) -> bool:
-    """Whether a module has another way where a package lacks a name."""
+    """Tells whether a module catches a failed import from a package."""
     return any(
         isinstance(inner, ast.Import | ast.ImportFrom) and package in ast.unparse(inner)
         for node in ast.walk(module)
@@ -115,7 +115,7 @@ def test_code_that_asks_for_a_version_of_airflow_is_known_as_such(code: str) -> 
 
 
 def test_what_differs_between_versions_of_spark_is_in_one_module() -> None:
-    """The other one knows which versions there are."""
+    """The other module contains the supported versions."""
     texts = {named(path): path.read_text() for path in files_in("spark_jobs", pattern="*.py")}
     asking = {
         name for name, text in texts.items() if SPARKS_VERSION.search(text) or imports_if_it_can(ast.parse(text), "pyspark")
@@ -146,7 +146,7 @@ def test_nothing_is_left_for_later() -> None:
 
 
 def waits_for_the_night(tests: ast.Module) -> bool:
-    """Whether a module's mark, or that of each of its tests by itself, is ``nightly``."""
+    """Tells whether the whole module, or each of its tests, is marked ``nightly``."""
     marks = [ast.unparse(node.value) for node in tests.body if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node)]
     decorators = [
         [ast.unparse(each) for each in node.decorator_list]

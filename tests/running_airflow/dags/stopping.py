@@ -1,4 +1,4 @@
-"""Tasks that ask a stream for something: at gates where a test wants them to wait, and one after the other, each waiting for its turn."""
+"""Tasks that make requests to a stream. They wait at gates where a test wants them to, and run one after another."""
 
 import time
 from collections.abc import Mapping
@@ -21,8 +21,10 @@ SOON: dict[str, Any] = {"poll_interval_s": 0.5, "max_poll_interval_s": 1.0, "ret
 
 
 class AtGates(Asking):
-    """Waits at the gate that the DAG run names (before it asks, before it is deferred, or once it has its answer) until there is a file
-    ``open``; says by a file ``waits`` that it does.
+    """A task that waits at the gate that the DAG run names.
+
+    The gates are before the request, before the deferral, and after the answer.
+    At its gate the task creates the file ``waits``, and waits for the file ``open``.
     """
 
     _conf: Mapping[str, str]
@@ -50,11 +52,11 @@ class AtGates(Asking):
 
 
 class SavepointAtGates(AtGates, TriggerSavepointOperator):
-    """A savepoint."""
+    """Requests a savepoint."""
 
 
 class StopAtGates(AtGates, StopWithSavepointOperator):
-    """A stop, or a drain."""
+    """Requests a stop or a drain."""
 
 
 with DAG("savepoint_at_gates", start_date=START, schedule=None):

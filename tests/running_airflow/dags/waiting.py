@@ -1,4 +1,4 @@
-"""DAGs with one pipeline or sensor each. What a driver does is said by the name; the run says where its home is."""
+"""DAGs with one pipeline or sensor each. The name selects the behaviour of the driver, and the DAG run names the home."""
 
 import logging
 import signal
@@ -91,7 +91,7 @@ with DAG("watching", start_date=START, schedule=[Asset("watched_public", watcher
 
 
 def tell_of_a_failure(context: Any) -> None:
-    """Says in the task's log that somebody was told."""
+    """Logs the notification about a failure in the task's log."""
     logging.getLogger("airflow.task").warning("somebody is told of %s", type(context["exception"]).__name__)
 
 
@@ -120,7 +120,7 @@ with DAG("left_at_work", start_date=START, schedule=None, max_active_runs=4):
 
 
 def goes_on_until_it_is_asked_to_end(context: Any) -> None:
-    """As a callback does that waits for a service; it notes in the home that Airflow has sent the signal."""
+    """Runs long, like a callback that waits for a service. Notes in the home that Airflow has sent the signal."""
     before = signal.getsignal(signal.SIGTERM)
 
     def note(number: int, frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of each stage where changed code goes on from a savepoint."""
+"""The fate of each stage when changed code continues from a savepoint."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ class Params(BaseModel):
 
 
 def declared(**changes: Any) -> dict[str, Any]:
-    """Arrivals, per hour and per day; ``changes`` says otherwise of a part of it."""
+    """Describes a pipeline that counts arrivals per hour and per day. ``changes`` replaces parts of it."""
     pipeline = Pipeline("live")
     source = {"bounded": False, "event_time": "at", "watermark_delay": "1 minute"} | changes.get("source", {})
     pipeline.source(name="arrivals", **source)(lambda spark: None)
@@ -93,7 +93,7 @@ def test_what_is_new_starts_empty_and_what_is_gone_is_dropped() -> None:
 
 
 def test_a_new_stage_before_one_that_was_there_makes_it_another() -> None:
-    """Also before one that has finished: it would have to begin again."""
+    """A finished stage after the new one would have to start again, too."""
 
     def between(change: Callable[[Pipeline], None]) -> dict[str, Any]:
         pipeline = Pipeline("live")

@@ -1,4 +1,4 @@
-"""Expectations as they are declared: what is refused before any column is known, all at once."""
+"""Checks of declared expectations that need no columns. All errors are reported at once."""
 
 from typing import Any
 

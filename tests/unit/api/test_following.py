@@ -1,4 +1,4 @@
-"""A source that goes on where another one of the same table ends, as far as it can be checked without Spark."""
+"""A source that continues where another source of the same table ends, as far as this can be checked without Spark."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ HISTORY, TAIL = InputName("history"), InputName("tail")
 
 
 def seam(*, history: dict[str, Any] | None = None, tail: dict[str, Any] | None = None) -> Pipeline:
-    """A table's rows until now, and those that come."""
+    """A pipeline that reads a table's existing rows and then its new rows."""
     pipeline = Pipeline("seam")
     first: dict[str, Any] = {"bounded": True, "name": "history"} | (history or {})
     second: dict[str, Any] = {"bounded": False, "after": "history", "name": "tail"} | (tail or {})

@@ -22,7 +22,7 @@ class Params(BaseModel):
 
 
 def function_of(*arguments: str) -> Any:
-    """A function with these arguments that returns them."""
+    """Returns a function that takes these arguments and returns them."""
     scope: dict[str, Any] = {}
     exec(f"def made({', '.join(arguments)}): return ({''.join(f'{argument}, ' for argument in arguments)})", scope)
     return scope["made"]
@@ -91,7 +91,7 @@ def test_a_stage_without_a_sink_may_be_read_by_others() -> None:
 def test_stages_come_after_their_inputs_and_else_as_declared(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 8))
     place = data.draw(st.permutations(range(count)))
-    reads = {  # stage i may read those that are earlier in the hidden order
+    reads = {  # stage i may read the stages that come before it in the hidden order
         index: data.draw(st.sets(st.sampled_from([other for other in range(count) if place[other] < place[index]])))
         if place[index]
         else set()

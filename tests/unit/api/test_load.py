@@ -167,7 +167,7 @@ def test_what_spark_sends_to_its_workers_is_sent_whole(file: Path) -> None:
 
 
 def fake_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pyspark whose sessions cost nothing, where pyspark keeps its own."""
+    """Puts a pyspark whose sessions cost nothing in the place of pyspark's session module."""
     module = ModuleType("pyspark.sql.session")
     session = SimpleNamespace(_instantiatedSession=None)
 
@@ -250,7 +250,7 @@ def test_a_link_to_this_package_hides_nothing(file: Path) -> None:
 
 
 def test_a_project_is_refused_by_a_spark_that_lacks_its_definitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark 4.0 has none of them, and 4.1 not all."""
+    """Spark 4.0 has no definitions, and Spark 4.1 has some."""
     specification = write(tmp_path / "spark-pipeline.yml", "name: shop\nstorage: s\nlibraries: [{glob: {include: a/**}}]\n")
     monkeypatch.setitem(sys.modules, "pyspark.pipelines.cli", None)
     for name in [name for name in sys.modules if name.startswith("spark_jobs.declarative.")]:

@@ -1,4 +1,4 @@
-"""Pipeline files that make columns and UDFs while they are imported, and the modules beside them."""
+"""Pipeline files that create columns and UDFs when they are imported, and the modules next to them."""
 
 import sys
 import zipfile

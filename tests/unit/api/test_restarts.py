@@ -10,7 +10,7 @@ from spark_jobs.protocol.restart_settings import ExponentialDelay, FailureRate, 
 
 
 def restart_of(**options: Any) -> RestartSettings:
-    """What the runtime is told."""
+    """Returns the restart settings that the runtime gets."""
     pipeline = Pipeline("flights", **options)
     pipeline.source(bounded=False, name="events")(lambda spark: spark)
     pipeline.stage(name="copied", sink=DeltaSink("/copied"))(lambda events: events)

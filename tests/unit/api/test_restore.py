@@ -1,4 +1,4 @@
-"""The savepoint that a run begins with, as people name it."""
+"""The options that name the savepoint from which a run starts."""
 
 from pathlib import Path
 

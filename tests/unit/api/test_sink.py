@@ -23,7 +23,7 @@ class Params(BaseModel):
 
 
 def graph_with(*sinks: DeltaSink, params: type[BaseModel] | None = Params) -> Graph:
-    """One source, and a stage for each sink, named a, b, c …"""
+    """A graph with one source and one stage for each sink, named a, b, c."""
     pipeline = Pipeline("flights", params=params)
 
     @pipeline.source(bounded=True)
@@ -38,7 +38,7 @@ def graph_with(*sinks: DeltaSink, params: type[BaseModel] | None = Params) -> Gr
 
 
 def tables(*sinks: DeltaSink, **params: Any) -> list[str]:
-    """Where the sinks' tables are."""
+    """Returns the locations of the sinks' tables."""
     pipeline = Pipeline("flights", params=Params)
     return [str(table) for table in graph_with(*sinks).tables(pipeline.bind(params)).values()]
 

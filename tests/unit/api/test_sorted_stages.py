@@ -1,4 +1,4 @@
-"""A stage that drops or diverts rows is placed as stages that sort them."""
+"""A stage that drops or diverts rows becomes several stages, which sort its rows."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ DIVERTING: dict[str, Any] = {"expect": {"positive": "amount > 0"}, "violations":
 
 
 def shop(**options: Any) -> Pipeline:
-    """A stage with expectations, and one that reads it."""
+    """A pipeline with a stage that has expectations, and a stage that reads it."""
     pipeline = Pipeline("shop")
     pipeline.source(bounded=True, name="events")(lambda spark: spark)
     pipeline.stage(name="orders", **{"sink": DeltaSink("/orders")} | DIVERTING | {"violations": None} | options)(

@@ -1,4 +1,4 @@
-"""What is right of a pipeline with mistakes is found, and nothing is told that only follows from a mistake."""
+"""The correct parts of a pipeline with mistakes are found. Errors that only follow from another mistake are not reported."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ def changed(*changes: tuple[str, str]) -> str:
 
 
 def looked_at(folder: Path, text: str, on_end: OnEnd | None = None) -> tuple[list[str], list[str], list[str]]:
-    """The stages that are left, the parts that are left without their options, and the parts that have mistakes."""
+    """Returns the remaining stages, the parts that remain without their options, and the parts that have mistakes."""
     entry, mistakes = folder / "flights.py", Mistakes()
     entry.write_text(text)
     graph = load_sound_parts(str(entry), mistakes).sound_graph(mistakes, on_end=on_end)

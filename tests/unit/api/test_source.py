@@ -8,7 +8,7 @@ from spark_jobs.protocol.errors import InvalidPipelineError
 
 
 def source_of(**options: Any) -> Source:
-    """A source as the runtime sees it."""
+    """Returns a source as the runtime gets it."""
     pipeline = Pipeline("flights")
 
     @pipeline.source(**{"bounded": True} | options)

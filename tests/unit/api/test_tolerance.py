@@ -1,4 +1,4 @@
-"""What a stage tolerates, and the declarations that are refused."""
+"""The failures that a stage tolerates, and the declarations that are refused."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from spark_jobs.protocol.ids import StageName
 
 
 def graph(tolerate: Any = None, *, reads: str = "copied", bounded: bool = True, **sink: Any) -> Graph:
-    """A copy, and a stage behind it or the source that tolerates something."""
+    """A pipeline with a stage that copies its source and a tolerant stage that reads the copy or the source."""
     pipeline = Pipeline("shop")
     pipeline.source(bounded=bounded, name="events")(lambda spark: spark)
     pipeline.stage(name="copied", sink=DeltaSink("/copied"))(lambda events: events)

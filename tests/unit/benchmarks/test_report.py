@@ -1,4 +1,4 @@
-"""What a run of the benchmarks leaves: numbers, tables and a plot. And the page's own, which have to be those of the run that is kept."""
+"""The report of a benchmark run: numbers, tables and a plot. The figures on the docs page match the run that is in the repository."""
 
 from pathlib import Path
 

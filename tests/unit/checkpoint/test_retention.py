@@ -1,4 +1,4 @@
-"""Which checkpoints may go, and what goes with them."""
+"""The checkpoints that retention deletes, and the files that are deleted with them."""
 
 import re
 from collections.abc import Container
@@ -29,7 +29,7 @@ def cut(batch: int, *stored: str, channel: ChannelCut | None = None) -> StageCut
 
 
 def periodic(checkpoint: int, *stored: str, **changes: Any) -> Manifest:
-    """A checkpoint of one stage with a sink, cut at batch 10 times its number."""
+    """A checkpoint of one stage with a sink. Checkpoint ``k`` is cut at batch ``10 * k``."""
     fields = {"checkpoint_kind": CheckpointKind.PERIODIC, "stages": {HOURLY: cut(10 * checkpoint, *stored)}}
     return a_manifest(checkpoint, **(fields | changes))
 
@@ -59,7 +59,7 @@ def going(
 
 
 class TestWhatStays:
-    """Everything that somebody may need."""
+    """Checkpoints that are kept because a restore or a publication may need them."""
 
     @pytest.mark.parametrize(("retained", "gone"), [(1, [1, 2, 3]), (2, [1, 2, 3]), (3, [1, 2]), (9, [])])
     def test_the_newest_ones_and_the_parent_of_the_head(self, retained: int, gone: list[int]) -> None:
@@ -89,7 +89,7 @@ class TestWhatStays:
 
     @pytest.mark.parametrize("publish", ["final", "external"])
     def test_the_last_one_of_a_round_that_is_not_public_although_the_head_carries_it(self, publish: str) -> None:
-        """Whoever has run the round waits for it: a table has refused it, or somebody else publishes it."""
+        """The caller of the round waits for this checkpoint: a table has refused it, or an external publisher publishes it."""
         ending = {2: CheckpointKind.FINAL}
         kinds = [ending.get(k, CheckpointKind.PERIODIC) for k in range(1, 6)]
         bounded = {"sources": {"events": {"bounded": True}}}
@@ -102,7 +102,7 @@ class TestWhatStays:
 
     @pytest.mark.parametrize("carries", [False, True])
     def test_what_was_public_when_the_head_was_made_the_head_does_not_carry(self, carries: bool) -> None:
-        """A final checkpoint of an earlier round, which names its files itself, or those of the checkpoints before it."""
+        """The final checkpoint of an earlier round names its files itself, or names those of the checkpoints before it."""
         manifests = [with_sink(k, *([] if carries else ["some.parquet"]), publish="final") for k in range(1, 6)]
         cut = manifests[1].sinks[SINK]
         if carries:
@@ -165,7 +165,7 @@ class TestWhatStays:
 
     @pytest.mark.parametrize(("published", "gone"), [(0, []), (5, [1, 2, 3])])
     def test_an_abandoned_incarnation_until_the_next_one_has_published(self, published: int, gone: list[int]) -> None:
-        """Its checkpoints tell a fresh start that rows are public, which it would compute again."""
+        """The old checkpoints tell a fresh start which rows are public. Without them it would compute these rows again."""
         old = [with_sink(k).model_copy(update={"incarnation": IncarnationId("old")}) for k in (1, 2)]
         manifests = [*old, *(with_sink(k) for k in (3, 4, 5))]
         closed = {IncarnationId("old")}
@@ -173,7 +173,7 @@ class TestWhatStays:
 
 
 class Home:
-    """Checkpoints with state files; ``k`` holds what its try has kept and what it takes over."""
+    """A home whose checkpoints have state files. Checkpoint ``k`` names the files that it adds and the files that it takes over."""
 
     def __init__(self) -> None:
         self.files = MemoryFiles()
@@ -201,7 +201,7 @@ class Home:
         self.store.complete(periodic(checkpoint, stages={HOURLY: cut(10 * checkpoint, *stored, channel=channel)}))
 
     def discard(self, *checkpoints: int) -> list[str]:
-        """Returns what goes of the state."""
+        """Discards checkpoints and returns the state files that are deleted with them."""
         return [path for path in discard(self.files, map(CheckpointId, checkpoints)) if path.startswith("state/")]
 
     def state(self) -> list[str]:
@@ -217,7 +217,7 @@ OLD, SHARED, NEW = "state/hourly/1-1-1/old", "state/hourly/1-1-1/state/0/shared"
 
 
 class TestDiscarding:
-    """Only what nobody names goes."""
+    """Only files that no manifest names are deleted."""
 
     def test_a_file_goes_with_the_last_manifest_that_names_it(self, home: Home) -> None:
         home.complete(1, OLD, SHARED)
@@ -365,7 +365,7 @@ class TestDiscarding:
 @given(data=st.data())
 @settings(max_examples=60)
 def test_after_any_history_exactly_what_is_named_or_may_yet_be_is_there(data: st.DataObject) -> None:
-    """Checkpoints that take over any of their parent's files, tries that fail, and checkpoints that go, in any order."""
+    """Random histories: checkpoints that take over some files of their parent, tries that fail, and checkpoints that are discarded."""
     home, held, number = Home(), list[str](), 0
     for tries in range(data.draw(st.integers(1, 12))):
         place = f"state/hourly/{number + 1}-1-{tries}"

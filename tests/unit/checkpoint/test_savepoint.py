@@ -1,4 +1,4 @@
-"""Savepoints: what one has, when it exists, and when it goes."""
+"""The contents of a savepoint, when it is complete, and when it is deleted."""
 
 import shutil
 from collections.abc import Callable
@@ -68,7 +68,7 @@ damages = pytest.mark.parametrize("damage", [Path.unlink, cut_off, alter], ids=[
 
 
 class TestWhatIsInIt:
-    """Everything, and nothing that somebody else may take away."""
+    """A savepoint contains every file of its checkpoint, and depends on no file that others may delete."""
 
     def test_it_names_each_of_its_files_with_size_and_hash(self, site: SavepointSite) -> None:
         manifest = site.complete([(1, "a b")], in_flight=["x.parquet"])
@@ -168,7 +168,7 @@ class TestWhatIsInIt:
         }  # fmt: skip
 
     def test_deleted_keys_that_are_folded_while_they_are_copied_are_in_it_whole(self, site: SavepointSite) -> None:
-        """A publication in another process: it deletes what the fold before it has made needless."""
+        """A publication in another process folds the deleted keys twice. The second fold deletes the files that the first one replaced."""
         graves = Graves.made(site.root / "home/tombstones/first/hourly")
         for _ in graves.rounds(4 * FOLD_VERSIONS):
             graves.keep_small()
@@ -224,7 +224,7 @@ def an_upsert(site: SavepointSite, **fields: Any) -> MergeCut:
 
 
 class TestRefused:
-    """Before anything is written."""
+    """An export is refused before it writes anything."""
 
     def refused(self, site: SavepointSite, target: LocalFiles, match: str, checkpoint: int = 1) -> None:
         before = contents(site.root)
@@ -309,7 +309,7 @@ class TestRefused:
 
 
 def source_files(site: SavepointSite, manifest: Manifest) -> dict[str, Path]:
-    """One file of each kind that an export copies."""
+    """Returns one file of each kind that an export copies."""
     home = site.root / "home"
     hourly = manifest.stages[STAGE]
     return {
@@ -396,7 +396,7 @@ def test_by_default_it_is_below_the_home(site: SavepointSite) -> None:
 
 
 class TestVerify:
-    """Nothing is taken for granted."""
+    """Every file of a savepoint is verified."""
 
     @damages
     def test_each_file_that_is_wrong_is_corrupt_by_path(self, site: SavepointSite, damage: Damage) -> None:
@@ -432,7 +432,7 @@ class TestVerify:
 
 
 class TestDispose:
-    """A savepoint goes when its user says so."""
+    """A savepoint is deleted only on request."""
 
     def test_nothing_of_it_is_left_and_the_home_is_as_it_was(self, site: SavepointSite) -> None:
         taken(site, site.complete([(1, "a")]))
@@ -496,7 +496,7 @@ class TestDispose:
         taken(site, site.complete())
 
         class Slow(LocalFiles):
-            """The savepoint as somebody sees it who looks, and goes on once another one has deleted it and a home has begun."""
+            """A slow disposal: when it continues, another one has deleted the savepoint and a home has begun in its place."""
 
             def delete(self, path: str) -> None:
                 super().delete(path)

@@ -1,4 +1,4 @@
-"""A savepoint in an object store is made, verified, used and disposed of as one in a directory is."""
+"""A savepoint in an object store is created, verified, used and disposed of like one in a directory."""
 
 import os
 import shutil

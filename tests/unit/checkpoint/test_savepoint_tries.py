@@ -1,4 +1,4 @@
-"""Several tries at one savepoint: of an attempt that has died, or of two that do not know of each other."""
+"""Several tries at one savepoint: by an attempt and its successor, or by two attempts that run at the same time."""
 
 import os
 from collections.abc import Callable
@@ -18,7 +18,7 @@ __all__ = ["site"]
 
 
 class Meanwhile(LocalFiles):
-    """Somebody else does something right before the savepoint exists."""
+    """Files in which another process acts immediately before the savepoint document is created."""
 
     def __init__(self, place: Path, do: Callable[[], object]) -> None:
         super().__init__(str(place))
@@ -31,7 +31,7 @@ class Meanwhile(LocalFiles):
 
 
 class Away(LocalFiles):
-    """A disk that nothing can be copied to."""
+    """A disk to which no file can be copied."""
 
     def copy(self, source: Files, named: str, path: str) -> Digest:
         raise StorageError("The disk is away.")
@@ -49,7 +49,7 @@ def test_another_try_that_begins_and_dies_meanwhile_takes_nothing_away(site: Sav
 
 
 class EndsMeanwhile(LocalFiles):
-    """Another try comes to its end between a look at the directory and the next."""
+    """Files in which another try finishes between two reads of the directory."""
 
     def __init__(self, place: Path, end: Callable[[], object]) -> None:
         super().__init__(str(place))
@@ -69,7 +69,7 @@ def test_another_try_that_comes_to_its_end_meanwhile_has_made_it(site: Savepoint
 
 
 class RobbedOfUnfinished(RealSystem):
-    """Another try has made each file, and takes ours for a leftover, right before ours gets its name."""
+    """A file system in which another try has created each file and deletes our temporary file immediately before it is linked."""
 
     def link(self, source: str, target: str) -> None:
         Path(target).write_bytes(Path(source).read_bytes())

@@ -164,7 +164,7 @@ def test_an_incarnation_that_somebody_else_has_begun_has_no_second_first_checkpo
 
 def test_a_first_checkpoint_that_somebody_else_completes_meanwhile_is_met() -> None:
     class Racing(MemoryFiles):
-        """Another attempt completes checkpoint 1 once the checkpoints were listed."""
+        """Files in which another attempt completes checkpoint 1 after the checkpoints were listed."""
 
         def names(self, directory: str) -> list[str]:
             found = super().names(directory)

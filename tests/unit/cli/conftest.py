@@ -13,13 +13,13 @@ def unused(tmp_path: Path) -> UsedHome:
 
 @pytest.fixture
 def interrupted(unused: UsedHome) -> UsedHome:
-    """A home whose first round was begun and not finished."""
+    """A home whose first round has begun and has not ended."""
     unused.begin()
     return unused
 
 
 @pytest.fixture
 def drained(interrupted: UsedHome) -> UsedHome:
-    """A home whose pipeline is drained: checkpoint 1, staged only."""
+    """A home whose pipeline is drained. Its checkpoint 1 is staged and not published."""
     interrupted.complete()
     return interrupted

@@ -1,4 +1,4 @@
-"""The end of a pipeline's driver, asked for by command."""
+"""``spark-jobs cancel``."""
 
 import json
 import os
@@ -27,7 +27,7 @@ LONG = FixedDelay(attempts=3, delay_ms=3_600_000)
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UsedHome:
-    """A home of a pipeline without an end, in which one attempt has begun."""
+    """The home of an unbounded pipeline in which one attempt has begun."""
     monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
     made = UsedHome(tmp_path)
     made.begin(restart=LONG)
@@ -36,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UsedHome:
 
 @contextmanager
 def driver(home: UsedHome, request: StartRequest, *, answers: bool = True, stays: bool = False) -> Iterator[None]:
-    """Holds the home until its attempt is cancelled; ``answers`` before it ends, or ends with the context only."""
+    """A driver that ends when its attempt is cancelled, after an answer if ``answers``. With ``stays`` it ends with the context."""
     owners, over, began = Owners(home.files, request.attempt), Event(), Event()
 
     def work() -> None:
@@ -108,7 +108,7 @@ def test_a_restart_that_was_decided_on_before_the_cancel_is_cancelled_too(
     home: UsedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def restart(seconds: float) -> None:
-        """The supervisor, which has not seen the cancel."""
+        """Starts the run again, like a supervisor that has not seen the cancellation."""
         if Channel(home.files).unclaimed() is None and not os.path.exists(home.directory / "restarted"):
             (home.directory / "restarted").touch()
             Channel(home.files).request_start(RunId("monday"), parameters={}, restarts=RestartHistory(restarts=1))

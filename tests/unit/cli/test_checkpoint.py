@@ -1,4 +1,4 @@
-"""A checkpoint of the running pipeline, asked for by command."""
+"""``spark-jobs checkpoint``."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ LIVE = FLIGHTS.replace('bounded=True, event_time="at"', "bounded=False")
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UsedHome]:
-    """A home in which a driver holds the lock of a pipeline without an end."""
+    """A home in which a driver holds the lock of an unbounded pipeline."""
     monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
     home = UsedHome(tmp_path)
     home.begin()

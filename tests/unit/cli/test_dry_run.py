@@ -1,4 +1,4 @@
-"""What ``spark-jobs run --dry-run`` tells people."""
+"""The output of ``spark-jobs run --dry-run``."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from spark_jobs.protocol.ids import PipelineName, RoundNumber, RunId, StageName
 
 
 def told(**stage: Any) -> str:
-    """The text for a plan of one stage."""
+    """Returns the text for a plan of one stage."""
     outlook = Outlook(
         decision="begin",
         explanation="",

@@ -1,4 +1,4 @@
-"""``spark-jobs run`` as far as it goes without a JVM: what is refused, what is answered from the home, how errors end."""
+"""The parts of ``spark-jobs run`` that need no JVM: refusals, answers from the home, and errors."""
 
 import os
 import shlex
@@ -74,7 +74,7 @@ def run(home: UsedHome, *options: object) -> Result:
 
 
 def answered(home: UsedHome, monkeypatch: pytest.MonkeyPatch, function: str = "launch", **checkpoint: Any) -> dict[str, Any]:
-    """Has the driver answer with checkpoint 1 without running; returns what it was called with."""
+    """Replaces the driver with one that completes checkpoint 1. Returns the arguments with which it was called."""
     given: dict[str, Any] = {}
 
     def launched(pipeline: Any, files: Any, *rest: Any) -> StartResponse:
@@ -137,7 +137,7 @@ def test_staged_rows_are_called_staged_and_the_next_command_publishes_them(drain
 def test_after_a_stop_in_the_middle_of_a_round_the_next_step_is_another_run(
     unused: UsedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can publish what it has staged."""
+    """The rows that this run has staged cannot be published before the round ends."""
     stop: dict[str, Any] = {
         "checkpoint_kind": CheckpointKind.STOP,
         "drained": False,
@@ -408,7 +408,7 @@ def test_the_command_that_goes_on_has_every_option_that_was_given(unused: UsedHo
 def test_the_command_that_goes_on_has_no_secret(
     unused: UsedHome, monkeypatch: pytest.MonkeyPatch, option: str, name: str
 ) -> None:
-    """A parameter or a setting that is a secret by its name, and a public one with a secret of the environment in it."""
+    """Tries parameters and settings with names of secrets, and a public parameter with a secret value from the environment."""
     fails(monkeypatch, KeyboardInterrupt())
     if name == "warehouse":
         monkeypatch.setenv("SPARK_JOBS_PARAM_TOKEN", CORE)
@@ -498,7 +498,7 @@ def submitted(main: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_main_py_runs_the_package_that_its_python_has_installed(tmp_path: Path) -> None:
-    """It may be the file of another environment, such as an Airflow worker's."""
+    """The file may belong to another environment, such as that of an Airflow worker."""
     another = tmp_path / "spark_jobs"
     another.mkdir()
     (another / "__init__.py").write_text("raise RuntimeError('This package is for another Python.')\n")
@@ -511,7 +511,7 @@ def test_main_py_runs_the_package_that_its_python_has_installed(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_copy_of_main_py_finds_the_modules_beside_it(tmp_path: Path) -> None:
-    """Where YARN runs it, with the files that were sent along."""
+    """YARN runs such a copy, with the other files of the application."""
     shutil.copy(small_pipeline.__file__, tmp_path / "sent_along.py")
     main = Path(shutil.copy(MAIN, tmp_path))
     done = submitted(main, "sent_along", "--home", str(tmp_path / "home"))

@@ -1,4 +1,4 @@
-"""Savepoints on the command line: looked at, begun with, disposed of."""
+"""``spark-jobs`` inspects savepoints, starts from them and disposes of them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Spark's noise stays out of the way, and is there when it is needed. No JVM is started."""
+"""Spark's output is hidden, and shown when it is needed. No JVM is started."""
 
 import errno
 import logging
@@ -115,7 +115,7 @@ def test_an_interrupt_is_handled_as_before_spark_was_started(
     submitted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def started(*_: object, **__: object) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Spark has a handler of its own
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Spark installs a handler of its own
 
     monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", started)
     monkeypatch.setattr("spark_jobs.runtime.spark.session.submitted_session", started)

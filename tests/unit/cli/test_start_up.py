@@ -1,4 +1,4 @@
-"""What does not run Spark does not load it: these commands are typed often, and run where there is no Spark."""
+"""Commands that do not run Spark do not import it: they are used often, and on machines without Spark."""
 
 import json
 import subprocess

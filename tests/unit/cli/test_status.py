@@ -49,7 +49,7 @@ def test_a_run_that_was_interrupted_says_how_to_go_on(interrupted: UsedHome) -> 
 
 @pytest.mark.parametrize("publish", [Publish.EVERY_CHECKPOINT, Publish.FINAL])
 def test_stages_whose_tables_show_less_are_named_with_the_newest_checkpoint(interrupted: UsedHome, publish: Publish) -> None:
-    """Not where the tables do not show the checkpoint at all."""
+    """The stages are not named if no table shows the checkpoint."""
     behind = (StageName("daily"),)
     interrupted.complete(checkpoint_kind=CheckpointKind.PERIODIC, publish=publish, drained=False, behind=behind)
     shown = spark_jobs("status", "--home", interrupted.url).stdout
@@ -87,7 +87,7 @@ def test_a_round_that_a_fresh_start_has_left_is_not_gone_on_with(interrupted: Us
 
 
 def round_of(home: UsedHome) -> tuple[int, bool, str | None]:
-    """Returns the newest round, whether it is interrupted, and what people read of it."""
+    """Returns the newest round, whether it is interrupted, and the round's line in the text output."""
     answer = document(spark_jobs("status", "--home", home.url, "--output", "json"))
     lines = [line.split(maxsplit=1) for line in spark_jobs("status", "--home", home.url).stdout.splitlines()]
     shown = [line[1].strip() for line in lines if line[:1] == ["round"]]
@@ -221,7 +221,7 @@ def test_how_far_a_stop_is_has_a_line_of_its_own(interrupted: UsedHome, word: st
 
 
 def beat(home: UsedHome, stage: StageStatus | dict[StageName, StageStatus], stop: StopStatus | None = None) -> None:
-    """A heartbeat of attempt 1, whose stage hourly, or whose stages, look like this."""
+    """Writes a heartbeat of attempt 1 with this stage ``hourly`` or with these stages."""
     stages = {StageName("hourly"): stage} if isinstance(stage, StageStatus) else stage
     status = Status(
         attempt=AttemptNumber(1), run=RunId("monday"), state=RunState.RUNNING, updated_at=NOW, stages=stages, stop=stop

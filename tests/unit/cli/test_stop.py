@@ -1,4 +1,4 @@
-"""A stop and a savepoint of the running pipeline, asked for by command."""
+"""``spark-jobs stop`` and ``spark-jobs savepoint``."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from tests.unit.cli.test_checkpoint import LIVE, Driver
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UsedHome]:
-    """A home in which a driver holds the lock of a pipeline without an end."""
+    """A home in which a driver holds the lock of an unbounded pipeline."""
     monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
     home = UsedHome(tmp_path)
     home.begin()

@@ -1,4 +1,4 @@
-"""Whatever standard output and standard error are, a command does its work, and what goes wrong is told and is no defect."""
+"""A command works with any standard output and standard error. A closed or full stream is reported, and is not reported as a defect."""
 
 import json
 import os
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def shell(line: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a line of a shell in which ``$@`` is ``spark-jobs`` with arguments."""
+    """Runs a shell command line in which ``$@`` is ``spark-jobs`` with arguments."""
     command = ["bash", "-c", f"set -o pipefail; {line}", "bash", sys.executable, "-m", "spark_jobs", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
 

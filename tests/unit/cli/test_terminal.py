@@ -1,4 +1,4 @@
-"""Every error reaches people in clear lines, programs as one document, and the shell as an exit code."""
+"""Every error is readable text for people, one document for programs, and an exit code for the shell."""
 
 import errno
 import json
@@ -87,7 +87,7 @@ def test_what_an_interrupt_has_broken_is_an_interrupt_too(broken: Exception, cap
         try:
             os.kill(os.getpid(), signal.SIGINT)
         finally:
-            raise broken  # as what cleans up does, where there is no JVM any more
+            raise broken  # like cleanup code that fails because the JVM has ended
 
     standing = signal.getsignal(signal.SIGINT)
     with pytest.raises(typer.Exit) as ended, command(Output.JSON):
@@ -158,7 +158,7 @@ def test_no_failure_and_no_defect_shows_a_secret(
     shape: str, output: Output, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SPARK_JOBS_PARAM_TOKEN", SHAPES[shape])
-    monkeypatch.setenv("COLUMNS", "40")  # a terminal breaks lines
+    monkeypatch.setenv("COLUMNS", "40")  # a terminal wraps lines
 
     def fail() -> None:
         print("printed", SHAPES[shape])
@@ -243,7 +243,7 @@ def test_no_text_of_others_reaches_the_terminal_unseen(capsys: pytest.CaptureFix
     table = Table.grid()
     table.add_row(Text(HOSTILE), HOSTILE)
     with command(output) as terminal:
-        assert logging.lastResort is not None  # pytest has handlers of its own
+        assert logging.lastResort is not None  # pytest installs handlers of its own
         logging.lastResort.handle(logging.LogRecord("spark_jobs", logging.WARNING, "", 1, "it says %s", (HOSTILE,), None))
         terminal.answer(Greeting(text=HOSTILE), HOSTILE, Text(HOSTILE, style="red", no_wrap=True), table)
     with pytest.raises(typer.Exit), command(output):

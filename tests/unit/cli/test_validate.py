@@ -19,7 +19,7 @@ from tests.support.staged_pipeline import SCHEMA, Row, path_of
 
 
 def validate(*arguments: object) -> Result:
-    """What is checked without Spark; the functions of these pipelines do nothing."""
+    """Runs ``spark-jobs validate`` without Spark. The functions of these pipelines do nothing."""
     return spark_jobs("validate", *arguments, "--no-spark")
 
 
@@ -35,7 +35,7 @@ def fates(found: dict[str, object]) -> dict[str, str]:
 
 
 def savepoint_of(home: UsedHome, stages: dict[str, Any], rows: Sequence[Row] = ()) -> Path:
-    """A savepoint of the pipeline as it was with these stages."""
+    """Creates a savepoint of the pipeline with other stages."""
     (home.directory / "site").mkdir()
     site = SavepointSite(home.directory / "site")
     saved(site, site.complete(rows, graph=home.graph | {"stages": stages}))
@@ -54,7 +54,7 @@ def test_the_graph_is_shown_as_a_tree(unused: UsedHome) -> None:
 
 
 def test_nothing_is_written(unused: UsedHome) -> None:
-    def files() -> list[Path]:  # but for what Python keeps of a module that it has compiled
+    def files() -> list[Path]:  # all files except the bytecode that Python caches
         return sorted(path for path in unused.directory.rglob("*") if "__pycache__" not in path.parts)
 
     before = files()
@@ -91,14 +91,14 @@ def test_an_interrupted_round_would_be_continued(interrupted: UsedHome) -> None:
 
 
 def leave_work_directory(home: UsedHome) -> None:
-    """What an attempt has left whose stages may run on where they were."""
+    """Creates the work directory of an earlier attempt, in which its stages can continue."""
     for stage in ("hourly", "daily"):
         home.files.create(f"work/work/stages/{stage}/checkpoint/commits/3", b"")
     take_over(home.files.below("work/work"))
 
 
 def unbounded(home: UsedHome) -> UsedHome:
-    """The home, of which the pipeline's input goes on."""
+    """The home, with an unbounded input."""
     Path(home.entry).write_text(FLIGHTS.replace("bounded=True", 'bounded=False, watermark_delay="1 hour"'))
     home.graph = load_pipeline(home.entry).graph().describe()
     return home

@@ -43,7 +43,7 @@ def test_each_damaged_file_is_named_to_people_and_to_programs(drained: UsedHome)
 
 
 def test_the_remedy_is_that_of_the_files(drained: UsedHome) -> None:
-    """A start makes up for state, and for nothing else."""
+    """A new start repairs damaged state, and no other damage."""
     head = drained.staged.store.head()
     assert head is not None
     stage, cut = next(iter(head.stages.items()))

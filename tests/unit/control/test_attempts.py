@@ -1,4 +1,4 @@
-"""Which attempt is continued, which must stop, and what is kept of them."""
+"""The attempt that a start continues, the attempt that must stop, and the documents that are kept of attempts."""
 
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def test_an_attempt_that_comes_after_a_higher_one_is_fenced_and_what_it_names_do
 
 
 class Overtaken(MemoryFiles):
-    """A higher attempt, which knows of none, begins right before attempt 1 says that it has begun, or right after."""
+    """Files in which a higher attempt, unaware of the others, begins immediately before or after attempt 1 writes that it has begun."""
 
     def __init__(self, *, before: bool) -> None:
         super().__init__()

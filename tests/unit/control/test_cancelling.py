@@ -1,4 +1,4 @@
-"""Which attempt a cancel ends, decided from a home's documents and its driver's lock."""
+"""The attempt that a cancellation ends, decided from the home's documents and the driver's lock."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def channel(tmp_path: Path) -> Channel:
 
 
 def begun(channel: Channel) -> StartRequest:
-    """A request whose attempt has begun."""
+    """Creates a request whose attempt has begun."""
     request = channel.request_start(RUN, parameters={})
     claim(channel, request, None)
     return request

@@ -1,4 +1,4 @@
-"""Asking for runs, and reading their answers."""
+"""Requests for runs, and their answers."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Asking a running pipeline for a checkpoint."""
+"""Requests for a checkpoint of a running pipeline."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,7 +34,7 @@ def files(tmp_path: Path) -> LocalFiles:
 
 
 def begin_round(files: LocalFiles, *bounded: bool) -> None:
-    """An attempt at a round whose sources are bounded or not."""
+    """Begins a round with these sources, each bounded or not."""
     Attempts(files).create(attempt(1))
     Rounds(files).begin(
         RoundDocument(
@@ -52,7 +52,7 @@ def begin_round(files: LocalFiles, *bounded: bool) -> None:
 
 @pytest.fixture
 def running(files: LocalFiles, tmp_path: Path) -> Iterator[CheckpointRequests]:
-    """The home of a running pipeline, one of whose inputs has no end."""
+    """The home of a running pipeline with one unbounded input."""
     begin_round(files, True, False)
     with holding(tmp_path / DRIVER_LOCK, "start-1"):
         yield CheckpointRequests(files)
@@ -164,7 +164,7 @@ def test_an_answer_is_given_also_after_the_driver_has_ended(files: LocalFiles, r
 
 
 def fill(files: Files, answered: int, wanted: Wanted = Wanted.CHECKPOINT) -> CheckpointRequests:
-    """A home with so many answered requests, a minute apart, and an open one."""
+    """A home with this many answered requests, a minute apart, and one open request."""
     requests = CheckpointRequests(files)
     for number in range(answered + 1):
         asked = request_id(f"r{number}", wanted)

@@ -1,4 +1,4 @@
-"""A home in a store, with a workspace in a directory."""
+"""A home in an object store whose workspace is a directory."""
 
 import socket
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def home(documents: MemoryFiles, tmp_path: Path) -> DividedHome:
 
 
 def claim_workspace(home: Files, given: str | None = None) -> NamedWorkspace | None:
-    """As a start does."""
+    """Claims the workspace like a start."""
     return claim_workspace_of(home, Channel(home).pipeline(), given)
 
 
@@ -101,7 +101,7 @@ def test_who_reads_documents_needs_no_workspace(documents: MemoryFiles) -> None:
 
 
 class TestCache:
-    """Without a workspace what Spark and the host need is on the driver's disk, and only that."""
+    """Without a workspace, the files that Spark and the host need are on the driver's disk, and no other files are."""
 
     @pytest.fixture
     def disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -161,7 +161,7 @@ class TestCache:
         assert claim_workspace(DividedHome(documents)) is None
 
     def test_a_copy_of_it_is_no_home(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
-        """Its checkpoints would be published under the numbers of the home that it is a copy of."""
+        """A copy would publish its checkpoints under the same numbers as the original home."""
         copy = Elsewhere()
         copy.contents |= documents.contents
         with pytest.raises(RejectedError, match="cannot be continued or begun as a home here"):
@@ -182,7 +182,7 @@ class TestCache:
 
     @pytest.mark.parametrize("note", ["start-1", "start-2", None])
     def test_a_lock_on_this_disk_counts_only_where_it_is_the_driver_s(self, home: DividedHome, note: str | None) -> None:
-        """Containers may share the host's name, and not its disk."""
+        """Containers may share the host's name without sharing its disk."""
         live = attempt(1).model_copy(update={"host": socket.gethostname()})
         Attempts(home).create(live)
         write_status(home, beat())
@@ -270,7 +270,7 @@ class TestStateThatWaits:
 
     def test_it_is_found_while_it_is_brought_in(self, tmp_path: Path) -> None:
         class BroughtIn(MemoryFiles):
-            """Is asked, and has not; is asked again, when it has."""
+            """A store that lacks the file at the first request and has it at the second."""
 
             def digest(self, path: str):  # type: ignore[no-untyped-def]
                 try:
@@ -333,7 +333,7 @@ class TestWhoseItIs:
     def test_a_directory_with_something_in_it_is_none(
         self, home: DividedHome, documents: MemoryFiles, tmp_path: Path, left: str
     ) -> None:
-        """Another home would lose its state, and a home that was made anew would take up what the one before it has left."""
+        """Another home would lose its state, and a new home would take over the files of an old one."""
         LocalFiles(tmp_path / "workspace").create(left, b"{}")
         with pytest.raises(RejectedError, match=f"has {left.partition('/')[0]} already"):
             self.claimed(home)
@@ -353,7 +353,7 @@ class TestWhoseItIs:
         assert not (tmp_path / "workspace").exists()
 
     def test_another_disk_under_its_path_is_none(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
-        """A first start died on one host before the home named it, and the next one ran on another host, with a disk of its own."""
+        """A first start died on one host before the home named the workspace. The next start ran on another host with a disk of its own."""
         claim_workspace(home)
         (tmp_path / "workspace").rename(tmp_path / "of the first host")
         self.claimed(DividedHome(documents, LocalFiles(tmp_path / "workspace")))
@@ -383,7 +383,7 @@ class TestWhoseItIs:
             open_home(str(tmp_path), str(tmp_path / "workspace"))
 
     def test_a_copy_in_another_kind_of_place_is_no_home(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
-        """What is copied is the documents: neither deleted keys nor staged rows would be there."""
+        """A copy has only the documents. It lacks the deleted keys and the staged rows."""
         self.claimed(home)
         (tmp_path / "copy").mkdir()
         (tmp_path / "copy/pipeline.json").write_bytes(documents.contents["pipeline.json"])
@@ -409,7 +409,7 @@ class TestLiveness:
     def test_where_the_workspace_is_not_seen_a_heartbeat_counts_also_of_this_host(
         self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
     ) -> None:
-        """Containers may share the host's name, and not its directories."""
+        """Containers may share the host's name without sharing its directories."""
         Channel(home).claim(FLIGHTS, claim_workspace(home))
         Attempts(home).create(attempt(1).model_copy(update={"host": socket.gethostname()}))
         write_status(home, beat())

@@ -1,4 +1,4 @@
-"""Whether a driver is at work, told by its locks and not by its pid."""
+"""A running driver is recognized by its locks and not by its process id."""
 
 import os
 import socket
@@ -177,7 +177,7 @@ print(locked(Path("lock")), noted(Path("lock")))"""
 
 
 def test_a_user_who_may_not_write_the_lock_sees_whether_it_is_held(tmp_path: Path) -> None:
-    """A cluster may run drivers as another user than Airflow's."""
+    """A cluster may run drivers as another user than Airflow."""
     tmp_path.chmod(0o755)
     with holding(tmp_path / "lock", "start-1"):
         (tmp_path / "lock").chmod(0o444)
@@ -194,6 +194,6 @@ def test_a_lock_that_cannot_be_taken_or_looked_at_is_an_error_with_a_type(tmp_pa
         with pytest.raises(error):
             locked(broken)
     (tmp_path / "device").symlink_to("/dev/full")
-    for _ in range(2):  # what could not be taken is not thought to be held
+    for _ in range(2):  # a lock that could not be taken does not count as held
         with pytest.raises(CorruptDocumentError), holding(tmp_path / "device", "start-1"):
             pass

@@ -1,4 +1,4 @@
-"""The loss ledger: what is recorded, once, and what becomes of it."""
+"""The loss ledger: each loss is recorded once, and can be accepted or undone."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_two_attempts_that_record_at_once_give_two_numbers(ledger: LossLedger, m
     def names_before_the_other_records(files: LocalFiles, directory: str) -> list[str]:
         found = names(files, directory)
         seen.append(len(found))
-        if len(seen) == 2:  # the first one has looked for the next number, and has not created its document
+        if len(seen) == 2:  # the first recorder has looked for the next number, and has not created its document
             other.record(FIRST, ATTEMPT, [lost("b")])
         return found
 

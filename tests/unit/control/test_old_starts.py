@@ -1,4 +1,4 @@
-"""What is forgotten of old starts, and what is not."""
+"""The documents of old starts that are deleted, and those that are kept."""
 
 from contextlib import suppress
 
@@ -51,7 +51,7 @@ def files() -> MemoryFiles:
 
 
 def live(files: MemoryFiles, number: int = STARTS_KEPT + 1, **changes: object) -> AttemptDocument:
-    """The newest attempt, as one of that number."""
+    """Returns the document of the newest attempt, with this number."""
     newest = Channel(files).attempts.latest()
     assert newest is not None
     return newest.model_copy(
@@ -60,7 +60,7 @@ def live(files: MemoryFiles, number: int = STARTS_KEPT + 1, **changes: object) -
 
 
 def left_of(files: MemoryFiles, number: int) -> list[str]:
-    """What is there of a start, but for the answer that is kept for its run."""
+    """Returns the documents of a start, except the answer that is kept for its run."""
     found = [f"{place}/{name}" for place in (ATTEMPTS, RUNS) for name in files.names(place) if name.startswith(f"{number}.")]
     for place in (REQUESTS, RESPONSES):
         found += [f"{place}/{name}" for name in files.names(place) if f"-{number}." in name or f"cancel-{number}-" in name]
@@ -171,7 +171,7 @@ def test_of_two_answers_that_of_the_higher_attempt_counts(files: MemoryFiles) ->
 
 def test_an_entry_of_the_index_whose_request_was_never_made_means_nothing_and_goes(files: MemoryFiles) -> None:
     class Asker(DyingFiles):
-        """Dies between the two writes."""
+        """A requester that dies between its two writes."""
 
     with suppress(Death):
         Channel(Asker(files.contents, 1)).request_start(OLD, parameters={})
@@ -190,7 +190,7 @@ def test_an_entry_of_the_index_whose_request_was_never_made_means_nothing_and_go
 
 def test_of_two_who_ask_at_once_each_run_finds_its_own_request(files: MemoryFiles) -> None:
     class Racing(MemoryFiles):
-        """Somebody else gets the number between the two writes of an asker."""
+        """Files in which another requester takes the number between the two writes of the first."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -214,7 +214,7 @@ def test_rounds_go_with_the_attempts_that_name_them_and_the_newest_stays(files: 
         run_round(files, f"run-{number}")
     forget_old_starts(files, live(files, STARTS_KEPT + 2))
     assert [name.partition(".")[0] for name in files.names(ROUNDS)] == ["3", "3"]
-    Channel(files).attempts.create(live(files, 9, round=RoundNumber(9)))  # it ends before its round begins
+    Channel(files).attempts.create(live(files, 9, round=RoundNumber(9)))  # the attempt ends before its round begins
     forget_old_starts(files, live(files, STARTS_KEPT + 8))
     newest = Rounds(files).latest()
     assert newest is not None

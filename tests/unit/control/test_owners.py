@@ -1,4 +1,4 @@
-"""Who has charge of an attempt, and may end it."""
+"""The owner of an attempt, which may end it."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a person has to know of a pipeline at once."""
+"""The summary of a pipeline's state."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_the_age_is_that_of_the_newest_checkpoint_that_can_be_used(used: UsedHom
     found = overview(used.files)
     assert found.head == first
     assert found.checkpoint_age_s(first.completed_at + timedelta(seconds=90)) == 90.0
-    assert found.checkpoint_age_s(first.completed_at - timedelta(seconds=90)) == 0.0  # a clock that is behind
+    assert found.checkpoint_age_s(first.completed_at - timedelta(seconds=90)) == 0.0  # a clock that is late
 
 
 def test_a_directory_that_is_no_home_is_refused(tmp_path: Path) -> None:

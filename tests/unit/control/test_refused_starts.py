@@ -1,4 +1,4 @@
-"""What a first start that was refused leaves."""
+"""The files that remain after a first start was refused."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ REFUSED = MissingRequirementError("There is no Java.", remedy="Install it.")
 
 
 def asked(home: Path, answer: StreamPipelineError | None = REFUSED) -> StartRequest:
-    """A start that was asked for from Airflow, with what its driver has printed."""
+    """Creates a start request from Airflow, with the output of its driver."""
     files = LocalFiles(home)
     request = Channel(files).request_start(RunId("a task"), parameters={})
     Owners(files, request.attempt).take_charge("a try")

@@ -1,4 +1,4 @@
-"""What somebody waits for is seen also where a file system remembers for a while that it was not there, as NFS does."""
+"""Waits see a new file although the file system, like NFS, remembers for a while that it was absent."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from spark_jobs.storage.local import LocalFiles
 
 
 class Client(LocalFiles):
-    """A client of a file server: an absent name is remembered until its directory is listed."""
+    """A client of a file server that remembers a name as absent until its directory is listed."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -1,4 +1,4 @@
-"""Rounds and their pins: what stands once stays."""
+"""Rounds and their pins: a document that exists is never changed."""
 
 from datetime import UTC, datetime
 from pathlib import Path

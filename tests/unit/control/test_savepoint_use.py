@@ -1,4 +1,4 @@
-"""Who needs a savepoint."""
+"""The requests and attempts that need a savepoint."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What follows from the end of a driver, decided from a home's documents alone."""
+"""The action that follows the end of a driver, decided from the home's documents alone."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -51,7 +51,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def an_attempt(files: Files, strategy: RestartSettings | None = TWICE, restarts: RestartHistory | None = None) -> StartRequest:
-    """An attempt that has begun, with a task in charge of it."""
+    """Creates an attempt that has begun and is owned by a task."""
     channel = Channel(files)
     request = channel.request_start(RUN, parameters={}, restarts=restarts)
     claim(channel, request, strategy)
@@ -76,7 +76,7 @@ def a_failure(request: StartRequest, error: StreamPipelineError, at: datetime = 
 
 
 def lives(files: Files, strategy: RestartSettings) -> list[Restart | End | None]:
-    """What follows each time, of attempts that are lost one after the other until none follows."""
+    """Loses one attempt after another until no restart follows. Returns each decision."""
     found: list[Restart | End | None] = []
     restarts = None
     while len(found) < 10 and (not found or isinstance(found[-1], Restart)):
@@ -281,7 +281,7 @@ def test_a_pipeline_goes_on_from_the_loss_of_its_driver_to_the_next_attempt(file
     request = an_attempt(files)
     before = files.names("responses")
     assert goes_on(files)
-    assert files.names("responses") == before  # who only looks answers for nobody
+    assert files.names("responses") == before  # a caller that only looks answers no request
     following = after_end(files, request.attempt, OwnerNumber(1), LOST)
     assert goes_on(files)
     assert isinstance(following, Restart)
@@ -294,7 +294,7 @@ def test_a_pipeline_goes_on_from_the_loss_of_its_driver_to_the_next_attempt(file
 def test_a_pipeline_does_not_go_on_where_a_start_has_to_be_asked_for(files: Files) -> None:
     assert not goes_on(files)
     Channel(files).request_start(RUN, parameters={})
-    assert not goes_on(files)  # somebody's wish
+    assert not goes_on(files)  # a new start request has priority
     lives(files, TWICE)
     assert not goes_on(files)
 

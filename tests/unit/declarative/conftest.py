@@ -13,7 +13,7 @@ from spark_jobs.protocol.errors import InvalidPipelineError
 
 
 class Project:
-    """The files of a project, and how it is loaded."""
+    """The files of a declarative project, and methods that load it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class Project:
 
 @pytest.fixture(autouse=True)
 def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a project be loaded before Spark starts, as a driver does: tests before may have left a context in this process."""
+    """Lets a project be loaded before Spark starts, as in a driver. Earlier tests may have left a Spark context in this process."""
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
 
 
@@ -59,7 +59,7 @@ Inputs = Callable[[str], list[str]]
 
 @pytest.fixture
 def orders(project: Project) -> Project:
-    """A project with one table, which is filled from files."""
+    """A project with one table, which reads files."""
     return project.write(
         "orders.py",
         """

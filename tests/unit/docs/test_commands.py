@@ -1,4 +1,4 @@
-"""The pages show commands and options that exist, and describe all of them."""
+"""The commands and options on the pages exist, and the pages describe all of them."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ def options(command: Any) -> list[str]:
 
 
 def shown(page: Path) -> Iterator[tuple[str, list[str]]]:
-    """Every ``spark-jobs`` command line on a page, in code and in text."""
+    """Yields every ``spark-jobs`` command line on a page, in code and in text."""
     text = page.read_text()
     lines = [line for block in blocks(page) if block.language == "console" for line in block.text.splitlines()]
     lines += re.findall(r"`((?:SPARK_JOBS_PARAM_\S+ )?spark-jobs [^`]+)`", text)
@@ -38,7 +38,7 @@ def shown(page: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def refusal(words: list[str]) -> str | None:
-    """Returns what the command line's parser says against a command; None if it takes it. What a text leaves out is filled in."""
+    """Returns the parser's error for a command, or None. Arguments that a text omits are filled in."""
     name, *arguments = words
     if name not in COMMANDS:
         return f"no such command: {name}"
@@ -48,7 +48,7 @@ def refusal(words: list[str]) -> str | None:
         except exceptions.MissingParameter as missing:
             options = missing.param.opts if missing.param and missing.param.param_type_name == "option" else []
             arguments = [*arguments, options[0], "1"] if options else ["1", *arguments]
-        except typer.Exit:  # of --help and --output schema
+        except typer.Exit:  # by --help and --output schema
             return None
         except exceptions.ClickException as error:
             return error.format_message()
@@ -58,7 +58,7 @@ def refusal(words: list[str]) -> str | None:
 
 
 def filled(words: list[str]) -> list[str]:
-    """Returns a command line with a number in the place of each number that a text has a letter for, and without what it leaves out."""
+    """Returns a command line with a number for each placeholder letter, and without the ellipses."""
     kept = [word for before, word in pairwise(["", *words]) if word != "…" or before.startswith("--")]
     return [kept[0].strip(",."), *("1" if re.fullmatch("[A-Z]", word) else word for word in kept[1:])]
 

@@ -1,4 +1,4 @@
-"""The page about concurrent writers says what the schedules test."""
+"""The page about concurrent writers matches the tested schedules."""
 
 from tests.support.foreign_writers import ACTIONS
 from tests.support.pages import ROOT, table_rows

@@ -1,4 +1,4 @@
-"""The pages about errors quote what the product says."""
+"""The pages about errors quote the product's messages."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ QUOTED = re.findall(r"^> `([^`]+)`", TROUBLESHOOTING.read_text(), flags=re.MULTI
 
 
 def sentences() -> Iterator[str]:
-    """Every text of the product, with an ellipsis for what differs."""
+    """Yields every text of the product, with an ellipsis for the variable parts."""
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.JoinedStr):
@@ -35,7 +35,7 @@ KINDS = {name for name, kind in vars(errors).items() if isinstance(kind, type) a
 
 
 def constructions() -> Iterator[tuple[str, ast.Call]]:
-    """Every place where the product makes an error of its own: of a class by its name, or of a ``kind`` that is a variable."""
+    """Yields every place where the product creates one of its errors: by the name of its class, or by a variable called ``kind``."""
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
@@ -92,7 +92,7 @@ def test_each_known_error_has_a_program_that_follows_its_remedy_or_a_reason_why_
 
 
 def remedies() -> Iterator[tuple[str, str]]:
-    """Every remedy of the product that is written where its error is made, with an ellipsis for what differs."""
+    """Yields every remedy that is written where its error is created, with the source code of its variable parts."""
     for where, call in constructions():
         for keyword in call.keywords:
             if keyword.arg == "remedy" and isinstance(keyword.value, ast.JoinedStr):
@@ -117,7 +117,7 @@ def test_every_option_that_a_remedy_names_exists() -> None:
 
 
 def commands_said() -> Iterator[tuple[str, list[str]]]:
-    """Every command of ours that the product tells a person to type: in a text up to its last option, and as a list of words."""
+    """Yields every ``spark-jobs`` command that the product prints: from texts up to the last option, and from lists of words."""
     for path in SOURCES:
         tree = ast.parse(path.read_text())
         pieces = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -150,5 +150,5 @@ def test_every_command_that_the_product_tells_to_type_is_one_that_the_command_li
 
 def test_no_remedy_offers_a_fresh_start_that_is_refused_where_rows_are_public() -> None:
     bare = [where for where, remedy in remedies() if "--fresh" in remedy and "--on-rewind" not in remedy]
-    allowed = "Stop the old query"  # nothing was read, so nothing is public
+    allowed = "Stop the old query"  # the new query has read nothing, so it has published nothing
     assert [where for where, remedy in remedies() if where in bare and allowed not in remedy] == []

@@ -1,4 +1,4 @@
-"""The page about Flink's semantics has every claim once, and names tests that exist."""
+"""The page about Flink's semantics lists every claim once and names tests that exist."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ SHOWN = sorted({found.group() for row in CLAIMS for found in TEST.finditer(row.c
 
 @cache
 def functions_of(file: str) -> dict[str, bool]:
-    """By name whether it waits for the night, whatever its parameters."""
+    """Returns the tests of a file by name, each with whether it is nightly."""
     functions = [node for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)]
     return {each.name: "pytest.mark.nightly" in map(ast.unparse, each.decorator_list) for each in functions}
 

@@ -1,4 +1,4 @@
-"""The reference of formats describes the documents as they are."""
+"""The reference of formats describes the documents."""
 
 import re
 import types
@@ -68,7 +68,7 @@ def documented(title: str) -> dict[str, dict[str, str]]:
 
 
 def json_types(annotation: Any) -> Iterator[str]:
-    """What the page may call a field's type."""
+    """Yields the names that the page may use for a field's type."""
     if get_origin(annotation) in (Union, types.UnionType):
         for argument in get_args(annotation):
             yield from json_types(argument)

@@ -1,4 +1,4 @@
-"""The reference of inputs says what the tests try."""
+"""The reference of inputs matches the tests."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The pages hold together: links, endings, and code that is the same wherever it is shown."""
+"""Every link leads to a page, every page ends with what comes next, and code that is shown twice is the same."""
 
 import ast
 from pathlib import Path

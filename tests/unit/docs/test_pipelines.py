@@ -1,4 +1,4 @@
-"""The pipelines on the pages can be loaded and checked, and the reference has the signatures as they are."""
+"""The pipelines on the pages can be loaded and checked, and the signatures in the reference match the code."""
 
 import ast
 import inspect
@@ -44,7 +44,7 @@ SIGNATURES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize(("page", "title"), PIPELINES, ids=[f"{named(page)}:{title}" for page, title in PIPELINES])
 def test_a_pipeline_on_a_page_passes_every_check_before_spark(page: Path, title: str, tmp_path: Path) -> None:
-    for name, text in files(page).items():  # one may import another
+    for name, text in files(page).items():  # one file may import another
         (tmp_path / Path(name).name).write_text(text)
     graph = load_pipeline(str(tmp_path / title)).graph()
     assert graph.sinks
@@ -55,7 +55,7 @@ def test_every_guide_to_pipelines_shows_one() -> None:
 
 
 def shape(signature: str) -> list[tuple[str, str, str | None]]:
-    """Names, kinds and default values of a signature's arguments."""
+    """Returns names, kinds and default values of a signature's arguments."""
     name, _, rest = signature.strip().partition("(")
     definition = ast.parse(f"def {name}({rest}: ...").body[0]
     assert isinstance(definition, ast.FunctionDef)
@@ -86,7 +86,7 @@ def real_shape(function: Callable[..., Any]) -> list[tuple[str, str, str | None]
 def written(default: object) -> str:
     if default is NO_SETTINGS:
         return "{}"
-    if repr(default) == "<factory>":  # of a dataclass; an empty mapping
+    if repr(default) == "<factory>":  # the default factory of a dataclass field: an empty mapping
         return "{}"
     if default == CheckpointSettings():
         return "CheckpointSettings()"

@@ -1,4 +1,4 @@
-"""The runbook has a place for each state that a pipeline can be found in."""
+"""The runbook has a section for each state of a pipeline."""
 
 import re
 from enum import StrEnum
@@ -15,7 +15,7 @@ WITHOUT_DRIVER = "the last answer, or `status`"
 
 
 def found_in(column: str) -> set[str]:
-    """What the cells of a column show as code, of rows that say what it means and what to do."""
+    """Returns the code words in a column of the runbook's tables, from rows that explain a state and its remedy."""
     rows = [row.cells for row in table_rows(RUNBOOK) if row.cells.get(column) and row.cells["means"]]
     return {word for cells in rows for word in re.findall(r"`(\w+)`", cells[column])}
 

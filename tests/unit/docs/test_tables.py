@@ -1,4 +1,4 @@
-"""The reference of tables says what the tests have tried."""
+"""The reference of tables matches the tests."""
 
 from spark_jobs.publication.features import DELTA_RS_FEATURES, SPARK_FEATURES
 from tests.support.table_features import DELTA_RS, FEATURES

@@ -1,4 +1,4 @@
-"""Every state of a stop with every event."""
+"""Every state of a stop, with every event."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Where everything in a home is: what a path says is read back, and nobody else spells one."""
+"""The paths in a home. Every path is parsed to the values that it was made of, and no other module spells a path."""
 
 import ast
 import re
@@ -35,7 +35,7 @@ def name(path: str) -> str:
 
 
 def literals(path: Path) -> Iterator[str]:
-    """The strings of a module that are no docstrings."""
+    """Yields the strings of a module that are not docstrings."""
     module = ast.parse(path.read_text())
     said = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
     for node in ast.walk(module):

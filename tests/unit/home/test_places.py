@@ -1,4 +1,4 @@
-"""What a place is, by its markers, and what cannot be at one place, inside or around another."""
+"""The kind of a place is known by its markers. Some kinds may not be at the same place, or one inside the other."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def test_the_names_in_a_directory_say_what_it_is() -> None:
 
 
 class TestBegin:
-    """A home begins where nothing else is, above or below."""
+    """A home may not begin inside, above or in the place of another thing."""
 
     @marks
     def test_it_is_not_inside_another_thing(self, tmp_path: Path, marker: str, what: str) -> None:
@@ -61,7 +61,7 @@ class TestBegin:
         for files in (here, away):
             files.create(marker, b"")
             if what == "home":
-                begins(files)  # another start has begun it
+                begins(files)  # another start has begun this home
                 continue
             with pytest.raises(RejectedError, match=rf"is also the {what}"):
                 begins(files)
@@ -77,7 +77,7 @@ class TestBegin:
 
     @marks
     def test_it_is_not_around_a_thing_in_a_directory_that_a_home_has_too(self, tmp_path: Path, marker: str, what: str) -> None:
-        """Whoever cleans up the home would come to it."""
+        """A cleanup of the home would delete that thing."""
         LocalFiles(tmp_path / "home").create(f"checkpoints/9/{marker}", b"")
         with pytest.raises(RejectedError, match=rf"The home \S+/home is around the {what} \S+/home/checkpoints/9\."):
             begins(LocalFiles(tmp_path / "home"))
@@ -108,7 +108,7 @@ class TestBegin:
 
 
 class TestTables:
-    """A sink's table is beside the home, and beside what others keep."""
+    """A sink's table is outside the home and outside other things."""
 
     @pytest.mark.parametrize(
         ("home", "table", "how"), [("a", "a", "is also"), ("a/home", "a", "is inside"), ("a", "a/channels/x", "is around")]

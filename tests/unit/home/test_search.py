@@ -1,4 +1,4 @@
-"""Homes and savepoints are found by their markers, and nothing is looked into that is a thing of its own."""
+"""Homes and savepoints are found by their markers. The search does not enter a home, a savepoint or a table."""
 
 from pathlib import Path
 
@@ -69,4 +69,4 @@ def test_a_directory_that_may_not_be_listed_hides_no_other_one(tmp_path: Path, m
         homes = below(root, find_things(root).homes)
     finally:
         (tmp_path / "a").chmod(0o700)
-    assert "b" in homes  # who runs the test may be allowed to look everywhere
+    assert "b" in homes  # the user who runs the test may be allowed to read every directory

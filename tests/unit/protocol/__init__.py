@@ -1,1 +1,1 @@
-"""Words, documents, errors and steps."""
+"""Tests of the documents, errors, settings and steps that all parts share."""

@@ -1,4 +1,4 @@
-"""What the names in a Delta log say."""
+"""The versions and checkpoints that file names in a Delta log stand for."""
 
 import pytest
 

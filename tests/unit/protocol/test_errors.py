@@ -1,4 +1,4 @@
-"""The error tree: the branch decides what a caller does, and an error crosses a process whole."""
+"""The error tree: the branch of an error decides the caller's reaction, and errors keep all their fields between processes."""
 
 import copy
 import pickle
@@ -40,7 +40,7 @@ DECISIONS = {
     "RestartsExhaustedError": (Retry.NEVER, ExitCode.FAILED),
     "IncompleteError": (Retry.WITH_BACKOFF, ExitCode.FAILED),
 }
-"""What a caller does after each error; a new leaf is a decision that belongs here."""
+"""The caller's reaction to each error. Add each new error class here."""
 
 
 def _below(kind: type[StreamPipelineError]) -> list[type[StreamPipelineError]]:

@@ -1,4 +1,4 @@
-"""What of a loss is recorded already, and how it is said."""
+"""Recognizes losses that are recorded already, and describes losses in text."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from spark_jobs.protocol.losses import (
 )
 
 FOR_EVER = 50
-"""No test looks further."""
+"""An offset that is higher than all offsets in these tests."""
 WHOSE: dict[str, Any] = {"input": InputName("rows"), "stage": StageName("copy")}
 
 

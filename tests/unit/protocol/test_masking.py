@@ -1,4 +1,4 @@
-"""Secrets are taken out of what is written down."""
+"""Secrets are masked in all written text."""
 
 import json
 from urllib.parse import quote, quote_plus

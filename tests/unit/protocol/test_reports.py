@@ -1,4 +1,4 @@
-"""Errors as they cross a process."""
+"""Errors that pass from one process to another."""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""The examples are worked out by hand from Flink's formulas: max(initial, min(initial · multiplier^n ± jitter, max))."""
+"""Restart strategies.
+
+The examples are calculated by hand from Flink's formulas: max(initial, min(initial · multiplier^n ± jitter, max)).
+"""
 
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -52,7 +55,7 @@ def exponential(**options: Any) -> ExponentialDelay:
 def follow(
     settings: RestartSettings, times_ms: Iterable[int], chance: random.Random | None = None
 ) -> list[RestartIn | Exhausted]:
-    """What follows from failures at these times."""
+    """Returns the decision after each of the failures at these times."""
     history, decisions = RestartHistory(), []
     for now_ms in times_ms:
         history, decision = after_failure(settings, history, now_ms, chance or Highest())
@@ -65,7 +68,7 @@ def delays_s(decisions: Sequence[RestartIn | Exhausted]) -> list[float | None]:
 
 
 def each_after_its_restart(settings: RestartSettings, count: int, chance: random.Random | None = None) -> list[float | None]:
-    """The delays where each failure comes a second after the restart before."""
+    """Returns the delays when each failure comes one second after the previous restart."""
     history, now_ms, found = RestartHistory(), 0, list[float | None]()
     for _ in range(count):
         history, decision = after_failure(settings, history, now_ms, chance or Highest())
@@ -197,7 +200,7 @@ exponentials = st.builds(
 
 
 def of_their_own(times_ms: list[int], decisions: Sequence[RestartIn | Exhausted]) -> tuple[list[int], int | None]:
-    """The times of failures that were not merged, up to the first that exhausts the strategy, and which of them that is."""
+    """Returns the times of failures that were not merged, up to the first that exhausts the strategy, and the index of that one."""
     counted: list[int] = []
     for now_ms, decision in zip(times_ms, decisions, strict=True):
         if isinstance(decision, Exhausted):

@@ -1,4 +1,4 @@
-"""Which releases of Spark pipelines run on, and which of two is older."""
+"""The supported releases of Spark, and the order of two releases."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The seam around durable steps."""
+"""Durable steps, and the observers that are called before and after them."""
 
 import pytest
 

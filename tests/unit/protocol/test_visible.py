@@ -1,4 +1,4 @@
-"""What a terminal would obey, and what nobody would see, is shown."""
+"""Control characters and invisible characters are shown as text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which failed publications are tried again, which tables wait, and how long their staged rows are safe from a VACUUM."""
+"""The failed publications that are retried, the tables that wait, and how long VACUUM spares their staged rows."""
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, path_of
 
 EVERY: dict[str, Any] = {"publish": Publish.EVERY_CHECKPOINT, "checkpoint_kind": CheckpointKind.PERIODIC}
 STAGED = datetime.fromtimestamp(1_700_000_000, UTC)
-"""When the files of the pipeline were written, as they say."""
+"""The time in the entries of the pipeline's files."""
 
 
 def test_the_sinks_wait_that_a_checkpoint_is_due_in_and_whose_tables_lack_it(pipeline: StagedPipeline) -> None:

@@ -1,4 +1,4 @@
-"""What a checkpoint carries of those before it, and that their publication needs no other manifest."""
+"""A checkpoint carries the unpublished actions of earlier checkpoints. Their publication then needs no other manifest."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ STAGE = StageName(HOURLY)
 
 
 def complete(pipeline: StagedPipeline, *rows: Row, final: bool = False, known: int | None = None, **changes: Any) -> Manifest:
-    """The next checkpoint of a round, which carries what the product lets it carry."""
+    """Completes the next checkpoint of a round. It carries as much as the product allows."""
     parent = pipeline.store.head()
     number = CheckpointId((parent.checkpoint if parent else 0) + 1)
     reached = None if known is None else CheckpointId(known)
@@ -38,7 +38,7 @@ def complete(pipeline: StagedPipeline, *rows: Row, final: bool = False, known: i
 
 @pytest.fixture
 def audited(pipeline: StagedPipeline, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StagedPipeline:
-    """Two rounds of five checkpoints, each round to be published by somebody else. What nobody needs is discarded each time."""
+    """Two rounds of five checkpoints with external publication. Unneeded checkpoints are discarded after each one."""
     monkeypatch.setattr(module, "CARRIED_MAX", request.param)
     for number in range(1, 11):
         final, this_round = number % 5 == 0, RoundNumber(1 + (number > 5))
@@ -162,7 +162,7 @@ def test_a_table_in_the_middle_of_a_merged_file_is_refused(pipeline: StagedPipel
     publish(pipeline.files, policy=Publish.EVERY_CHECKPOINT)
     monkeypatch.setattr(module, "CARRIED_MAX", 1)
     complete(pipeline, (2, "a"))
-    complete(pipeline, (3, "a"))  # by mistake it knows nothing of the publication
+    complete(pipeline, (3, "a"))  # a mistake: the checkpoint does not know of the publication
     complete(pipeline, final=True)
     discard(pipeline.files, [CheckpointId(1), CheckpointId(2), CheckpointId(3)])
     with pytest.raises(RejectedError, match="in the middle of the files of checkpoints 1 to"):

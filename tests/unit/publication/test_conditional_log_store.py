@@ -1,4 +1,4 @@
-"""A Spark whose commits to S3 are not exclusive is found out before anything is staged."""
+"""A Spark session whose commits to S3 are not exclusive is refused before it stages rows."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +17,7 @@ def test_a_store_that_ignores_the_condition_is_refused(monkeypatch: pytest.Monke
     files, commits = MemoryFiles(), list[Any]()
 
     class Careless:
-        """A Spark on a store that ignores ``If-None-Match``."""
+        """A Spark session whose store ignores ``If-None-Match``."""
 
         convert = SimpleNamespace(asScala=lambda lines: lines)
 

@@ -1,4 +1,4 @@
-"""``apply_as_deletes`` is evaluated without Spark where it means the same everywhere, and left to Spark elsewhere."""
+"""``apply_as_deletes`` is evaluated without Spark if every engine gives it the same meaning. Otherwise Spark evaluates it."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""The table of a sink's deleted keys stays small and right, and so does whoever reads it meanwhile."""
+"""The table of a sink's deleted keys stays small and correct, also for concurrent readers."""
 
 import os
 import time
@@ -39,7 +39,7 @@ def test_two_hundred_rounds_leave_no_more_files_than_fifty(graves: Graves) -> No
 
 @pytest.mark.slow
 def test_without_folding_they_would_be_hundreds(graves: Graves) -> None:
-    """So the numbers above say something."""
+    """Shows that the limits in the other tests mean something."""
     for _ in graves.rounds(100):
         pass
     log, data = graves.files()
@@ -67,7 +67,7 @@ def test_a_savepoint_that_was_taken_at_any_time_has_every_key(graves: Graves, tm
 
 
 def test_where_the_newest_burial_is_not_public_nothing_is_folded(graves: Graves) -> None:
-    """Whoever begins anew takes over what was buried before it."""
+    """A new incarnation takes over the keys that were buried before it."""
     for _ in graves.rounds(3 * FOLD_VERSIONS):
         graves.keep_small()
     graves.becomes_due()
@@ -84,7 +84,7 @@ def test_where_the_newest_burial_is_not_public_nothing_is_folded(graves: Graves)
 
 @pytest.mark.parametrize("folds", [1, 3])
 def test_who_has_begun_to_read_before_a_fold_reads_on(graves: Graves, folds: int) -> None:
-    """An attempt that takes over the keys of an abandoned incarnation, whose last publication is still at it."""
+    """An attempt reads the keys of an abandoned incarnation while that one's last publication still folds them."""
     for _ in graves.rounds(2 * FOLD_VERSIONS * folds):
         graves.keep_small()
     graves.becomes_due()
@@ -95,7 +95,7 @@ def test_who_has_begun_to_read_before_a_fold_reads_on(graves: Graves, folds: int
 
 
 def test_a_burial_that_is_repeated_after_its_version_was_folded_changes_nothing(graves: Graves) -> None:
-    """The versions of app ids are in the checkpoints of the log."""
+    """The checkpoints of the log contain the versions of all app ids."""
     for _ in graves.rounds(5 * FOLD_VERSIONS):
         graves.keep_small()
     version, graves.checkpoint = graves.version, graves.checkpoint - 1
@@ -119,7 +119,7 @@ def test_a_file_that_a_dead_writer_has_left_goes_after_a_week_and_one_that_is_be
 
 
 def test_without_its_checkpoint_nothing_is_deleted(graves: Graves) -> None:
-    """Delta only logs that it has not written one."""
+    """Delta only logs a warning when it cannot write a checkpoint."""
 
     class Failing(Keeper):
         def checkpoint(self, uri: str) -> None:

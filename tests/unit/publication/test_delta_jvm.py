@@ -1,4 +1,4 @@
-"""How methods of Delta are called whose parameters differ between its releases; no JVM is started."""
+"""Calls of Delta methods whose parameters differ between releases. No JVM is started."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.every_version
 
 
 def method_with(parameters: int) -> Any:
-    """A method of the JVM, as py4j has it: it asks for the number of parameters at the call."""
+    """A method of the JVM that, as in py4j, fails at the call if the number of arguments is wrong."""
 
     def method(*arguments: object) -> tuple[object, ...]:
         if len(arguments) != parameters:

@@ -54,7 +54,7 @@ def table_with(
     field: dict[str, Any] | None = None,
     properties: dict[str, str] | None = None,
 ) -> str:
-    """A table whose log is written by hand, as a writer with every feature would have begun it."""
+    """Creates a table with a handwritten log, like one from a writer that supports every feature."""
     readers = sorted(READER_FEATURES & set(features))
     protocol: dict[str, Any] = {"minReaderVersion": reader or (3 if readers else 1), "minWriterVersion": writer}
     if writer == 7:
@@ -310,7 +310,7 @@ def test_facts_are_the_same_whoever_asks_and_change_with_the_table(pipeline: Sta
     DeltaTable(uri).alter.add_constraint({"positive": "id > 0"})
     constrained = open_table(uri).facts
     assert constrained.shape.configuration == {"delta.constraints.positive": "id > 0"}
-    DeltaTable(uri).alter.add_constraint({"small": "id < 10"})  # the protocol knows constraints already
+    DeltaTable(uri).alter.add_constraint({"small": "id < 10"})  # the protocol supports constraints already
     again = open_table(uri).facts
     assert again.shape.configuration.keys() == {"delta.constraints.positive", "delta.constraints.small"}
 

@@ -1,4 +1,4 @@
-"""What the errors of delta-rs, and those of the system in its texts, mean."""
+"""The meaning of delta-rs errors, and of the system errors in their texts."""
 
 import pytest
 from deltalake import exceptions as delta_exceptions

@@ -1,4 +1,4 @@
-"""A merge without a JVM makes of a table what all changes of its keys say, however they come."""
+"""A merge without a JVM applies all changes of each key, in any order and division into batches."""
 
 import json
 from collections import Counter
@@ -58,7 +58,7 @@ def site_of(root: Path, mode: SinkMode = SinkMode.UPSERT, *, sequence: bool = Tr
 
 
 def publications(draw: Random) -> Iterator[list[list[Change]]]:
-    """Publications with batches of changes, in no order, with the repetitions that a retry makes."""
+    """Yields publications with batches of changes in random order. Some publications are repeated, as by a retry."""
     cut: list[list[list[Change]]] = [[[] for _ in range(draw.randint(1, 3))] for _ in range(4)]
     for number in range(CASES):
         for change in changes_of_one_case(draw):
@@ -99,7 +99,7 @@ def test_the_table_is_that_of_all_changes(
 
 
 def change(seq: int, name: str | None = "a", number: int = 0, **others: Any) -> Change:
-    """A change of a key; without a name a delete."""
+    """A change of a key. A change without a name is a delete."""
     return {"number": number, "pair": 1, "part": "x", "seq": seq, "gone": name is None, "name": name, "amount": None, **others}
 
 
@@ -136,7 +136,7 @@ def test_a_commit_of_somebody_else_since_the_table_was_opened_is_a_conflict(tmp_
 
 
 def test_rows_of_other_keys_that_somebody_has_appended_are_a_conflict_too(tmp_path: Path) -> None:
-    """delta-rs would commit behind them, on what it has read of the table before."""
+    """delta-rs would commit after these rows, based on an older read of the table."""
     site = site_of(tmp_path)
     site.publish(staged(site, change(1)))
     table, lines = open_table(site.uri), staged(site, change(5, "b"))
@@ -283,7 +283,7 @@ def pipeline(tmp_path: Path) -> StagedPipeline:
 
 
 def keyed(pipeline: StagedPipeline, **rule: Any) -> Mapping[str, Any]:
-    """What the cut of a sink has that is merged by keys, with its deletes."""
+    """The cut of a sink that merges rows by key, with deletes."""
     cut = cut_of(pipeline, Publisher.DELTA_RS, Kind.SEQUENCED)
     return {**cut, "merge": cut["merge"].model_copy(update={"apply_as_deletes": "day IN ('3!', '6!')"} | rule)}
 
@@ -298,7 +298,7 @@ def test_checkpoints_are_merged_one_after_the_other_and_once(pipeline: StagedPip
     ]
     for rows in staged:
         pipeline.checkpoint({HOURLY: rows}, publish=Publish.EVERY_CHECKPOINT, cut=cut)
-        if rows[0] != (1, "3!"):  # this one is published with the next
+        if rows[0] != (1, "3!"):  # the next publication publishes this checkpoint
             for _ in range(2):
                 publish(pipeline.files)
         expected.publish(rows)

@@ -62,7 +62,7 @@ def test_a_cut_names_the_tables_that_show_less_than_the_others(pipeline: StagedP
 
 
 def test_a_table_that_no_reader_sees_yet_is_not_behind(pipeline: StagedPipeline) -> None:
-    """A stage of a round waits for the end of another one: what it lacks becomes public with the end of the round."""
+    """The stage waits for another stage of its round. Its missing rows become public at the end of the round."""
     rows, behind = {HOURLY: [(1, "a")], DAILY: []}, (StageName("daily"),)
     in_the_round, final = (
         pipeline.checkpoint(rows, publish=Publish.FINAL, checkpoint_kind=kind, behind=behind)
@@ -98,7 +98,7 @@ def test_where_nothing_is_public_there_is_no_cut(pipeline: StagedPipeline) -> No
 
 @pytest.fixture
 def local(tmp_path: Path) -> StagedPipeline:
-    """A pipeline whose home a command can open."""
+    """A pipeline whose home is on disk, where a command can open it."""
     pipeline = StagedPipeline(LocalFiles(str(tmp_path / "home")), tmp_path)
     Channel(pipeline.files).claim(PipelineName("flights"))
     pipeline.make_table(HOURLY)
@@ -106,7 +106,7 @@ def local(tmp_path: Path) -> StagedPipeline:
 
 
 def follow(error: RejectedError) -> None:
-    """Types the command that a remedy ends with."""
+    """Runs the command at the end of a remedy."""
     shown = spark_jobs(*shlex.split(error.remedy.partition("spark-jobs ")[2]))
     assert shown.exit_code == 0, shown.stderr
 

@@ -1,4 +1,4 @@
-"""What may become of a table between staging and publication: said of its metadata alone."""
+"""Changes of a table between staging and publication that still allow the publication, decided from its metadata alone."""
 
 import json
 from collections.abc import Mapping
@@ -103,7 +103,7 @@ MISFITTING = {
 
 
 def text_kind(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The one note whose name begins with underscores is spelled out: ``field`` reads two of them as a dot."""
+    """Restores the only metadata key that begins with two underscores. ``field`` turns them into a dot."""
     return json.loads(json.dumps(fields).replace('".CHAR_VARCHAR_TYPE_STRING"', '"__CHAR_VARCHAR_TYPE_STRING"'))  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""Which refusals are worth another try, and how long the other tables are published without one that refuses."""
+"""The refusals that are retried, and how long the other tables are published without the one that refuses."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -44,7 +44,7 @@ def test_what_never_comes_back_is_not_tried_again(kind: type[StreamPipelineError
 
 
 class Tables:
-    """Two tables of a pipeline that runs on, one of which has a hold and may refuse."""
+    """Two tables of an unbounded pipeline. One of them has a hold and can be made to refuse."""
 
     def __init__(self, pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pipeline, self._patch = pipeline, monkeypatch
@@ -52,7 +52,7 @@ class Tables:
         self._number = 0
 
     def checkpoint(self, age: timedelta = timedelta(), **changes: Any) -> Manifest:
-        """Completes a checkpoint that is so old and adds a row to each table."""
+        """Completes a checkpoint of this age that adds a row to each table."""
         self._number += 1
         cuts: dict[str, Any] = {
             "publish": Publish.EVERY_CHECKPOINT,
@@ -63,7 +63,7 @@ class Tables:
         return self.pipeline.checkpoint(rows, cut={"hold": self.hold}, **cuts | changes)
 
     def refuse(self, sink: SinkName, error: StreamPipelineError, *, at_commit: bool) -> Callable[[], None]:
-        """Lets a table refuse; returns what lets it accept again."""
+        """Makes a table refuse publications. Returns a function that ends this."""
         owner, name = (DeltaRsTransaction, "publish") if at_commit else (publisher, "prepare")
         real = getattr(owner, name)
 
@@ -149,7 +149,7 @@ def test_what_never_heals_is_not_held(tables: Tables) -> None:
 
 
 def test_who_asks_for_a_publication_is_told_what_a_table_refuses(tables: Tables) -> None:
-    """A hold is for the pipeline's own publications."""
+    """A hold only applies to the pipeline's own publications."""
     tables.refuse(HOURLY, UnsupportedTableError("It refuses."), at_commit=False)
     with pytest.raises(UnsupportedTableError):
         publish(tables.pipeline.files, tables.checkpoint().checkpoint)
@@ -166,7 +166,7 @@ def test_a_hold_is_counted_from_the_first_checkpoint_that_the_table_lacks(tables
 
 
 def test_checkpoints_that_are_not_due_in_the_table_do_not_count(tables: Tables) -> None:
-    """Rows of a round become public with its end: until then nothing is refused."""
+    """Rows of a round become public at its end. A refusal before then does not count."""
     store, now = CheckpointStore(tables.pipeline.files), datetime.now(UTC)
     tables.checkpoint(5 * HOUR, publish=Publish.FINAL)
     final = tables.checkpoint(publish=Publish.FINAL, checkpoint_kind=CheckpointKind.FINAL)

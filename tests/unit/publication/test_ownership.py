@@ -1,4 +1,4 @@
-"""Whose rows a table has, by its log alone, and that a replacement leaves those of others."""
+"""The log of a table shows which rows are ours. A replacement keeps the rows of other writers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ from tests.support.staged_pipeline import DAILY, PIPELINE, SCHEMA, StagedPipelin
 
 @pytest.fixture
 def published(pipeline: StagedPipeline) -> StagedPipeline:
-    """Two rows of ours in the table."""
+    """A table with two rows that we have published."""
     pipeline.checkpoint({DAILY: [(1, "a"), (2, "b")]}, publish=Publish.EVERY_CHECKPOINT)
     publish(pipeline.files)
     return pipeline
@@ -94,7 +94,7 @@ def test_a_table_remembers_every_incarnation_that_has_published_into_it(publishe
 
 
 def clean_log(pipeline: StagedPipeline) -> None:
-    """Deletes all commits of the table's log that a checkpoint of the log stands for."""
+    """Deletes all commits before a checkpoint of the table's log."""
     DeltaTable(pipeline.tables[DAILY]).create_checkpoint()
     log = path_of(pipeline.tables[DAILY]) / "_delta_log"
     for commit in sorted(log.glob("*.json"))[:-1]:
@@ -123,7 +123,7 @@ def test_a_replacement_by_many_checkpoints_knows_its_own_rows_although_the_log_w
 
 
 def refused_until_the_row_is_gone(published: StagedPipeline) -> str:
-    """Lets somebody else add a row, publishes, deletes the row, and publishes. Returns the remedy of the refusal."""
+    """Publishes after another writer has added a row, then publishes again without that row. Returns the remedy of the refusal."""
     insert(published, (3, "c"))
     with pytest.raises(UnsupportedTableError, match="1 rows that this pipeline has not published") as refused:
         publish(published.files)
@@ -157,7 +157,7 @@ def test_a_replacement_leaves_rows_of_others_that_come_while_it_is_made(
         found = rows_by_file(uri)
         if len(came) < 2:
             came.append(True)
-            if len(came) == 2:  # after the check, on the way to the transaction
+            if len(came) == 2:  # after the check, and before the transaction
                 insert(published, (3, "c"))
         return found
 

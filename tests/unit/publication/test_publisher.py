@@ -404,7 +404,7 @@ def test_a_change_between_the_check_and_the_delta_transaction_is_refused(
 
 
 def after_the_check(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Any]) -> None:
-    """Lets something happen once, when a sink was checked and its Delta transaction is not begun."""
+    """Calls ``happens`` once, after a sink was checked and before its Delta transaction begins."""
 
     def prepare_then(*given: Any, **named: Any) -> list[pending.PendingTransaction]:
         prepared = pending.prepare(*given, **named)
@@ -595,7 +595,7 @@ def test_a_closing_whose_answer_is_lost_happens_once(pipeline: StagedPipeline, m
 
 
 def begun_anew(pipeline: StagedPipeline) -> None:
-    """One public checkpoint, then the first two of an incarnation that replaces its rows."""
+    """Publishes one checkpoint, then completes the first two of an incarnation that replaces its rows."""
     pipeline.checkpoint({HOURLY: [(1, "a b%"), (2, None)], DAILY: [(1, "a")]})
     publish(pipeline.files)
     second = IncarnationId("second")
@@ -643,7 +643,7 @@ def test_a_publication_reads_each_tables_log_once_and_then_only_its_tail(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT)
-    log_of.cache_clear()  # as in a process that has seen no table yet
+    log_of.cache_clear()  # like a new process, which has seen no table
     read: list[str] = []
     real = TableLog._read
 
@@ -660,7 +660,7 @@ def test_a_publication_reads_each_tables_log_once_and_then_only_its_tail(
 
 
 class NoFiles:
-    """Stands for delta-rs, which loads the list of a table's files."""
+    """Stands in for delta-rs, and fails when it would load the list of a table's files."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise AssertionError("the list of files was loaded")
@@ -700,7 +700,7 @@ def test_the_log_of_a_large_table_is_left_to_others_where_no_spark_is_at_work(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "SMALL_FILES", 2)
-    many_published(pipeline, 5, Publishers(pytest.fail))  # one that would have to be started, and is not
+    many_published(pipeline, 5, Publishers(pytest.fail))  # a Spark session that would have to be started, and is not
     assert log_checkpoints(pipeline) == [2]
 
 

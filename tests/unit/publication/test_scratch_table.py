@@ -1,4 +1,4 @@
-"""A log that names staged files is there for as long as its reader needs it, and no longer."""
+"""A log that names staged files exists exactly as long as its reader needs it."""
 
 import json
 import subprocess

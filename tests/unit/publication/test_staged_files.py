@@ -1,4 +1,4 @@
-"""Before a publication every staged file is looked for: one that is not whole is named, and a storage that fails is no missing file."""
+"""A publication checks every staged file first. It names damaged files, and a storage failure does not count as a missing file."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The log of a table as a publication reads it: what delta-rs sees of it, but for the files, and never what is no longer there."""
+"""A publication's view of a table's log. It shows what delta-rs shows, except the list of files, and no log that is gone."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ ONE, OTHER = AppId("one"), AppId("other")
 
 
 class RecordedFiles(LocalFiles):
-    """Records what is read and written."""
+    """Files that record their reads and writes."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -47,7 +47,7 @@ class RecordedFiles(LocalFiles):
 
 
 class Table:
-    """A table of delta-rs, its log and our look at it."""
+    """A table of delta-rs, its log, and our view of the log."""
 
     def __init__(self, directory: Path) -> None:
         self.uri, self.log = directory.as_uri(), directory / "_delta_log"
@@ -130,7 +130,7 @@ def test_a_second_look_reads_the_tail_of_the_log_only(table: Table) -> None:
     table.files.reads.clear()
     table.append(ONE, 7)
     assert table.looked.newest().apps == {ONE: 7}
-    assert table.files.reads == {f"{5:020}.json": 1, f"{6:020}.json": 1}  # the known one, to see whether it is still there
+    assert table.files.reads == {f"{5:020}.json": 1, f"{6:020}.json": 1}  # checks that the known commit still exists
 
 
 def test_a_table_that_is_not_there_is_not_found(table: Table, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_lines_are_found_across_the_parts_in_which_a_commit_is_read(table: Table
 
 
 def split(table: Table, names: list[str]) -> None:
-    """Divides a checkpoint of delta-rs into files of these names, as other writers do."""
+    """Divides a checkpoint of delta-rs into files with these names, like other writers do."""
     (whole,) = table.log.glob("*.checkpoint.parquet")
     rows = pq.read_table(whole)
     whole.unlink()
@@ -312,7 +312,7 @@ def test_a_commit_follows_the_version_that_was_looked_at(table: Table) -> None:
 
 
 def test_the_commit_before_is_durable_before_the_next_one_is_made(table: Table) -> None:
-    table.append()  # delta-rs syncs nothing
+    table.append()  # delta-rs syncs no file
     table.looked.create(table.looked.newest(), b"{}\n")
     assert table.files.writes == [f"sync {1:020}.json", f"create {2:020}.json"]
 

@@ -1,4 +1,4 @@
-"""A table in S3 is published into by conditional creates, as one in a directory is."""
+"""A publication to a table in S3 uses conditional creates, and works like one to a directory."""
 
 import os
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def store() -> Iterator[str]:
 
 @pytest.fixture
 def table(store: str, request: pytest.FixtureRequest) -> str:
-    """A table with one row, whose place has a space."""
+    """Creates a table with one row, with a space in its path."""
     uri = table_uri(f"{store}/ware house/{request.node.name}")
     write_deltalake(uri, rows(0), storage_options=options())
     return uri
@@ -50,7 +50,7 @@ def public(uri: str) -> list[int]:
 
 
 def staged(uri: str, number: int) -> dict[str, Any]:
-    """A file with one row that no log names."""
+    """Writes a file with one row that is in no log."""
     import pyarrow.parquet
 
     sink = pa.BufferOutputStream()

@@ -1,4 +1,4 @@
-"""What verification of a home finds: every damaged file by its path, and nothing else."""
+"""Verification of a home reports every damaged file by its path, and no other file."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from tests.unit.control.test_channel import attempt
 
 @pytest.fixture
 def site(tmp_path: Path) -> SavepointSite:
-    """Three checkpoints: state, rows in flight, staged rows of an append and of an upsert, deleted keys."""
+    """A home with three checkpoints: state, rows in flight, staged rows of an append and of an upsert, and deleted keys."""
     site = SavepointSite(tmp_path)
     site.complete([(1, "mon"), (2, "tue")], in_flight=["a.parquet"])
     site.complete([(3, "wed")], in_flight=["b.parquet", "c.parquet"])
@@ -51,7 +51,7 @@ def found(site: SavepointSite) -> list[str]:
 
 
 def named(site: SavepointSite) -> list[Path]:
-    """All files that the pipeline has: nothing else lies in these directories."""
+    """Returns all files of the pipeline. The directories contain no others."""
     directories = [site.root / "home" / name for name in ("manifests", "checkpoints", "state", "tombstones", "channels")]
     files = [path for directory in directories for path in directory.rglob("*")] + list(path_of(site.table).rglob("*.parquet"))
     return sorted(path for path in files if path.is_file() and not path.name.startswith("."))
@@ -73,7 +73,7 @@ def test_every_flipped_byte_is_found_by_the_path_of_its_file(site: SavepointSite
 
 
 def test_every_deleted_file_is_found_by_its_path(site: SavepointSite) -> None:
-    """But for documents that no other one names: the newest manifest, and those before the newest one's parent."""
+    """Documents that no other document names are an exception: the newest manifest, and those before its parent."""
     unnamed = {site.root / f"home/manifests/{k}.json" for k in (1, 3)}
     for path in set(named(site)) - unnamed:
         with deleted(path):
@@ -112,7 +112,7 @@ def test_rows_that_are_public_are_their_table_s_own(site: SavepointSite) -> None
 
 
 def test_a_file_that_retention_deletes_while_it_is_looked_for_is_not_damaged(site: SavepointSite) -> None:
-    """The pipeline completes a checkpoint and discards the first one between the listing and the look."""
+    """The pipeline completes a checkpoint and discards the first one between the listing and the check."""
     listed, store = named_by_home(site.home), site.pipeline.store
     first = store.manifest(store.taken()[0])
     site.home.delete(f"manifests/{first.checkpoint}.json")

@@ -1,4 +1,4 @@
-"""Whether an attempt begins at all: decided before Spark starts, and once more after it has. No JVM is started."""
+"""The decision whether an attempt begins, before Spark starts and again afterwards. No JVM is started."""
 
 import errno
 import os
@@ -62,7 +62,7 @@ from tests.support.staged_pipeline import CHECKPOINTING, HOURLY, NOW, StagedPipe
 
 
 class SparkStartedError(Exception):
-    """Where Spark would start."""
+    """Raised at the point where Spark would start."""
 
 
 def no_spark() -> SparkSession:
@@ -70,7 +70,7 @@ def no_spark() -> SparkSession:
 
 
 class Home:
-    """A home in which a driver was asked for."""
+    """A home with an open request for a driver."""
 
     def __init__(self, directory: Path) -> None:
         self.files = LocalFiles(directory / "home")
@@ -81,7 +81,7 @@ class Home:
         self.request: StartRequest = self.channel.request_start(RunId("a task"), parameters=parameters)
 
     def begun(self, host: str, heard: datetime, incarnation: str = "i") -> None:
-        """A driver has begun the attempt, and was heard from."""
+        """Begins the attempt, as a driver that sends a heartbeat at this time."""
         work = WorkDirectory(id=WorkDirectoryId("w"), path="work/w", host=host)
         self.channel.attempts.begin(
             AttemptDocument(
@@ -219,7 +219,7 @@ def test_a_run_whose_request_another_driver_has_answered_with_an_error_has_faile
 
 
 class StoppedHome(Home):
-    """A home in which a stop has its checkpoint, and is neither public nor answered."""
+    """A home in which a stop has its checkpoint, which is not published. The stop is not answered."""
 
     def __init__(self, directory: Path, *, drained: bool = True, run: RunId | None = None, **begun: Any) -> None:
         super().__init__(directory)
@@ -294,7 +294,7 @@ def test_who_has_asked_for_a_savepoint_before_a_stop_that_was_cut_short_is_answe
         update={"request": RequestId("savepoint-before"), "wanted": Wanted.SAVEPOINT, "target": target.url}
     )
     create_document(home.files, f"requests/{request.request}.json", request)
-    export(home.files, home.head.checkpoint, target, request=request.request)  # killed right after it
+    export(home.files, home.head.checkpoint, target, request=request.request)  # the driver is killed after this
     with pytest.raises(RejectedError, match="was drained by"):
         home.start_again()
     answer = CheckpointRequests(home.files).answer_of(request.request)

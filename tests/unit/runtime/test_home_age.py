@@ -1,4 +1,4 @@
-"""What a start, a wait, a request or a command costs does not grow with the age of a home, and an old home is bounded."""
+"""The cost of a start, a wait, a request or a command does not grow with the age of a home. The size of an old home is limited."""
 
 from collections.abc import Callable
 from functools import cache
@@ -29,7 +29,7 @@ from tests.support.memory_files import MemoryFiles
 from tests.support.staged_pipeline import NOW
 
 YOUNG, GROWN, OLD = 10, ANSWERS_KEPT[Wanted.STOP] + STARTS_KEPT, 1_000
-"""Rounds. A home has grown when each round forgets as much as it adds."""
+"""Numbers of rounds. A home is fully grown when each round deletes as many documents as it adds."""
 KINDS = ("daily", "live")
 NEW = RunId("new")
 pytestmark = pytest.mark.slow
@@ -37,10 +37,10 @@ pytestmark = pytest.mark.slow
 
 @cache
 def homes(kind: str) -> dict[int, CountedFiles]:
-    """Homes after so many rounds.
+    """Returns copies of a home after these numbers of rounds.
 
-    ``daily``: a run to the end of the inputs, with a stop and a checkpoint that were asked for. ``live``: a pipeline without an end, from
-    its start to its stop, with a driver that was lost and two savepoints that are kept.
+    ``daily``: each round runs to the end of the inputs, with a requested stop and a requested checkpoint.
+    ``live``: each round is unbounded and ends with a stop, with a lost driver and two kept savepoints.
     """
     files, found = CountedFiles(), {}
     Channel(files).claim(PipelineName("small"))
@@ -124,7 +124,7 @@ OPERATIONS: dict[str, Callable[[CountedFiles], object]] = {
 def test_an_operation_costs_no_more_in_a_home_of_a_thousand_rounds_than_in_one_of_ten(name: str, kind: str) -> None:
     young, old = (home(kind, rounds).cost(OPERATIONS[name]) for rounds in (YOUNG, OLD))
     assert young, "nothing was counted"
-    del young["delete"], old["delete"]  # see below
+    del young["delete"], old["delete"]  # another test counts deletes
     assert {kind: count for kind, count in old.items() if count > young[kind]} == {}, f"young: {young}, old: {old}"
 
 
@@ -142,7 +142,7 @@ def test_what_is_forgotten_for_each_new_start_or_answer_does_not_grow(work: Call
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_directory_of_an_old_home_has_more_names_than_a_listing_of_a_store_returns(kind: str) -> None:
-    """But for the savepoints, which belong to whoever has asked for them, and which nothing lists."""
+    """Savepoints are an exception. They belong to the users who requested them, and no code lists them."""
     files = home(kind, OLD)
     directories = {path.rpartition("/")[0] for path in files.contents} - {SAVEPOINTS}
     assert {directory: len(files.names(directory)) for directory in directories if len(files.names(directory)) > 1_000} == {}

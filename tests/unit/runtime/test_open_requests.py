@@ -1,4 +1,4 @@
-"""Requests that an attempt left open after its final checkpoint; stops are in ``test_application.py``."""
+"""Requests that an attempt left open after its final checkpoint. Stops are in ``test_application.py``."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -38,7 +38,7 @@ FINAL = {"checkpoint_kind": CheckpointKind.FINAL, "publish": Publish.FINAL}
 
 
 class Ended:
-    """A home whose only attempt has completed its final checkpoint, and died before it answered anybody."""
+    """A home whose only attempt died after its final checkpoint and before it answered any request."""
 
     def __init__(self, root: Path, **changes: Any) -> None:
         self.site = SavepointSite(root)
@@ -54,7 +54,7 @@ class Ended:
         return name
 
     def start(self) -> None:
-        """What the next start does first."""
+        """Does the first step of the next start."""
         start = StartRequest(request=start_request_id(LIVE), attempt=LIVE, run=RunId("next"), requested_at=NOW)
         OpenRequests(self.site.home, unmasked, no_spark).roll_forward(self.head, start)
 
@@ -93,7 +93,7 @@ def test_a_stop_whose_publication_is_blocked_is_complete_and_its_answer_says_so(
     ended = Ended(tmp_path, checkpoint_kind=CheckpointKind.STOP, publish=Publish.EVERY_CHECKPOINT, request="stop-mine")
     name = ended.ask(Wanted.STOP)
     monkeypatch.setattr(publisher, "prepare", refusing)
-    monkeypatch.setattr(blocked_publication, "staged_rows", lambda *_: None)  # those of the sample are from 2023
+    monkeypatch.setattr(blocked_publication, "staged_rows", lambda *_: None)  # the sample's rows are from 2023
     ended.start()
     answer = ended.answer(name)
     assert (answer.checkpoint, answer.error, answer.sinks[HOURLY].version) == (ended.head.checkpoint, None, None)
@@ -110,11 +110,11 @@ HELD: dict[str, Any] = {"cut": {"hold": HoldLimits(time_ms=10**12, size_bytes=No
 def test_a_drain_and_a_run_that_has_ended_wait_until_their_rows_are_public(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
-    """Nothing that follows would publish them, or somebody counts on them."""
+    """No later publication would include these rows, or a caller relies on them."""
     ended = Ended(tmp_path, request="stop-mine", **changes)
     name = ended.ask(Wanted.STOP, drain=True)
     monkeypatch.setattr(publisher, "prepare", refusing)
-    monkeypatch.setattr(blocked_publication, "staged_rows", lambda *_: None)  # those of the sample are from 2023
+    monkeypatch.setattr(blocked_publication, "staged_rows", lambda *_: None)  # the sample's rows are from 2023
     with pytest.raises(UnsupportedTableError):
         ended.start()
     assert ended.requests.answer_of(name) is None

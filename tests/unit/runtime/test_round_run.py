@@ -1,4 +1,4 @@
-"""What an attempt does with a stage whose inputs end, and with what is left in its tables, after what earlier ones have done."""
+"""An attempt's work on a bounded stage, and on the files that earlier attempts left in its tables."""
 
 import json
 import threading
@@ -46,7 +46,7 @@ FINISHED = a_manifest(round=RoundNumber(1), stages={STAGE: CUT})
 
 
 class Attempt:
-    """One that goes on from a checkpoint with one stage, whose queries are told and end at once."""
+    """An attempt that continues from a checkpoint with one stage. Its queries are recorded and end immediately."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, parent: Manifest | None) -> None:
         self.done: list[str] = []
@@ -100,7 +100,7 @@ def test_a_batch_that_an_earlier_attempt_has_begun_is_brought_to_its_end(tmp_pat
 
 
 class Table(LocalFiles):
-    """The directory of a public table; counts the files that are looked at."""
+    """The directory of a public table, which counts the listed files."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -114,7 +114,7 @@ class Table(LocalFiles):
 
 
 class Daily:
-    """A pipeline that runs once a day; each run stages a file for its table and ends with a checkpoint."""
+    """A pipeline that runs once a day. Each run stages a file for its table and ends with a checkpoint."""
 
     def __init__(self, root: Path) -> None:
         self.home, self.table, self.number = LocalFiles(root / "home"), Table(root / "table"), 0
@@ -122,7 +122,7 @@ class Daily:
         self.log = begun(self.work, "stages/history/log")
 
     def leave(self, *, ahead: int) -> Path:
-        """A file that nothing names, of a batch so many after the last one."""
+        """Writes a file that no log names, of a batch this far after the last one."""
         return self._write(self.number - 1 + ahead, "left")
 
     def _write(self, batch: int, name: str) -> Path:
@@ -131,7 +131,7 @@ class Daily:
         return path
 
     def run(self, *kinds: CheckpointKind, dies: bool = False, restarts: int = 0) -> int:
-        """A run that takes these checkpoints. Returns how many files of the table it looks at."""
+        """Runs and takes these checkpoints. Returns the number of the table's files that were listed."""
         attempts, before = Attempts(self.home), self.table.looks
         live = attempt(max(attempts.numbers(), default=0) + 1).model_copy(update={"incarnation": IncarnationId("first")})
         attempts.begin(live, known=attempts.numbers())
@@ -219,12 +219,12 @@ def test_a_run_in_which_a_stage_has_failed_looks_through_its_tables_at_its_end(t
 
 
 class Tolerant:
-    """An attempt with a stage that may pass over 20 rows in an hour of what another one has staged: batches 0 to 4 with a file each.
+    """An attempt with a stage that may pass over 20 rows per hour of its channel. The channel has batches 0 to 4 with a file each.
 
     Args:
         home: The home.
         work: The work directory.
-        read: How many of these batches the stage has planned to read.
+        read: The number of these batches that the stage has planned to read.
     """
 
     def __init__(self, home: LocalFiles, work: str = "w", read: int = 5) -> None:
@@ -299,7 +299,7 @@ def test_an_attempt_that_is_not_live_any_more_passes_nothing_over(home: LocalFil
 
 
 class DyingAt:
-    """Fails before or after a loss is in the ledger."""
+    """An observer that fails before or after a loss is in the ledger."""
 
     def __init__(self, *, before: bool) -> None:
         self._before = before
@@ -329,7 +329,7 @@ def test_after_a_death_the_next_attempt_leaves_out_what_the_ledger_has(
 def test_what_was_passed_over_of_a_batch_that_is_computed_again_is_undone_and_the_rest_is_left_out_again(
     home: LocalFiles,
 ) -> None:
-    """The attempt goes on from a checkpoint before batch 5: its channel ends with batch 4."""
+    """The attempt continues from a checkpoint before batch 5. Its channel ends with batch 4."""
     before = Tolerant(home)
     before.passes_over("a", batch=4)
     before.passes_over("b", batch=5)
@@ -347,7 +347,7 @@ def test_what_was_passed_over_of_a_batch_that_is_computed_again_is_undone_and_th
 def test_what_was_recorded_elsewhere_is_left_out_only_if_the_channel_has_the_file_and_nothing_has_read_it(
     home: LocalFiles, file: str, read: int, left_out: list[str]
 ) -> None:
-    """An attempt that is not live any more may record something late, of a batch that is there again, or that was read whole."""
+    """An attempt that is no longer live may record a loss late: in a batch that exists again, or that was read completely."""
     Tolerant(home, "elsewhere").passes_over(file, batch=3)
     tolerant = Tolerant(home, read=read)
     tolerant.begins()

@@ -1,4 +1,4 @@
-"""What people are told of each stage while a running pipeline is stopped; and which checkpoint a failed try has left."""
+"""The reported state of each stage while a running pipeline stops, and the checkpoint that remains after a failed one."""
 
 import errno
 import threading
@@ -47,7 +47,7 @@ DECLARED = CHECKPOINTING.model_copy(update={"interval_ms": 3_600_000, "timeout_m
 
 
 class Stage:
-    """One that no query runs: what a pipeline asks of it while it is held."""
+    """A stage without a query, with the parts that a pipeline uses while the stage is held."""
 
     def __init__(self, name: StageName, work: Files, pipeline: "Pipeline") -> None:
         self.stage = SimpleNamespace(name=name, unbounded=name is not OVER)
@@ -63,18 +63,18 @@ class Stage:
 
 
 class Pipeline:
-    """Three stages that run, and one that has ended."""
+    """Three running stages and one that has ended."""
 
     def __init__(self, root: Path) -> None:
         home = LocalFiles(root)
         self.heartbeat = Heartbeat(home, AttemptNumber(1), RunId("monday"), STAGES, None)
         self.seen: list[list[StageState]] = []
-        """What people were told at each moment that something was waited for."""
+        """The reported states at each moment in which the pipeline waited."""
         self.happens: list[Callable[[], object]] = []
-        """At such moments; then nothing is waited for any more."""
+        """Called at such moments, one at each. When none is left, the wait fails at its deadline."""
         work = home.below("work/1")
         self.stages: dict[StageName, Stage] = {}
-        for name in STAGES:  # each reads all before it
+        for name in STAGES:  # each stage reads all stages before it
             self.stages[name] = Stage(name, work, self)
         self.stages[OVER].output.ended.set()
         for name in STAGES:
@@ -171,7 +171,7 @@ def test_the_others_run_on_without_a_stage_that_has_failed_until_none_is_left_th
     pipeline.happens = [lambda: None] * 2
     give_up(pipeline, SECOND)
     pipeline.running._pause()
-    give_up(pipeline, FIRST)  # the third reads only these, and the fourth has ended
+    give_up(pipeline, FIRST)  # the third stage reads only these, and the fourth has ended
     with pytest.raises(PermanentFailureError):
         pipeline.running._pause()
 
@@ -243,7 +243,7 @@ class Failing:
         return self._running.finish()
 
     def checkpoint(self) -> int | StreamPipelineError:
-        """The number of a new checkpoint, or what it has failed with."""
+        """Returns the number of a new checkpoint, or its error."""
         try:
             return self._running.checkpoint(STOP).checkpoint
         except StreamPipelineError as error:

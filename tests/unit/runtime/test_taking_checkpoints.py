@@ -1,4 +1,4 @@
-"""When a running pipeline takes a checkpoint, and whom it tells."""
+"""The times at which a running pipeline takes checkpoints, and the requests that it answers."""
 
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future
@@ -52,15 +52,15 @@ A, B = request(Wanted.CHECKPOINT, "a"), request(Wanted.CHECKPOINT, "b")
 SAVE, STOP, OTHER_STOP = request(Wanted.SAVEPOINT, "s"), request(Wanted.STOP, "x"), request(Wanted.STOP, "y")
 DAILY = a_sink_cut("daily")
 DECLARED = CHECKPOINTING.model_copy(update={"interval_ms": 10**12, "timeout_ms": 60_000})
-"""No checkpoint is due before the test is over."""
+"""No checkpoint becomes due during a test."""
 
 
 class TheEnd(Exception):
-    """The pipeline has run long enough."""
+    """Raised when the pipeline has run long enough."""
 
 
 class Askers:
-    """What is asked at each look, and what is told."""
+    """The open requests at each look, and their answers."""
 
     def __init__(self, *asked: Sequence[CheckpointRequest]) -> None:
         self.asked = list(asked)
@@ -78,7 +78,7 @@ class Askers:
 
 
 class Blocking:
-    """Remembers what has blocked a publication; it may be tried again at once."""
+    """Remembers blocked publications, which may be retried immediately."""
 
     def __init__(self) -> None:
         self.failures: list[tuple[int, str]] = []
@@ -98,7 +98,7 @@ class Blocking:
 
 
 class World(RunningPipeline):
-    """A pipeline whose tries end as they are told to: after one it has run long enough, unless ``tries`` says otherwise."""
+    """A pipeline whose checkpoints end as a test decides. It runs long enough after one checkpoint, or after ``tries`` of them."""
 
     def __init__(
         self,
@@ -135,16 +135,16 @@ class World(RunningPipeline):
         self.due: list[Due] = []
         self.cuts: list[Cut] = []
         self.takes: Callable[[], object] = lambda: None
-        """What happens while a checkpoint is taken."""
+        """Called while a checkpoint is taken."""
         self.errors: list[Exception] = []
         self.not_published: list[Exception] = []
         self.published_with: list[int] = []
         self.stops: list[list[CheckpointRequest]] = []
         self.stops_end: list[Manifest | None] = []
         self.ended, self.finished = False, 0
-        """Whether all stages have ended, and how often the final checkpoint was taken."""
+        """Two facts: whether all stages have ended, and the number of final checkpoints."""
         self.looked, self.fenced_at = 0, 3
-        """How often it was asked whether the attempt is live, and the first time that it is not."""
+        """The number of checks that the attempt is live, and the first check that finds it fenced."""
         for stage in stages:
             vars(stage).update(given_up=None, run=None)
         self.stages, self._idle = cast(list[StageAtWork], list(stages)), idle
@@ -222,7 +222,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def done(work: Callable[[], None]) -> Future[None]:
-    """Does in this thread what another one would do."""
+    """Does a background thread's work in this thread."""
     future: Future[None] = Future()
     try:
         work()
@@ -247,7 +247,7 @@ def test_all_who_had_asked_are_told_of_one_checkpoint(tmp_path: Path) -> None:
 
 
 def test_what_is_asked_for_while_a_checkpoint_is_taken_waits_for_its_end_and_has_one_of_its_own(tmp_path: Path) -> None:
-    """U10: one at a time, also where the next one was due long ago."""
+    """U10: one checkpoint at a time, even if the next one is long overdue."""
     askers = Askers([A])
     world = World(tmp_path, askers, interval_ms=0, tries=2)
     at_work: list[tuple[int, int]] = []
@@ -326,7 +326,7 @@ def test_one_that_a_failing_stage_has_declined_is_answered_and_does_not_count(tm
 
 
 def test_a_savepoint_that_fails_is_answered_and_ends_no_attempt(tmp_path: Path) -> None:
-    """The others that it would have answered have not waited for one that counts either."""
+    """The other requests that its checkpoint would have answered fail too. Failed savepoints do not count as failed checkpoints."""
     world = World(tmp_path, Askers([SAVE], [A, SAVE], [B]))
     world.errors = [DeadlineExceededError("Not in time.")] * 2
     world.run()
@@ -380,7 +380,7 @@ def test_an_attempt_that_is_fenced_answers_nobody(tmp_path: Path) -> None:
 def test_a_try_that_fails_in_an_attempt_that_was_fenced_is_no_failure_of_the_pipeline(
     tmp_path: Path, kind: type[StreamPipelineError]
 ) -> None:
-    """The live attempt may have deleted what the try would have named."""
+    """The live attempt may have deleted files that this checkpoint would have named."""
     world = World(tmp_path, Askers([A]))
     world.fenced_at, world.errors = 1, [kind("A file is gone.")]
     world.run_until(FencedError)
@@ -422,7 +422,7 @@ def test_an_idle_pipeline_takes_a_checkpoint_for_who_asks(tmp_path: Path) -> Non
 
 
 class Clock:
-    """What stands for the module ``time``: each look is a second."""
+    """Stands in for the module ``time``. Each sleep takes a second."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -453,7 +453,7 @@ def test_checkpoints_are_triggered_and_expire_as_declared(tmp_path: Path, clock:
 
 
 def behind() -> tuple[Model, Model]:
-    """A stage that has staged ten batches of a byte, and one that reads none of them."""
+    """A stage that has staged ten batches of a byte, and a stage that reads none of them."""
     producer = Model(StageName("producer"), committed_batch=9, visible_batch=9)
     return producer, Model(StageName("consumer"), [producer], dead=True)
 

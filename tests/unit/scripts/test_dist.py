@@ -1,4 +1,4 @@
-"""What a release has to say of itself."""
+"""The pages that name the released version and the supported versions."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Jars that are not the ones that the project is tested with."""
+"""Jars with other hashes than those that the project is tested with are found."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from scripts.jar_hashes import main, record, write_list, wrong_jars
 
 @pytest.fixture
 def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Two jars whose hashes are known."""
+    """Two jars with recorded hashes."""
     found = [tmp_path / "ivy" / name for name in ("a b-1.0.jar", "c-2.0.jar")]
     found[0].parent.mkdir()
     for jar in found:

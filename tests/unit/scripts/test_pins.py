@@ -1,4 +1,4 @@
-"""What the set-up installs: pinned versions, and files whose hashes are known."""
+"""The set-up installs pinned versions, and files with known hashes."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def test_every_requirement_is_pinned_within_its_range(pins: list[str]) -> None:
     versions = {pin.split("==")[0]: re.split(r"[\s;]", pin.split("==")[1])[0] for pin in pins}
     for requirement in map(Requirement, wanted):
         if requirement.marker and canonicalize_name(requirement.name) not in versions:
-            continue  # not for the Python of that point
+            continue  # not for this point's version of Python
         assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), requirement
 
 

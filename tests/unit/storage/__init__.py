@@ -1,1 +1,1 @@
-"""The storage port on local files."""
+"""Tests of storage."""

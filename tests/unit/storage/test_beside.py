@@ -1,4 +1,4 @@
-"""Work in threads that nobody has to wait for."""
+"""Background threads that no caller has to wait for."""
 
 import subprocess
 import sys
@@ -82,7 +82,7 @@ def test_work_that_was_left_behind_does_not_keep_the_process() -> None:
 
 def test_one_after_the_other_uses_the_same_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_jobs.storage.beside._idle", deque())
-    assert len({beside(current_thread, lambda: None) for _ in range(20)}) < 5  # others may have something to do at the same time
+    assert len({beside(current_thread, lambda: None) for _ in range(20)}) < 5  # other threads may need this time
 
 
 def test_a_thread_that_has_had_nothing_to_do_for_a_while_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_a_thread_that_has_had_nothing_to_do_for_a_while_ends(monkeypatch: pytes
 
 
 def test_a_process_that_was_forked_has_threads_of_its_own() -> None:
-    """Tasks of Airflow are; the threads of the process above them have not come along."""
+    """Airflow forks its tasks. The threads of the parent process do not exist in the child."""
     ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout == "7\n"
 

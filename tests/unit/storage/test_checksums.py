@@ -1,4 +1,4 @@
-"""Spark refuses a file whose checksum is that of other bytes."""
+"""Spark refuses a file whose checksum file belongs to other bytes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ WRITES: list[tuple[str, Callable[[SparkLog], None]]] = [
 
 
 def put(root: Path, path: str, text: str) -> None:
-    """As Spark does."""
+    """Writes a file with a checksum file, like Spark."""
     target = root / path
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text)
@@ -87,6 +87,6 @@ def test_a_flipped_byte_of_a_file_or_of_its_checksum_is_noticed(
     write_checksum(root / "0")
     assert fits_checksum(files, "0") is True
     path = root / ("0" if of_the_file else checksum_name("0"))
-    begin = 0 if of_the_file else 8  # with another size of its blocks a checksum may fit all the same
+    begin = 0 if of_the_file else 8  # a checksum with another block size may still match
     with flipped(path, begin + at % (path.stat().st_size - begin)):
         assert fits_checksum(files, "0") is False

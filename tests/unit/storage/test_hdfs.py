@@ -1,4 +1,4 @@
-"""What a client of HDFS does where no name node answers, and what it makes of answers; real ones are in ``tests/hdfs``."""
+"""An HDFS client without a name node, and its reading of the name node's answers. Real name nodes are in ``tests/hdfs``."""
 
 import socket
 import subprocess
@@ -29,7 +29,7 @@ from spark_jobs.storage.hdfs_client import Calls, HdfsClient, HdfsFailure, failu
 from tests.support.left_behind import land_left_behind
 
 LOOK_S = 3.0
-"""More than a machine with much to do takes to notice that time is up."""
+"""More time than a busy machine needs to notice a deadline."""
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A name node that takes what it is sent, and answers nothing."""
+    """A name node that accepts connections and answers nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
     land_left_behind()

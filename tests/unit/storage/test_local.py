@@ -1,4 +1,4 @@
-"""What is particular to files on a POSIX file system."""
+"""Behaviour that is specific to files on a POSIX file system."""
 
 import errno
 import os
@@ -103,7 +103,7 @@ def test_an_empty_file_is_a_file(tmp_path: Path) -> None:
 
 
 class TestLeftovers:
-    """Unfinished files of writers that died."""
+    """Temporary files of writers that died."""
 
     @pytest.fixture
     def home(self, tmp_path: Path) -> Path:
@@ -143,7 +143,7 @@ class TestLeftovers:
 
 
 class _RemovesUnfinished(RealSystem):
-    """Somebody else finishes the name, or takes our file for a leftover, just before ours is linked or renamed."""
+    """A file system in which another process creates the target, or deletes our temporary file, just before we link or rename it."""
 
     def __init__(self, theirs: bytes | None) -> None:
         self._theirs = theirs
@@ -273,7 +273,7 @@ def test_an_error_says_which_file_what_is_safe_and_what_to_do(tmp_path: Path, co
 
 
 class _OnAnotherFileSystem(RealSystem):
-    """What lies outside of ``root`` cannot get a name inside."""
+    """A file system that cannot link files from outside ``root``."""
 
     def __init__(self, root: Path, code: int) -> None:
         self._root, self._code = root, code

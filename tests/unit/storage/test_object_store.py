@@ -1,4 +1,4 @@
-"""What an object store may answer that a directory never does; what it shares with one is in ``tests/contract``."""
+"""Responses of an object store that have no counterpart in a directory. Shared behaviour is tested in ``tests/contract``."""
 
 import multiprocessing
 import socket
@@ -27,7 +27,7 @@ from tests.support.memory_files import MemoryFiles
 
 
 class _Store(ThreadingHTTPServer):
-    """Keeps objects, and answers as it is told to."""
+    """An object store that answers as a test configures it."""
 
     daemon_threads = True
 
@@ -39,7 +39,7 @@ class _Store(ThreadingHTTPServer):
         self.says = b""
         self.lost_answers = 0
         self.hangs_up = False
-        """Whether it does not read to its end what it is not going to take."""
+        """Whether the store closes the connection before it has read the whole body of a request that it rejects."""
         self.undecided = 0
         self.busy = 0
         self.takes_s = 0.0
@@ -64,7 +64,7 @@ class _Requests(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         if self.server.hangs_up and self.path in self.server.objects:
-            self.close_connection = True  # an answer would be lost with the line
+            self.close_connection = True  # a response would be lost with the connection
             return
         data = self.rfile.read(int(self.headers["Content-Length"]))
         code = self.server.always or self.server.put(self.path, data, self.headers["If-None-Match"] == "*")
@@ -100,7 +100,7 @@ class _Requests(BaseHTTPRequestHandler):
         self._answer(self.server.always or 204)
 
     def do_POST(self) -> None:
-        """Deletes in bulk."""
+        """Deletes several objects in one request."""
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         keys = [each.split("</Key>")[0] for each in body.split("<Key>")[1:]]
         for key in keys:
@@ -254,7 +254,7 @@ def test_a_client_without_conditional_writes_is_refused(store: _Store, monkeypat
 
 
 def test_a_client_that_breaks_is_an_error_of_the_tree(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "hidden\n")  # no header can have it
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "hidden\n")  # no header can contain a line break
     with pytest.raises(StorageError) as failed:
         ObjectStoreFiles("bucket", "savepoint").read("a")
     assert "hidden" not in f"{failed.value}"

@@ -1,4 +1,4 @@
-"""One description of a store, in the words of each client."""
+"""One configuration of a store is translated for each client."""
 
 from dataclasses import replace
 
@@ -80,7 +80,7 @@ LAKE = ObjectStoreSettings("https://store.example.com", "eu", credentials=Creden
 
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that nobody has told of a store, with another one in its environment."""
+    """A process without a configured store, whose environment names another store."""
     monkeypatch.setattr(object_store_settings, "_of_names", {})
     monkeypatch.setattr(object_store_settings, "_of_buckets", {})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://environment.example.com")

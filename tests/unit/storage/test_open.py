@@ -1,4 +1,4 @@
-"""What a user may write down as a home, and what is refused."""
+"""The locations that a user may give for a home, and those that are refused."""
 
 import sys
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def test_a_relative_path_and_a_home_directory_are_expanded(tmp_path: Path, monke
 def test_the_url_of_any_accepted_path_opens_the_same_directory(name: str) -> None:
     try:
         url = LocalFiles(f"/data/{name}").url
-    except InvalidParameterError:  # a character that shows nothing
+    except InvalidParameterError:  # an invisible character
         reject()
     assert open_files(url).url == url
 
@@ -114,7 +114,7 @@ class _Overwrites(LocalFiles):
 
 
 class _Pretends(LocalFiles):
-    """A store whose second create passes without a word."""
+    """A store whose second create does nothing and reports success."""
 
     def create(self, path: str, data: bytes) -> None:
         if path not in self.names(""):
@@ -122,7 +122,7 @@ class _Pretends(LocalFiles):
 
 
 class _TellsTooLate(LocalFiles):
-    """A store that tells the second that it lost, after it has overwritten the first."""
+    """A store that reports a conflict to the second writer after it has overwritten the first."""
 
     def create(self, path: str, data: bytes) -> None:
         taken = path in self.names("")
@@ -132,14 +132,14 @@ class _TellsTooLate(LocalFiles):
 
 
 class _ListsLate(LocalFiles):
-    """A store whose listing does not show what was just created."""
+    """A store whose listing does not show new files yet."""
 
     def names(self, directory: str) -> list[str]:
         return []
 
 
 class _ListsDeleted(LocalFiles):
-    """A store whose listing still shows what was just deleted."""
+    """A store whose listing still shows deleted files."""
 
     _seen: frozenset[str] = frozenset()
 

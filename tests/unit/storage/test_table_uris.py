@@ -1,4 +1,4 @@
-"""How documents, Spark and delta-rs name the directory of a table."""
+"""The names of a table's directory in documents, in Spark and in delta-rs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""When a request is answered whose checkpoint is complete."""
+"""The time at which a request with a complete checkpoint is answered."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -23,7 +23,7 @@ CHECKPOINT, SAVEPOINT = (
 
 
 class Requests:
-    """Answers when the test says so."""
+    """Requests whose answers are written when the test says so."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answered: list[tuple[list[str], int]] = []

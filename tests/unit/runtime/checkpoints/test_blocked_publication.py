@@ -1,4 +1,4 @@
-"""When a blocked publication is tried again, and what people are told of it."""
+"""Retries of a blocked publication, and the status that users see."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_it_is_tried_again_after_five_seconds_and_then_after_twice_as_long_up_to
 
 
 class Clock:
-    """What stands for the class ``datetime``."""
+    """Stands in for the class ``datetime``."""
 
     def __init__(self) -> None:
         self.time = STAGED + timedelta(hours=1)
@@ -48,7 +48,7 @@ class Clock:
 
 
 class Blocked:
-    """A pipeline of two tables that publishes each checkpoint, and what is told of it."""
+    """A pipeline of two tables that publishes each checkpoint, and the reported states of its publication."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self.pipeline, self.clock = StagedPipeline(MemoryFiles(), directory), clock
@@ -145,7 +145,7 @@ def test_people_are_told_until_when_the_other_tables_go_on_without_one_that_is_h
 def test_the_end_of_a_round_that_a_table_has_refused_stays_blocked_in_the_next_round_until_it_is_public(
     blocked: Blocked, monkeypatch: pytest.MonkeyPatch, hold: HoldLimits | None
 ) -> None:
-    """The checkpoints of the next round are not due in any sink, and would be said to be public."""
+    """The checkpoints of the next round are not due in any sink. Publishing one of them must not clear the block."""
     publishers, by_round = Publishers(), {"publish": Publish.FINAL, "cut": {"hold": hold}}
     final = blocked.checkpoint(**by_round, checkpoint_kind=CheckpointKind.FINAL)
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""One try at a checkpoint: what it leaves in the history, and that it ends in time."""
+"""One try at a checkpoint: its entry in the history, and its deadline."""
 
 import math
 import threading
@@ -88,7 +88,7 @@ def a_try(
     pause: Callable[[], object] = lambda: None,
     look: Callable[[], dict[InputName, tuple[Pin, ...]]] = dict,
 ) -> CheckpointTry:
-    """A try at the first checkpoint, which somebody has asked for."""
+    """A try at the first checkpoint, which a user has requested."""
     return CheckpointTry(
         files,
         PipelineDocument(name=PipelineName("p"), uuid=PIPELINE),
@@ -135,7 +135,7 @@ def test_a_table_that_cannot_be_looked_at_is_a_failed_try_that_is_remembered(fil
 
 
 class WithoutHistory(MemoryFiles):
-    """A home in which nothing can be added to the history."""
+    """A home whose history cannot be written."""
 
     def create(self, path: str, data: bytes) -> None:
         if path.startswith("history/"):
@@ -160,7 +160,7 @@ def test_a_try_that_is_not_durable_in_time_has_failed(files: MemoryFiles) -> Non
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_checkpoint_that_somebody_else_completes_meanwhile_fences_the_try(files: MemoryFiles, number: int) -> None:
-    """A higher one as well: a zombie's number may be free again, because a later attempt has discarded what had it."""
+    """A higher checkpoint also fences. The zombie's number may be free again if a later attempt has discarded that checkpoint."""
     with (
         observed_by(Overtaking(CheckpointStore(files), number)),
         pytest.raises(FencedError, match="Checkpoint 1 was completed by"),
@@ -169,7 +169,7 @@ def test_a_checkpoint_that_somebody_else_completes_meanwhile_fences_the_try(file
 
 
 class HangingFiles(LocalFiles):
-    """A home in which one operation does not come to its end before it may."""
+    """A home in which one operation hangs until ``may_go_on`` is set."""
 
     def __init__(self, site: Site, hangs: str) -> None:
         super().__init__(site.root / "home", QuickSystem())
@@ -201,7 +201,7 @@ class HangingFiles(LocalFiles):
 
 
 def land(home: HangingFiles) -> None:
-    """Lets what was left behind come to its end."""
+    """Lets the hanging operation finish."""
     home.may_go_on.set()
     land_left_behind()
 
@@ -214,7 +214,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def without_spark(name: StageName, log: SparkLog, channel: PrivateLog, consumers: Sequence[Consumer] = ()) -> StageRun:
-    """A stage of which everything is there that a try looks at."""
+    """A stage with the parts that a try reads."""
     looked_at: dict[str, Any] = {
         "stage": SimpleNamespace(name=name, sink=None, unbounded=True),
         "output": StageOutput(name, channel, None, None, held=False, consumers=list(consumers)),
@@ -230,7 +230,7 @@ def without_spark(name: StageName, log: SparkLog, channel: PrivateLog, consumers
 
 
 def hourly(site: Site) -> StageRun:
-    """One that nobody consumes."""
+    """A stage without consumers."""
     return without_spark(HOURLY, site.log, site.channel)
 
 
@@ -253,7 +253,7 @@ def test_the_manifest_names_failing_stages_and_all_that_they_feed(site: Site) ->
 
 @pytest.mark.parametrize("aligned", [True, False])
 def test_the_manifest_names_stages_that_have_rows_in_flight_before_them(site: Site, aligned: bool) -> None:
-    """However it was taken: what counts is what was read."""
+    """The alignment does not matter: only the batches that were read count."""
     daily = StageName("daily")
     behind = replace(
         without_spark(daily, SparkLog(site.home, "none"), site.channel),
@@ -269,7 +269,7 @@ def test_the_manifest_names_stages_that_have_rows_in_flight_before_them(site: Si
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_stage_that_ends_while_the_cut_is_looked_for_is_not_finished_in_it(site: Site, before: bool) -> None:
-    """F5: it is cut at a batch that it had committed at some look, and may have had later ones by the time it had ended."""
+    """F5: the stage is cut at a batch that was committed when the rule looked. It may have committed later batches before it ended."""
     stage = hourly(site)
 
     def find_cut() -> Cut:
@@ -284,7 +284,7 @@ def test_a_stage_that_ends_while_the_cut_is_looked_for_is_not_finished_in_it(sit
 
 @pytest.mark.parametrize(("round_number", "counted"), [(1, {"positive": 7, "known": 1}), (2, {"positive": 5})])
 def test_violations_are_counted_from_the_beginning_of_the_round(site: Site, round_number: int, counted: dict[str, int]) -> None:
-    """The last checkpoint of a run tells those of all of it, and none of the round before."""
+    """The last checkpoint of a run counts the violations of the whole run, and none of the previous round."""
     for violations in ({"positive": 2, "known": 1}, {"positive": 5}):
         batch = site.checkpoint.batch()
         offsets = site.log.offsets_text(BatchId(batch))
@@ -368,7 +368,7 @@ def test_a_cancel_ends_a_try_that_hangs(site: Site, hangs: str) -> None:
 
 
 class GoingOn:
-    """A stage whose next batch comes to its gate as it is held, and goes in once it may."""
+    """A stage whose next batch arrives at the gate when the stage is held, and enters when the gate opens."""
 
     name, ends, waits_for_none = HOURLY, False, True
 
@@ -410,13 +410,13 @@ class GoingOn:
         return None
 
     def goes_on(self) -> bool:
-        """Waits for the batch; whether it is committed."""
+        """Waits for the batch and returns whether it is committed."""
         self._thread.join(SOON_S)
         return self.committed() == 1
 
 
 class FilesOfARunningStage(LocalFiles):
-    """A home whose files are kept, and made durable, only once the stage has gone on."""
+    """A home that adopts files and computes digests only after the stage has committed its next batch."""
 
     def __init__(self, site: Site, stage: GoingOn) -> None:
         super().__init__(site.root / "home", QuickSystem())
@@ -456,7 +456,7 @@ def test_what_a_stage_leaves_out_while_the_cut_is_found_is_in_the_manifest(site:
 
 
 class PurgedMeanwhile(LocalFiles):
-    """A home that takes so long to make files durable that Spark purges the cut in its logs."""
+    """A home that is so slow that Spark purges the cut from its logs."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site.root / "home", QuickSystem())
@@ -501,13 +501,14 @@ def test_a_checkpoint_that_spark_purges_while_it_is_made_durable_completes_as_it
 
 
 DAILY, KEPT = StageName("daily"), 100
-"""So many batches Spark keeps the plans of."""
+"""The number of batches whose plans Spark keeps."""
 
 
 class Purging:
-    """A stage that is waited for without alignment, and its consumer, which goes on meanwhile until Spark purges what it was cut at.
+    """A stage that an unaligned cut waits for, and its consumer.
 
-    The first one has staged a batch, which the other one has read, and does not come to commit it.
+    The stage has staged a batch, which the consumer has read, and never commits it.
+    The consumer continues until Spark purges the batch at which it was cut.
     """
 
     def __init__(self, site: Site) -> None:

@@ -1,4 +1,4 @@
-"""The cut rule over stages that go on while it looks."""
+"""The cut rule, on stages that continue while it looks at them."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,22 +20,22 @@ WORLDS = 300
 
 @dataclass
 class Model:
-    """A stage that stages a batch, makes it visible to its consumers, and commits it: three moments."""
+    """A stage that stages a batch, makes it visible to its consumers, and commits it in three separate steps."""
 
     name: StageName
     producers: list["Model"] = field(default_factory=list)
     committed_batch: int = -1
     visible_batch: int = -1
     reads: dict[int, dict[StageName, int]] = field(default_factory=dict)
-    """By batch how far it has read each producer."""
+    """The position in each producer, by batch."""
     held: bool = False
     dead: bool = False
     down: bool = False
-    """Whether it has failed, and its query does not run."""
+    """The stage has failed and its query does not run."""
     failure: Exception | None = None
-    """What it has failed with; None once it has committed a batch since."""
+    """The error of the last failure, or None after a committed batch."""
     ends: bool = False
-    """Whether all of its inputs end."""
+    """All inputs of the stage end."""
 
     @property
     def waits_for_none(self) -> bool:
@@ -96,7 +96,7 @@ class Model:
 
 
 class World:
-    """Stages in topological order, whose steps come between any two looks of the rule; at some of them one fails, or is up again."""
+    """Stages in topological order. They make steps, and fail and recover, between the looks of the rule."""
 
     def __init__(self, seed: int, stages: int = 5, *, failures: float = 0.0) -> None:
         self.random = Random(seed)
@@ -119,7 +119,7 @@ class World:
             stage.down = stage.down and self.random.random() < 0.9
 
     def cut(self, alignment: Alignment, deadline_s: float = NEVER_S, beside: Callable[[], None] = lambda: None) -> Cut:
-        """``beside`` happens each time that the rule waits."""
+        """Takes a cut. ``beside`` is called each time that the rule waits."""
 
         def pause() -> None:
             beside()
@@ -134,7 +134,7 @@ class World:
 
 
 class Look:
-    """A stage seen from outside: the world goes on at each look."""
+    """A view of a stage. Each look lets the world make steps."""
 
     def __init__(self, stage: Model, world: World) -> None:
         self._stage, self._world, self.name, self.ends = stage, world, stage.name, stage.ends
@@ -155,7 +155,7 @@ def assert_consistent(world: World, cut: Cut) -> None:
 
 
 FAILURES = [0.0, 0.01]
-"""How often a stage fails."""
+"""The probabilities that a stage fails."""
 
 
 @pytest.mark.parametrize("failures", FAILURES)
@@ -238,7 +238,7 @@ def test_all_stages_go_on_after_a_cut(wanted: bool) -> None:
 
 
 class Line:
-    """A producer that has staged ten batches, and a consumer that has read none of them. Nothing happens but what is said, by when."""
+    """A producer that has staged ten batches, and a consumer that has read none of them. Only the given events happen, each at its time."""
 
     def __init__(self, events: Mapping[float, Callable[["Line"], object]]) -> None:
         self.producer = Model(StageName("producer"), committed_batch=9, visible_batch=9)
@@ -246,7 +246,7 @@ class Line:
         self.stages: Sequence[Cuttable] = [cast(Cuttable, self.producer), cast(Cuttable, self.shaky)]
         self.now_s, self._events = 0.0, events
         self.held: list[tuple[bool, bool]] = []
-        """At each moment whether the consumer was failing, and whether somebody was held."""
+        """Two facts for each second: whether the consumer was failing, and whether a stage was held."""
         self._happens()
 
     def waiting(self, deadline_s: float = NEVER_S) -> Waiting:
@@ -265,12 +265,12 @@ class Line:
         self.shaky.fails()
 
     def goes_on(self) -> None:
-        """The producer stages a batch, if it is not held."""
+        """Lets the producer stage a batch, unless it is held."""
         if not self.producer.held:
             self.producer.stages_another()
 
     def heals(self) -> None:
-        """The consumer reads all that is there."""
+        """Lets the consumer read all staged batches."""
         self.shaky.down, self.shaky.failure = False, None
         self.shaky.visible_batch = self.shaky.committed_batch = 0
         self.shaky.reads[0] = {self.producer.name: self.producer.committed_batch}
@@ -332,7 +332,7 @@ def test_a_checkpoint_that_need_not_be_aligned_does_not_wait_for_ever_for_a_stag
 
 
 def test_a_stage_that_is_failing_and_has_nothing_left_to_read_is_cut_without_waiting() -> None:
-    """Such as one that reads sources only: its batch has staged nothing, and begins again once it may."""
+    """One example is a stage that only reads sources: its batch has staged nothing, and starts again after the stage is released."""
     line = Line({})
     line.producer.fails()
     cut = take_cut(line.stages[:1], Alignment(), line.waiting(50.0))
@@ -360,7 +360,7 @@ def test_who_waits_for_a_stop_is_told_of_each_stage_that_is_held_and_of_each_tha
 
 
 def test_no_source_is_read_on_while_a_stop_waits_for_the_batch_of_another_stage() -> None:
-    """Two stages read sources. The first one is in a batch that takes ten seconds; the other one does a batch a second."""
+    """Two stages read sources. The batch of the first one takes ten seconds; the second one needs a second for each batch."""
     slow, fast, now_s = Model(StageName("slow"), visible_batch=0), Model(StageName("fast")), 0.0
 
     def pause() -> None:
@@ -376,7 +376,7 @@ def test_no_source_is_read_on_while_a_stop_waits_for_the_batch_of_another_stage(
 
 
 def test_no_source_is_read_on_while_a_stop_waits_for_a_stage_that_is_failing() -> None:
-    """The producer would stage a batch as soon as it is let go: while the consumer fails, and once it is up again."""
+    """A released producer would stage a batch, both while the consumer fails and after it has recovered."""
     line = Line({5.0: Line.fails, 8.0: Line.goes_on, 20.0: Line.heals})
     quiesce(line.stages, line.waiting())
     assert [held for _, held in line.held] == [True] * 20
@@ -400,7 +400,7 @@ def test_a_stop_holds_all_stages_in_the_end_with_every_row_passed_on(seed: int, 
 
 
 def test_an_unaligned_cut_holds_nobody_and_waits_for_no_rows() -> None:
-    """U3, U4: ten batches lie before a stage that reads none of them, and no moment passes."""
+    """U3, U4: ten batches wait for a stage that reads none of them, and no time passes."""
     line = Line({})
     cut = take_cut(line.stages, Alignment(wanted=False), line.waiting(NEVER_S))
     assert (cut.aligned, cut.batches) == (False, {"producer": 9, "shaky": -1})
@@ -423,7 +423,7 @@ def test_nobody_is_held_by_a_cut_that_has_given_up_alignment() -> None:
 
 
 def test_no_cut_holds_or_waits_for_a_stage_whose_inputs_all_end(seed: int) -> None:
-    """It may be in one batch for hours."""
+    """Such a stage may be in one batch for hours."""
     for number in range(WORLDS):
         world = World(seed + number)
         for stage in world.stages[:2]:
@@ -435,7 +435,7 @@ def test_no_cut_holds_or_waits_for_a_stage_whose_inputs_all_end(seed: int) -> No
 
 
 def test_a_cut_is_aligned_beside_a_stage_that_ends_and_is_always_ahead(seed: int) -> None:
-    """It is not held: a consumer that waited, held, for the rest of its rows would wait for ever."""
+    """The ending stage is not held. A consumer that waited, held, for its remaining rows would wait for ever."""
     for number in range(WORLDS):
         world = World(seed + number)
         ahead, *others = world.stages

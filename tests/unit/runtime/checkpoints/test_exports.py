@@ -1,4 +1,4 @@
-"""Savepoints whose storage is slow or does not answer, and who waits for them."""
+"""Savepoints with slow or unresponsive storage, and the requests that wait for them."""
 
 import subprocess
 import sys
@@ -32,10 +32,10 @@ SOON_S, PATIENCE_S = 5.0, 60.0
 
 
 class SlowFiles(LocalFiles):
-    """A directory in which one operation comes to its end only once it may."""
+    """A directory in which one operation hangs until ``may_go_on`` is set."""
 
     place: "Place"
-    """Shared by all who open the directory."""
+    """The state that all views of the directory share."""
 
     def names(self, directory: str) -> list[str]:
         self._reach("names")
@@ -65,7 +65,7 @@ class Place:
         self.may_go_on, self.is_reached = threading.Event(), threading.Event()
         patch.setattr(SlowFiles, "place", self, raising=False)
         patch.setattr(savepoint_place, "open_place", lambda url: SlowFiles(self.directory))
-        for module in (beside, exports):  # deadlines are set and looked at by one clock
+        for module in (beside, exports):  # deadlines are set and checked with the same clock
             patch.setattr(module, "time", ALongTimeOnce(self.is_reached))
 
     def asks(self, name: str, wanted: Wanted = Wanted.SAVEPOINT) -> CheckpointRequest:
@@ -81,7 +81,7 @@ class Place:
         return CheckpointRequests(self.home.home).answer_of(request.request)
 
     def goes_on_once_given_up(self) -> None:
-        """Lets what is slow go on once the savepoint, the only one that is made, was given up."""
+        """Lets the slow operation continue when the only savepoint is given up."""
         given_up = threading.Event()
         self._patch.setattr(exports, "_Export", partial(exports._Export, given_up=given_up))
 
@@ -92,7 +92,7 @@ class Place:
         threading.Thread(target=go_on, daemon=True).start()
 
     def lets_go(self) -> None:
-        """Lets what was left behind come to its end, after which nothing is slow."""
+        """Lets abandoned operations finish. No operation is slow afterwards."""
         self.may_go_on.set()
         land_left_behind()
         self.slow = ""
@@ -133,7 +133,7 @@ def test_one_whose_storage_hangs_is_answered_in_time_and_nobody_has_its_place_wh
         driver.check(again)
         driver.completed([again], place.manifest)
         assert verify(open_files(str(place.directory))).request == again.request
-    else:  # it was the last step
+    else:  # only the last step was missing
         assert verify(open_files(str(place.directory))).request == first.request
 
 

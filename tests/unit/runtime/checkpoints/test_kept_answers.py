@@ -1,4 +1,4 @@
-"""What a run that is repeated is told once its final checkpoint was deleted."""
+"""Answers to a repeated run whose final checkpoint was deleted."""
 
 from contextlib import suppress
 

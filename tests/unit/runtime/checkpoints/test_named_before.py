@@ -1,4 +1,7 @@
-"""Old checkpoints go while a private log still remembers their batches: the newest one tells which staged files they have named."""
+"""Old checkpoints are deleted while a private log still contains their batches.
+
+The newest checkpoint lists the staged files that they named.
+"""
 
 import logging
 from dataclasses import dataclass, field
@@ -31,7 +34,7 @@ PAST_ALL = 2**62
 
 
 class CountingSystem(QuickSystem):
-    """Counts the documents of checkpoints that are opened."""
+    """A file system that counts the opened documents of checkpoints."""
 
     opened = 0
 
@@ -42,13 +45,13 @@ class CountingSystem(QuickSystem):
 
 @dataclass
 class Copied:
-    """A stage whose every checkpoint is public at once, and whose consumer has not begun."""
+    """A stage whose checkpoints are published immediately, and whose consumer has not begun."""
 
     root: Path
     packs: bool = True
     retained: int = 1
     batches: int = 2
-    """Of each checkpoint."""
+    """The number of batches for each checkpoint."""
     system: CountingSystem = field(default_factory=CountingSystem)
     home: LocalFiles = field(init=False)
     subsumption: Subsumption = field(init=False)
@@ -57,7 +60,7 @@ class Copied:
     reads_from: int = 0
     """The version of the private log that the consumer reads next."""
     number: int = 1
-    """The attempt's."""
+    """The number of the attempt."""
     public: set[str] = field(default_factory=set)
     """The files that readers of the table need."""
 
@@ -68,7 +71,7 @@ class Copied:
         self._begin()
 
     def begins_anew(self, log: PrivateLog | None = None) -> None:
-        """Another attempt goes on, with a private log that was built anew or with the one that is there."""
+        """Starts another attempt, with the existing private log or with a rebuilt one."""
         self.number, self.log = self.number + 1, log or self.log
         self._begin()
 
@@ -80,7 +83,7 @@ class Copied:
         return path
 
     def complete(self) -> Manifest:
-        """Stages two batches, completes the next checkpoint, publishes it, and deletes what is needless then."""
+        """Stages two batches, completes and publishes the next checkpoint, and deletes the files that are no longer needed."""
         head = self.store.head()
         number = CheckpointId(head.checkpoint + 1 if head else 1)
         batches = range(self.batches * (number - 1), self.batches * number)
@@ -143,7 +146,7 @@ class Copied:
         return {path.name for path in self.table.iterdir()}
 
     def spans(self) -> list[tuple[int, int]]:
-        """The checkpoints whose files the newest one names."""
+        """Returns the ranges of checkpoints whose files the newest one lists."""
         head = self.store.head()
         assert head is not None
         return [(each.first, each.last) for each in head.sinks[SINK].named_before]
@@ -200,7 +203,7 @@ def test_the_one_look_of_an_attempt_deletes_what_is_left_and_nothing_that_a_disc
 
 @pytest.mark.parametrize("packs", [False, True])
 def test_a_private_log_that_begins_before_the_newest_checkpoint_remembered_loses_no_file(tmp_path: Path, packs: bool) -> None:
-    """The state of the newest one was damaged: a stage goes back two checkpoints, and with it the logs."""
+    """The state of the newest checkpoint was damaged: a stage and its logs go back two checkpoints."""
     copied = Copied(tmp_path, packs, retained=3, batches=1, reads_from=PAST_ALL)
     newest = [copied.complete() for _ in range(8)][-1]
     older = [copied.store.manifest(CheckpointId(number)) for number in (6, 7, 8)]
@@ -265,7 +268,7 @@ def test_a_file_of_actions_that_is_damaged_stops_no_deletion_of_anything_that_it
 
 
 def test_what_is_replaced_before_it_is_public_is_not_named(copied: Copied) -> None:
-    """A complete result of a round that has not ended: nobody will ever read it."""
+    """A complete result of an unfinished round will never be read."""
     newest = [copied.complete() for _ in range(3)][-1]
     found = named_before(copied.store, CheckpointId(4), newest, SINK, BatchId(0), (), CheckpointId(2))
     assert [each.last for each in found] == [1, 2]

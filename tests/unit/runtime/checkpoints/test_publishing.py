@@ -1,4 +1,4 @@
-"""How far each sink follows the checkpoints that complete while others are published."""
+"""The order in which each sink publishes checkpoints, while further ones complete."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ REFUSED = AccessDeniedError("The table refuses.")
 
 
 class Blocked:
-    """Remembers what blocks a publication, which is due again when the test says so."""
+    """The block of a publication, whose retry is due when the test says so."""
 
     def __init__(self) -> None:
         self.is_blocked, self.due = False, False
@@ -55,7 +55,7 @@ class Blocked:
 
 
 class Pipeline:
-    """A pipeline whose checkpoints complete, and whose publications end, when the test says so. A check ends at once."""
+    """A pipeline whose checkpoints complete and whose publications end when the test says so. A check ends immediately."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class Pipeline:
         self.blocked, self.is_live = Blocked(), True
         self.blocked.is_blocked = is_blocked
         self.under_way: dict[str, Callable[[StreamPipelineError | None], None]] = {}
-        """By sink, or ``all``, what ends its publication. By ``check`` what ends a check, if those are held."""
+        """Functions that end a publication, by sink or under ``all``. If checks are held, ``check`` has the function that ends a check."""
         self.holds_checks = False
         self.begun: list[tuple[str, int]] = []
         self.misfits: list[StreamPipelineError] = []
         self.refusal: StreamPipelineError | None = None
-        """What the publication of all sinks fails with."""
+        """The error of a publication of all sinks."""
         self.on_hold: tuple[SinkName, ...] = ()
-        """The sinks that it goes on without."""
+        """The sinks that a publication leaves out."""
         self.newest = begun_at
         self._shown = shown
         monkeypatch.setattr(publishing, "begin", self._begin)
@@ -96,12 +96,11 @@ class Pipeline:
         self.look()
 
     def look(self) -> None:
-        """Looks twice, as what a check lets go on is begun with the next look."""
+        """Looks twice, because work that a check allows begins at the next look."""
         for _ in range(2):
             self.publishing.go_on(self.manifest(self.newest) if self.newest else None)
 
     def end(self, what: str, error: StreamPipelineError | None = None) -> None:
-        """Ends a publication."""
         self.under_way.pop(what)(error)
         self.ended.add(next(each for each in reversed(self.begun) if each[0] == what))
         self.look()
@@ -196,7 +195,7 @@ def test_a_sink_that_is_behind_goes_to_the_newest_checkpoint_at_once(pipeline: P
 
 
 def test_all_tables_meet_at_a_checkpoint_before_any_of_them_passes_it(pipeline: Pipeline) -> None:
-    """The append goes its own way until the merge, which is slow, has chosen where to go."""
+    """The append publishes independently until the slow merge has chosen its next checkpoint."""
     pipeline.complete()
     pipeline.complete()
     pipeline.end(APPENDED)
@@ -215,7 +214,7 @@ def test_all_tables_meet_at_a_checkpoint_before_any_of_them_passes_it(pipeline: 
 
 
 def publications_apart(pipeline: Pipeline, events: list[str]) -> int:
-    """Lets checkpoints complete and publications end. Returns how many each table had at most until all showed another checkpoint."""
+    """Completes checkpoints and ends publications. Returns the most that every table had before all showed the same checkpoint."""
     since, most = Counter[str](), 0
     for event in events:
         shown = pipeline.publishing.shown

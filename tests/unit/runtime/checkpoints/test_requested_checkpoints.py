@@ -1,4 +1,4 @@
-"""How a driver answers those who ask for a checkpoint."""
+"""The driver's answers to requests for a checkpoint."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -30,7 +30,7 @@ SECRET = "hunter-twelve"
 
 
 class Site:
-    """The home of a pipeline with one sink, in which two requests are open, and its driver."""
+    """The home of a pipeline with one sink and two open requests, and its driver."""
 
     def __init__(self, directory: Path) -> None:
         self.files = LocalFiles(directory / "home")
@@ -301,7 +301,7 @@ def test_what_an_export_has_not_begun_itself_stays(site: Site, tmp_path: Path) -
     before = sorted((tmp_path / "theirs").rglob("*"))
     site.driver.completed([theirs.model_copy(update={"request": RequestId("savepoint-other")})], manifest)
     assert sorted((tmp_path / "theirs").rglob("*")) == before
-    (tmp_path / "theirs/savepoint.json").rename(tmp_path / "theirs/exporting.json")  # whose it is, nobody can tell
+    (tmp_path / "theirs/savepoint.json").rename(tmp_path / "theirs/exporting.json")  # the owner of this file is unknown
     site.driver.completed([theirs.model_copy(update={"request": RequestId("savepoint-third")})], manifest)
     assert sorted((tmp_path / "theirs/checkpoints").rglob("*")) != []
 
@@ -363,7 +363,7 @@ def test_who_has_asked_before_a_stop_gets_its_checkpoint_and_who_came_later_is_t
 
 @pytest.mark.parametrize("in_flight", [["x.parquet"], []], ids=["rows in flight", "none"])
 def test_a_savepoint_that_was_begun_before_a_fresh_start_is_ended_as_it_was_begun(tmp_path: Path, in_flight: list[str]) -> None:
-    """The sweep that follows the new incarnation's first checkpoint comes before those who had asked are answered."""
+    """The sweep after the first checkpoint of the new incarnation comes before the open requests are answered."""
     site = SavepointSite(tmp_path)
     request = CheckpointRequest(request=RequestId("savepoint-mine"), requested_at=NOW, wanted=Wanted.SAVEPOINT)
     create_document(site.home, f"requests/{request.request}.json", request)

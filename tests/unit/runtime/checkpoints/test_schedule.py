@@ -1,4 +1,4 @@
-"""When a checkpoint is due."""
+"""The times at which a checkpoint is due."""
 
 from spark_jobs.runtime.checkpoints.schedule import CheckpointSchedule
 

@@ -1,4 +1,4 @@
-"""How a stop is executed, whatever fails on the way."""
+"""The steps of a stop, when any of them fails."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -34,7 +34,7 @@ SAVE, CHECKPOINT, OTHER = request(Wanted.SAVEPOINT, "s"), request(Wanted.CHECKPO
 
 
 class World:
-    """A pipeline, those who ask, and what each of them does; one of the steps may fail."""
+    """A pipeline, its requests, and a record of their steps. One of the steps may fail."""
 
     def __init__(self, *, drain: bool = False, fails: dict[str, StreamPipelineError] | None = None) -> None:
         self.request = request(Wanted.STOP, "a", drain=drain)

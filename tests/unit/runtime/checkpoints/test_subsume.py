@@ -1,4 +1,4 @@
-"""What a completed checkpoint makes needless, and what it leaves."""
+"""The files that a completed checkpoint makes unnecessary, and the files that it keeps."""
 
 import shutil
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ OURS = IncarnationId("i")
 
 @dataclass
 class Passed:
-    """A stage without a sink, whose one consumer is two batches behind; checkpoint ``k`` is cut at batch ``2k``."""
+    """A stage without a sink, whose only consumer is two batches behind. Checkpoint ``k`` is cut at batch ``2k``."""
 
     root: Path
     retained: int = 1
@@ -84,7 +84,7 @@ class Passed:
         return a_manifest(k, **(fields | changes))
 
     def batches(self) -> list[int]:
-        """Those of which there are files."""
+        """Returns the batches that have files."""
         return sorted({int(path.name.removeprefix(PREFIX).partition("-")[0]) for path in self.directory.iterdir()})
 
     @property
@@ -111,7 +111,7 @@ def passed(tmp_path: Path) -> Passed:
 
 @pytest.mark.parametrize(("retained", "first"), [(1, 6), (2, 6), (3, 4), (9, 0)])
 def test_a_retained_checkpoint_keeps_the_files_that_are_in_flight_in_it(tmp_path: Path, retained: int, first: int) -> None:
-    """The head's parent, which takes its place if it turns out corrupt, is retained whatever is said."""
+    """The parent of the head replaces it if the head is corrupt. The parent is always retained."""
     passed = Passed(tmp_path, retained)
     passed.stage(0)
     for k in range(1, 6):
@@ -153,7 +153,7 @@ def test_the_checkpoints_and_the_state_of_a_closed_incarnation_go_with_the_first
 
 
 def test_a_checkpoint_whose_savepoint_is_still_to_be_made_keeps_the_rows_that_were_not_public_then(passed: Passed) -> None:
-    """An upsert's files are in a channel, and go once they are merged. The savepoint has them also if they are merged by then."""
+    """An upsert's files are in a channel and are deleted after their merge. The savepoint contains them also if they are merged by then."""
     request = request_id("somebody", Wanted.SAVEPOINT)
     create_document(
         passed.home, request_path(request), CheckpointRequest(request=request, requested_at=NOW, wanted=Wanted.SAVEPOINT)
@@ -171,7 +171,7 @@ def test_a_checkpoint_whose_savepoint_is_still_to_be_made_keeps_the_rows_that_we
 
 
 def an_upsert(passed: Passed, k: int, known_published: CheckpointId | None) -> dict[str, Any]:
-    """Fields of a checkpoint of which nothing but its last batch is in flight."""
+    """Returns fields of a checkpoint in which only the last batch is in flight."""
     lines = [
         {"add": {"path": f"{PREFIX}{batch}-named.parquet", "size": 4, "stats": '{"numRecords": 1}'}, "batch": batch}
         for batch in (2 * k - 1, 2 * k)

@@ -1,4 +1,4 @@
-"""Which staged files are orphans."""
+"""Recognition of orphaned staged files."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +38,7 @@ PREFIX = "0123456789abcdef-"
 
 @dataclass
 class Swept:
-    """As much of a stage as the sweep looks at."""
+    """The parts of a stage that the sweep uses."""
 
     root: Path
     file_prefix: str = PREFIX
@@ -54,7 +54,7 @@ class Swept:
         self.directory = LocalFiles(self.table)
 
     def write(self, batch: int, *, dies: bool = False) -> Path:
-        """A batch's file; without a version of the log if the driver dies between the two."""
+        """Writes a batch's file. If the driver dies, the log gets no version for the batch."""
         name = f"{PREFIX}{batch}-part-{'orphan' if dies else 'named'}.parquet"
         path = self.table / "day=a b" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,11 +64,11 @@ class Swept:
         return path
 
     def swept(self, last: int = 9, needed_from: BatchId | None = None) -> list[Path]:
-        """What a sweep deletes after a checkpoint that was cut at batch ``last``."""
+        """Returns the files that a sweep deletes after a checkpoint at batch ``last``."""
         return [self.table / path for path in sweep(self.run, BatchId(last), self.named, needed_from)]
 
     def orphans(self) -> list[Path]:
-        """What a sweep would delete."""
+        """Returns the files that a sweep would delete."""
         return [self.table / path for path in orphans(self.run, BatchId(9), set())]
 
     @property
@@ -88,7 +88,7 @@ def test_what_the_log_does_not_name_is_an_orphan_and_goes(stage: Swept) -> None:
 
 
 def test_a_file_of_a_batch_after_the_checkpoint_is_no_orphan(stage: Swept) -> None:
-    """It may be under way: its version comes a moment later."""
+    """The batch may be running. Its version is written a moment later."""
     stage.write(0)
     under_way = stage.write(1, dies=True)
     assert stage.swept(last=0) == []
@@ -112,7 +112,7 @@ def test_folding_makes_no_orphan_of_a_named_file_and_hides_no_other(stage: Swept
 
 
 def test_a_file_of_a_forgotten_batch_is_never_deleted(stage: Swept) -> None:
-    """It may be public, and the log knows it no more."""
+    """The file may be public although the log no longer contains it."""
     public = [stage.write(batch) for batch in range(6)]
     stage.log.fold(BatchId(1))
     stage.log.fold(BatchId(3))
@@ -127,7 +127,7 @@ def test_a_file_of_a_forgotten_batch_is_never_deleted(stage: Swept) -> None:
 def test_in_a_directory_of_our_own_a_forgotten_batch_leaves_what_a_checkpoint_needs(
     stage: Swept, needed_from: BatchId | None, gone: int
 ) -> None:
-    """Nothing there is ever public, and nobody else would delete it."""
+    """Files in this directory are never public, and only the sweep deletes them."""
     stage.outlet.is_own = True
     staged_files = [stage.write(batch) for batch in range(6)]
     stage.log.fold(BatchId(1))
@@ -138,7 +138,7 @@ def test_in_a_directory_of_our_own_a_forgotten_batch_leaves_what_a_checkpoint_ne
 
 
 def test_what_only_a_checkpoint_names_is_no_orphan(stage: Swept) -> None:
-    """Packed files count as the last batch's, which has not staged them."""
+    """Packed files carry the name of the last batch, which did not stage them."""
     stage.write(0)
     packed = stage.write(0, dies=True)
     stage.named = {str(packed.relative_to(stage.table))}
@@ -147,12 +147,12 @@ def test_what_only_a_checkpoint_names_is_no_orphan(stage: Swept) -> None:
 
 
 def cut_at(batch: int) -> dict[str, Any]:
-    """A stage's part of a manifest."""
+    """Returns a stage's part of a manifest."""
     return {"stages": {HOURLY: a_stage_cut(batch)}}
 
 
 def paths(store: CheckpointStore, manifest: Manifest, since: int = 0) -> int | None:
-    """How many files of the stage checkpoints name; None if it may be any."""
+    """Returns the number of the stage's files that checkpoints name, or None if they may name any file."""
     named = NamedByCheckpoints(store, manifest, cast(Stage, SimpleNamespace(name=HOURLY, sink=object())), BatchId(since))
     assert ("never staged" in named) == (named.paths is None)
     return None if named.paths is None else len(named.paths)

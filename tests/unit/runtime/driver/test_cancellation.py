@@ -1,4 +1,4 @@
-"""An attempt that is cancelled through its home ends."""
+"""An attempt ends when it is cancelled through its home."""
 
 import threading
 from pathlib import Path

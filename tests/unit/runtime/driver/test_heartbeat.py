@@ -26,7 +26,7 @@ def test_a_change_of_state_is_written_at_once(tmp_path: Path, monkeypatch: pytes
 
 
 def written(files: LocalFiles, state: RunState) -> Status:
-    """The status document once it says ``state``."""
+    """Waits until the status document has this state, and returns it."""
     end_s = time.monotonic() + 10.0
     while time.monotonic() < end_s:
         status = read_status(files)
@@ -39,7 +39,7 @@ HOURLY = StageName("hourly")
 
 
 class Query:
-    """A query that reports its batches as Spark does: the newest, and the last hundred."""
+    """A query that reports its batches like Spark: the newest one, and the last hundred."""
 
     def __init__(self, run: str = "first") -> None:
         self.run = run
@@ -47,7 +47,7 @@ class Query:
         self.histories_read = 0
 
     def idle(self, number: int) -> None:
-        """Reports that there is nothing to do; Spark gives it the number of the batch that is to come."""
+        """Reports an idle trigger. Spark reports it under the number of the next batch."""
         self.batch(number, rows=0)
         self.reports[-1]["durationMs"] = {"latestOffset": 1, "triggerExecution": 1}
 
@@ -77,7 +77,7 @@ class Query:
 
 
 class Watched:
-    """A heartbeat that looks at queries, and a clock."""
+    """A heartbeat that observes queries, and its clock."""
 
     def __init__(self, directory: Path) -> None:
         self.now_s = 0.0
@@ -183,7 +183,7 @@ def test_what_is_remembered_does_not_grow_with_the_batches(watched: Watched) -> 
 
 
 def remembered(heartbeat: Heartbeat) -> int:
-    """How much is written down in its fields, but for the status."""
+    """Returns the size of the heartbeat's fields without the status."""
     return sum(len(repr(value)) for name, value in vars(heartbeat).items() if name != "_status")
 
 

@@ -1,4 +1,4 @@
-"""The end of a driver's logs, for hosts that do not have its workspace."""
+"""The last lines of a driver's logs, for hosts that cannot read its workspace."""
 
 import logging
 import time

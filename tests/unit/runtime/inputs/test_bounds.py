@@ -1,4 +1,4 @@
-"""Ends of streams: which batches read past them, and what those get instead."""
+"""Ends of streams: the batches that read past an end, and the rows that such batches get instead."""
 
 import json
 from pathlib import Path
@@ -65,7 +65,7 @@ def log_line(number: int) -> str:
 
 
 class Source:
-    """A file source's log with given batches of paths, and pins for some of them."""
+    """A log of a file source with these batches of paths, some of them pinned."""
 
     def __init__(self, root: Path, batches: list[list[str]], pinned: list[str], per_batch: int | None = None) -> None:
         directory = root / "sources/0"
@@ -116,7 +116,7 @@ def test_a_compact_entry_keeps_what_it_repeats(tmp_path: Path) -> None:
     batches = [[f"f{n}"] for n in range(9)] + [["late", "f9"]]
     source = Source(tmp_path, batches, [f"f{n}" for n in range(10)])
     for n in range(9):
-        (tmp_path / f"sources/0/{n}").unlink()  # Spark deletes them once a compact entry repeats them
+        (tmp_path / f"sources/0/{n}").unlink()  # Spark deletes entries that a compact entry repeats
     source.bound.cut_back(log_line(8), log_line(9))
     assert source.paths(-1, 9) == [f"f{n}" for n in range(10)]
 
@@ -183,7 +183,7 @@ def test_nothing_of_a_delta_table_is_passed_over(line: str) -> None:
 
 
 class TestFilesThatArePassedOver:
-    """A stage that begins after them: Spark takes them for read, and no batch reads them."""
+    """Files before the beginning of a stage: Spark counts them as read, and no batch reads them."""
 
     def test_are_no_batchs_and_not_left_to_read(self, tmp_path: Path) -> None:
         log = FileSourceLog(LocalFiles(tmp_path), "sources/0")

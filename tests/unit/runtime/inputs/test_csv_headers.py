@@ -1,4 +1,4 @@
-"""What counts as another order of columns in the header of a CSV file."""
+"""Comparison of the columns in a CSV header with the columns of a schema."""
 
 import pytest
 
@@ -39,6 +39,6 @@ def test_a_header_with_another_column_at_a_place_is_told_by_name(header: tuple[s
 
 
 def test_names_that_spark_has_completed_are_those_of_the_header() -> None:
-    """An inferred schema gives each column a name of its own."""
+    """An inferred schema gives each column a unique name."""
     assert difference(["a0", "a1", "_c2"], ("a", "a", None)) is None
     assert difference(["a0", "a1", "_c2"], ("a", None, "a")) is not None

@@ -1,4 +1,4 @@
-"""Which commits of a Delta table a stream of added rows cannot read."""
+"""The commits of a Delta table that a stream of added rows cannot read."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an ended source says to Spark, start by start."""
+"""The offsets and rows that an ended source gives to Spark at each start."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""What an inferred schema would leave out of further files."""
+"""Columns and values of later files that an inferred schema would lose."""
 
 import pytest
 from pyspark.sql.types import (

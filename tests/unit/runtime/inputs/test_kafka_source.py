@@ -1,4 +1,4 @@
-"""Ends of Kafka streams: which batches read past them, partition by partition, and what those get instead."""
+"""Ends of Kafka streams: the batches that read past the end of a partition, and the rows that such batches get instead."""
 
 import json
 from collections.abc import Callable
@@ -38,7 +38,7 @@ PIN = KafkaPin(topics={"clicks": {0: 5, 1: 3}, "empty": {0: 0}})
 
 
 def line(zero: int, one: int, **more: int) -> str:
-    """Of partitions 0 and 1 of ``clicks``, of ``empty``, and of further partitions of ``clicks``."""
+    """Offsets of partitions 0 and 1 of ``clicks``, of ``empty``, and of further partitions of ``clicks``."""
     further = {number.removeprefix("p"): offset for number, offset in more.items()}
     return json.dumps({"clicks": {"0": zero, "1": one} | further, "empty": {"0": 0}})
 
@@ -84,7 +84,7 @@ def test_a_partition_that_came_after_the_pin_is_left_out_of_the_round(bound: Kaf
 
 
 def test_a_partition_that_came_before_the_first_batch_waits_where_the_batch_begins(tmp_path: Path) -> None:
-    """Spark has taken it into the batch's beginning; without it in the end it would take the partition for lost."""
+    """Spark has included the partition in the batch's start offsets. If the end offsets lacked it, Spark would consider it lost."""
     bound = KafkaBound(PIN, beginning(tmp_path, line(0, 0, p2=0)))
     assert bound.exceeded(None, line(5, 3, p2=4))
     assert bound.cut_back(None, line(5, 3, p2=4)) == line(5, 3, p2=0)
@@ -93,7 +93,7 @@ def test_a_partition_that_came_before_the_first_batch_waits_where_the_batch_begi
 
 
 def test_a_partition_that_begins_behind_its_end_has_ended(tmp_path: Path) -> None:
-    """Its records have expired meanwhile, or the source begins at the newest ones."""
+    """The partition's records have expired, or the source begins at the newest records."""
     bound = KafkaBound(PIN, beginning(tmp_path, line(8, 3)))
     assert not bound.exceeded(None, line(8, 3))
     assert bound.reached(line(8, 3))
@@ -175,7 +175,7 @@ def test_only_topics_that_were_read_before_may_be_unknown_for_a_while(
 
 
 class Broker:
-    """Kafka as a source asks it: ``clicks`` is unknown to the first ``unknown`` questions."""
+    """A fake Kafka broker. The first ``unknown`` requests do not find the topic ``clicks``."""
 
     def __init__(self, unknown: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked, self.unknown, self.now_s = 0, unknown, 0.0

@@ -1,4 +1,4 @@
-"""A mistyped path of an input is refused by its name, before Spark starts."""
+"""A mistyped input path is refused by name before Spark starts."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a plain Spark query has left, written by hand in the tests as Spark writes it."""
+"""The checkpoint of a plain Spark query. The tests write it by hand, in Spark's format."""
 
 import json
 from pathlib import Path
@@ -141,7 +141,7 @@ def entry(number: int) -> dict[str, Any]:
 def test_the_files_read_are_those_up_to_the_last_offset_however_the_log_was_compacted(
     interval: int, written: int, last: int, kept: int
 ) -> None:
-    """Spark deletes what is older than a compact entry; the last offset may be behind the log, by as much as a crash has left."""
+    """Spark deletes entries before a compact entry. After a crash the last offset may be some entries behind the log."""
     last = min(last, written - 1)
     files = MemoryFiles()
     compact = [number for number in range(written) if (number + 1) % interval == 0]

@@ -1,4 +1,4 @@
-"""Streams of all kinds: those with which nothing could be promised are refused by name, and custom ones are known by their options."""
+"""Streams of all kinds. Streams without reliable offsets are refused by name, and custom streams are identified by their options."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def test_an_option_with_which_every_row_comes_once_is_taken(leaf: Leaf) -> None:
 
 def known(**options: str) -> KnownOther:
     leaf = stream("tickets", **options)
-    frame: Any = None  # such a stream is known by its options alone
+    frame: Any = None  # such a stream is identified by its options alone
     found = kind_of(leaf).identify(InputName("rows"), frame, leaf, None, masking(["hunter2"]))
     assert isinstance(found, KnownOther)
     return found

@@ -1,4 +1,4 @@
-"""The options that a JVM of Spark is started with; none is started."""
+"""The JVM options of a Spark start. No JVM is started."""
 
 import os
 from pathlib import Path

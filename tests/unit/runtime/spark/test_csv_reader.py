@@ -1,4 +1,4 @@
-"""Which line of a CSV file is its header."""
+"""The line of a CSV file that is its header."""
 
 import pytest
 

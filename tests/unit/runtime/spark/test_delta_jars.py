@@ -1,4 +1,4 @@
-"""The jars of Delta that an earlier start has found; no session is started."""
+"""The Delta jars that an earlier start has found. No session is started."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from spark_jobs.runtime.spark.delta_jars import DeltaJars
 
 @pytest.fixture
 def jars(tmp_path: Path) -> list[Path]:
-    """Jars as Ivy keeps them."""
+    """Jars in files as Ivy names them."""
     found = [
         tmp_path / "jars of ivy" / name for name in ("io.delta_delta-spark_4.2_2.13-4.4.0.jar", "io.delta_delta-storage.jar")
     ]
@@ -92,7 +92,7 @@ def test_a_list_of_another_user_is_not_believed(tmp_path: Path, jars: list[Path]
     DeltaJars({}, [], tmp_path / "cache").remember(setting(*jars))
     monkeypatch.setattr("spark_jobs.runtime.spark.delta_jars.os.getuid", lambda: 12_345)
     for owned in (tmp_path / "cache", *(tmp_path / "cache").iterdir(), *jars):
-        if owned.stat().st_uid == 0:  # a test that root runs: root's files are everybody's
+        if owned.stat().st_uid == 0:  # root owns the files if root runs the test
             os.chown(owned, 54_321, -1)
     assert DeltaJars({}, [], tmp_path / "cache").setting() is None
 

@@ -1,4 +1,4 @@
-"""What a session has to have; no session is started."""
+"""The required settings of a Spark session. No session is started."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def test_no_setting_that_a_guarantee_needs_can_be_given_by_a_user() -> None:
     assert accepted == []
 
 
-@pytest.mark.filterwarnings("ignore:Exception ignored")  # PySpark leaves a pipe open to a JVM that does not start
+@pytest.mark.filterwarnings("ignore:Exception ignored")  # PySpark leaves a pipe open after the JVM fails to start
 def test_no_setting_with_any_shape_of_secret_is_on_the_command_line_of_the_jvm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -35,7 +35,7 @@ def test_no_setting_with_any_shape_of_secret_is_on_the_command_line_of_the_jvm(
     monkeypatch.setattr(SparkContext, "_gateway", None)
     conf = {"spark.executor.cores": "2"}
     for number, secret in enumerate(SHAPES.values()):
-        monkeypatch.setenv(f"SPARK_JOBS_PARAM_{number}", secret)  # hides one under a name that may be seen
+        monkeypatch.setenv(f"SPARK_JOBS_PARAM_{number}", secret)  # the secret is masked under any name
         names = (
             "spark.executorEnv.LOGIN",
             "spark.hadoop.shop.login",

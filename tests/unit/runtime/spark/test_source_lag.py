@@ -1,4 +1,4 @@
-"""What Spark's reports tell of what was not read."""
+"""The lag of a source behind its input, from Spark's progress reports."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which errors another try may heal, and what an error of Spark's says without its stacks."""
+"""The errors that a retry may heal, and Spark's error messages without stack traces."""
 
 import errno
 import os
@@ -65,7 +65,7 @@ def test_an_exception_is_found_by_what_it_is_derived_from() -> None:
 
 
 class JavaClass:
-    """One without a class above it."""
+    """A Java class without a superclass."""
 
     def getName(self) -> str:
         return "org.apache.spark.SparkException"
@@ -75,7 +75,7 @@ class JavaClass:
 
 
 def _from_java(text: str) -> Exception:
-    """An error that the JVM has raised, with one cause."""
+    """Creates an error that the JVM has raised with this message."""
 
     class Java:
         def getMessage(self) -> str:

@@ -1,4 +1,4 @@
-"""What the probes for differences between versions of Spark find; no JVM is started."""
+"""Probes for differences between versions of Spark. No JVM is started."""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ def test_timestamps_are_given_to_spark_in_utc() -> None:
 
 
 def test_the_reader_of_an_ended_source_reaches_workers_without_this_package() -> None:
-    """A Python worker may not have it: what it is given names PySpark alone."""
+    """A Python worker may lack this package. The pickled reader refers to PySpark alone."""
     schema = StructType().add("at", TimestampType())
     assert issubclass(EndedReader, AVAILABLE_NOW) or not AVAILABLE_NOW
     pickle: Any = cloudpickle

@@ -1,4 +1,4 @@
-"""Spark's offset and batch commit logs, written by hand in the tests as Spark writes them."""
+"""Spark's offset and batch commit logs. The tests write them by hand, in Spark's format."""
 
 import json
 from pathlib import Path
@@ -137,7 +137,7 @@ def test_a_query_that_becomes_another_one_keeps_its_batches_and_what_else_is_sai
 
 
 def test_batches_that_an_old_query_has_read_are_committed_without_being_run(tmp_path: Path, log: SparkLog) -> None:
-    for _ in range(2):  # as after a crash
+    for _ in range(2):  # the second time, as after a crash
         log.begin("q")
     log.plan(BatchId(0), OffsetEntry("v1", HEADER, ("{}",)))
     for _ in range(2):

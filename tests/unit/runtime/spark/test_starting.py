@@ -1,4 +1,4 @@
-"""A start of Spark that is interrupted leaves no process behind, however far it has come. A script stands in for the JVM."""
+"""A start of Spark that is interrupted at any point leaves no process. A script stands in for the JVM."""
 
 import os
 import signal
@@ -38,12 +38,12 @@ PHASES = {"before the gateway is there": WITHOUT_A_GATEWAY, "while the gateway i
 
 @dataclass
 class Site:
-    """A home, and a Spark whose ``spark-submit`` is a script."""
+    """A home, and a Spark installation whose ``spark-submit`` is a script."""
 
     directory: Path
 
     def start(self, script: str) -> subprocess.Popen[str]:
-        """Runs a pipeline, and returns when the script has come as far as it goes."""
+        """Runs a pipeline, and returns when the script has started."""
         home = UsedHome(self.directory)
         bin_, pid = self.directory / "spark" / "bin", self.directory / "pid"
         bin_.mkdir(parents=True)
@@ -56,7 +56,7 @@ class Site:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # who starts the tests by nohup ignores it
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # under nohup the tests ignore this signal
             env=os.environ
             | {"SPARK_HOME": str(bin_.parent), "JAVA_HOME": str(bin_.parent), "XDG_CACHE_HOME": str(self.directory / "cache")},
         )
@@ -65,7 +65,7 @@ class Site:
 
     @property
     def started(self) -> int:
-        """The process of the script."""
+        """The process id of the script."""
         return int((self.directory / "pid").read_text())
 
 
@@ -110,7 +110,7 @@ def test_a_process_that_does_not_end_when_asked_is_killed(site: Site) -> None:
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_start_that_fails_leaves_no_process(answered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    standing = SimpleNamespace(proc=object())  # a JVM that was there before, which Spark still uses
+    standing = SimpleNamespace(proc=object())  # an earlier JVM, which Spark still uses
     monkeypatch.setattr(SparkContext, "_gateway", standing)
     made: list[subprocess.Popen[bytes]] = []
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a channel, and the log that is built from it."""
+"""A channel's part of a checkpoint, and the log that is rebuilt from it."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ HOURLY = StageName("hourly")
 
 
 class Channel:
-    """A log in which batch b stages one file of two rows, and consumers at any position."""
+    """A log in which each batch stages one file of two rows, and consumers at any position."""
 
     def __init__(self, root: Path, batches: int) -> None:
         self.root = root
@@ -32,7 +32,7 @@ class Channel:
             self.log.append(staged(batch, f"{batch}.parquet", newest=batch))
 
     def consumer(self, name: str, *versions: int | None) -> ConsumerCut:
-        """A consumer whose batch b has read all before ``versions[b]``, which is cut at the last of them."""
+        """A consumer whose batch b has read everything before ``versions[b]``. It is cut at its last batch."""
         files = quick(self.root / "work")
         for batch, version in enumerate(versions):
             line = "-" if version is None else json.dumps({"reservoirVersion": version, "index": -1})
@@ -84,7 +84,7 @@ def test_the_versions_that_the_slowest_consumer_may_read_again_are_there(tmp_pat
 
 
 def test_two_checkpoints_in_a_row_name_the_same_files_in_flight_and_write_none_of_them(tmp_path: Path) -> None:
-    """U8: the consumer stands still between them."""
+    """U8: the consumer makes no progress between the two checkpoints."""
     channel = Channel(tmp_path, 20)
     slow = channel.consumer("slow", 4, 6, 9)
     first = channel.cut(15, slow)
@@ -97,7 +97,7 @@ def test_two_checkpoints_in_a_row_name_the_same_files_in_flight_and_write_none_o
 
 
 def test_the_way_back_reads_and_writes_no_row_in_flight_and_a_checkpoint_is_possible_before_one_is_read(tmp_path: Path) -> None:
-    """U11 to U13, U15: nobody has written the files that the batches name, so nobody can have read them."""
+    """U11 to U13, U15: the files that the batches name do not exist, so the restore cannot have read them."""
     channel = Channel(tmp_path, 100)
     slow = channel.consumer("slow", 4, 6, 9)
     cut = channel.cut(99, slow)

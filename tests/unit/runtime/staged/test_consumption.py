@@ -1,4 +1,4 @@
-"""How far a stage has read its channels, and what is left in them."""
+"""The position of a stage in its channels, and the unread rows."""
 
 import json
 
@@ -17,7 +17,7 @@ FILE_ROWS, FILE_BYTES = 2, 9
 
 
 class Channel:
-    """A producer with four batches of one, two, no and three files, and a consumer that also reads something else."""
+    """A producer with four batches of one, two, no and three files, and a consumer that also has another input."""
 
     def __init__(self) -> None:
         self.files = MemoryFiles()

@@ -1,4 +1,4 @@
-"""Folding and trimming, against a log that is never folded."""
+"""Folding and trimming, compared with a log that is never folded."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tests.support.private_logs import begun, staged
 
 
 class DyingFiles(MemoryFiles):
-    """Dies before its n-th change from when it is told to."""
+    """Files that die after ``left`` further changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class DyingFiles(MemoryFiles):
 
 @dataclass
 class Compared:
-    """A log beside the plain list of what was appended."""
+    """A log, and the plain list of its batches."""
 
     files: DyingFiles = field(default_factory=DyingFiles)
     appended: list[StagedBatch] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Compared:
         self.log = begun(self.files)
 
     def do(self, act: Callable[[PrivateLog], object], dies_before: int | None) -> None:
-        """Acts; dies before a change, and is begun again by another process."""
+        """Calls ``act`` on the log. If it dies before a change, the log begins again as in a new process."""
         self.files.left = dies_before
         try:
             act(self.log)
@@ -75,7 +75,7 @@ class Compared:
         self.assert_no_gap()
 
     def assert_no_gap(self) -> None:
-        """A Delta reader finds a checkpoint or the beginning and all versions after it; a consumer finds all it has not consumed."""
+        """Checks that a Delta reader finds a checkpoint or the beginning and all later versions, and a consumer its unread versions."""
         names = self.files.names("log/_delta_log")
         found = {int(name[:20]) for name in names if name.endswith(".json")}
         checkpoints = {int(name[:20]) for name in names if name.endswith(".checkpoint.parquet")}
@@ -108,14 +108,14 @@ def test_any_history_reads_like_a_log_that_was_never_folded(history: list[tuple[
 
 
 class Query:
-    """What Spark has logged of a query that reads the log, and perhaps something else before it."""
+    """Spark's log of a query that reads the log, possibly after other inputs."""
 
     def __init__(self, files: MemoryFiles, name: str, stream: int = 0) -> None:
         self._files, self._name, self._stream = files, name, stream
         self.consumer = Consumer(SparkLog(files, name), stream)
 
     def consume(self, *versions: int | None) -> "Query":
-        """One committed batch for each version that it has read up to."""
+        """Commits one batch for each version. The batch has read up to that version."""
         for batch, version in enumerate(versions):
             line = "-" if version is None else json.dumps({"reservoirVersion": version, "index": -1})
             lines = ["v1", json.dumps({"batchWatermarkMs": 0}), *["-"] * self._stream, line]

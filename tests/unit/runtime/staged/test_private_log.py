@@ -1,4 +1,4 @@
-"""A stage's private Delta log, read back by itself and by delta-rs."""
+"""A stage's private Delta log, read by the product and by delta-rs."""
 
 import json
 from dataclasses import replace
@@ -68,7 +68,7 @@ def test_beginning_again_changes_nothing(tmp_path: Path, log: PrivateLog) -> Non
 
 
 def test_a_log_that_knows_no_table_yet_takes_the_one_that_it_is_begun_for(tmp_path: Path) -> None:
-    """It is a savepoint's, which was taken with another table."""
+    """The log comes from a savepoint that was taken with another table."""
     log = PrivateLog(quick(tmp_path), "log", TABLE)
     log.rebuild(LogIdentity(METADATA | {"id": "as consumers call it"}, PROTOCOL, None), [staged(3), staged(4, "4.parquet")])
     named = METADATA | {"configuration": {"delta.columnMapping.mode": "name"}}
@@ -179,7 +179,7 @@ def test_a_folded_log_reads_as_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("looks", [1, 2, 3])
 def test_a_log_that_is_folded_while_it_is_read_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
-    """The reader looks at the segments; a stage, which runs on, folds them just afterwards."""
+    """A running stage folds the segments just after the reader has listed them."""
     log = begun(quick(tmp_path))
     for batch in range(9):
         log.append(staged(batch, f"{batch}.parquet"))

@@ -11,7 +11,7 @@ SOON_S = 5.0
 
 
 class Batch:
-    """A batch in a thread of its own."""
+    """A batch in its own thread."""
 
     def __init__(self, gate: Gate, *, staged: bool = False) -> None:
         self._gate, self._staged = gate, staged

@@ -1,4 +1,4 @@
-"""What can be told of violations without Spark: from the statistics of staged files, and from the error of a batch."""
+"""Violations that are known without Spark: from the statistics of staged files, and from the error of a batch."""
 
 import json
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""Which file a stage goes on without, and when it does."""
+"""The file that a stage passes over, and the time at which it does so."""
 
 import json
 import threading
@@ -32,7 +32,7 @@ POISONED = PermanentFailureError("ValueError: it cannot be scored")
 
 @dataclass(frozen=True)
 class FakeRun:
-    """A stage whose planned batch reads files of a channel. A probe of it fails with a file that is poison."""
+    """A stage whose planned batch reads files of a channel. A probe fails if it reads a poisoned file."""
 
     files: MemoryFiles
     log: Any
@@ -62,7 +62,7 @@ class FakeRun:
 
 
 class Site:
-    """A channel with three batches, and a stage that has read the first one and plans to read the other two."""
+    """A channel with three batches, and a stage that has read the first one and has planned to read the other two."""
 
     def __init__(self, *poison: str, files: int = 8) -> None:
         self.poison, self.fails_always, self.error = set(poison), False, cast(Exception, POISONED)

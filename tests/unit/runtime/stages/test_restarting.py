@@ -1,4 +1,4 @@
-"""What a stage's failure comes to: a restart after a while, or the end of the attempt."""
+"""The consequence of a stage's failure: a delayed restart, or the end of the attempt."""
 
 import random
 import threading
@@ -35,7 +35,7 @@ STAGE = StageName("hourly")
 
 
 class Failing:
-    """A stage that fails, with so many restarts allowed."""
+    """A failing stage with this number of allowed restarts."""
 
     def __init__(self, attempts: int = 0, settings: RestartSettings | None = None, *, isolated: bool = False) -> None:
         self.stopping = threading.Event()
@@ -72,7 +72,7 @@ class Failing:
         self.at_work._wait_for_restart(error)
 
     def runs_until(self, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Runs the stage, which fails with this error at each try, until it is not started again."""
+        """Runs the stage until it is not restarted. Each run fails with this error."""
 
         def go_on() -> None:
             raise error
@@ -154,13 +154,13 @@ def test_without_spark_no_restart_can_heal_anything(monkeypatch: pytest.MonkeyPa
 def test_a_stage_gives_up_once_its_strategy_allows_no_more() -> None:
     failing = Failing(attempts=1)
     failing.fails(StorageError("The disk is away."))
-    failing.restarts.history = failing.restarts.history.model_copy(update={"restart_at_ms": -1})  # that restart is over
+    failing.restarts.history = failing.restarts.history.model_copy(update={"restart_at_ms": -1})  # the restart has happened
     with pytest.raises(RestartsExhaustedError, match="fixed-delay allows 1 restart. The last failure was ValueError: seven"):
         failing.fails(ValueError("seven"))
 
 
 DEFAULT = RESTART_OF_UNBOUNDED.model_copy(update={"initial_backoff_ms": 1, "max_backoff_ms": 1, "jitter_factor": 0.0})
-"""A pipeline's default strategy, whose restarts are not waited for."""
+"""A pipeline's default strategy, with restarts that have no delay."""
 HOURS_S = 7_200.0
 SAME_BATCH = "Batch 7 of stage 'hourly' was computed twice and had 3 rows after 2: the stage is not deterministic."
 
@@ -246,7 +246,7 @@ def test_what_ends_while_no_stage_is_to_go_on_is_no_failure() -> None:
 
 
 class Tolerant:
-    """Tolerates two failures, and passes something over at the next try."""
+    """A rule that tolerates two failures and passes over a file at the next run."""
 
     is_due = False
 

@@ -1,4 +1,4 @@
-"""A stage as the cut rule sees it, when it is at rest and when it is failing; and when a bounded one begins."""
+"""A stage from the view of the cut rule, at rest or failing. The start of bounded stages."""
 
 import json
 import random
@@ -33,16 +33,16 @@ def spark_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def restarts_after(delay_ms: int) -> Restarts:
-    """A strategy that always allows a restart, after so long."""
+    """A strategy that always allows a restart after this delay."""
     return Restarts(FixedDelay(attempts=1_000, delay_ms=delay_ms), lambda: 0.0, random.Random(0))
 
 
 def _nothing(*looked_at: object) -> None:
-    """Nothing is lost."""
+    """Stands in for a check, and finds no loss."""
 
 
 class Stage:
-    """A stage behind a channel, whose first batch is committed."""
+    """A stage that reads a channel, and whose first batch is committed."""
 
     def __init__(self, read: int | None) -> None:
         self._channel, self._log = Channel(), begun(MemoryFiles())
@@ -88,7 +88,7 @@ def test_a_stage_that_has_failed_is_failing_until_its_next_batch_is_committed() 
 
 
 def test_a_stage_that_has_failed_with_nothing_left_to_read_is_at_rest_once_it_is_held() -> None:
-    """Its batch was planned and has staged nothing: it waits at the gate, whenever it comes again."""
+    """The batch was planned and has staged nothing. When it is retried, it waits at the gate."""
     stage = Stage(ALL_READ)
     stage.plans()
     stage.fails()
@@ -145,7 +145,7 @@ def test_a_stage_that_fails_while_its_log_cannot_be_read_starts_again_all_the_sa
 
 
 class Ending:
-    """Stages whose inputs all end; those in ``failing`` never come to their end, but wait for a restart."""
+    """Stages whose inputs all end. Those in ``failing`` never finish, and wait for a restart."""
 
     def __init__(self, *failing: str, restarts: bool = True) -> None:
         self._failing, self._restarts = failing, restarts_after(HOUR_MS) if restarts else None

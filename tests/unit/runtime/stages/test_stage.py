@@ -1,4 +1,4 @@
-"""Which inputs of a stage have ended."""
+"""The inputs of a stage that have ended."""
 
 import json
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ PRODUCER = StageName("producer")
 
 
 class EndsWhileLookedAt(PrivateLog):
-    """The log of a producer that stages its last rows, and ends, right after somebody has looked for the newest ones."""
+    """The log of a producer that stages its last rows and ends immediately after a read of the newest version."""
 
     output: StageOutput
     last: StagedBatch

@@ -1,4 +1,4 @@
-"""How far a stage may be ahead of those that read it."""
+"""The limit for the rows that a stage stages ahead of its consumers."""
 
 import json
 
@@ -21,7 +21,7 @@ def files() -> MemoryFiles:
 
 @pytest.fixture
 def output(files: MemoryFiles) -> StageOutput:
-    """Four batches of one file each."""
+    """The output of a stage with four batches of one file each."""
     log = begun(files)
     for batch in range(4):
         log.append(staged(batch, f"{batch}.parquet"))
@@ -29,7 +29,7 @@ def output(files: MemoryFiles) -> StageOutput:
 
 
 def consumer(files: MemoryFiles, name: str, batches_read: int) -> Consumer:
-    """A query that has committed one batch, in which it has read so many of the producer's."""
+    """A consumer with one committed batch, which has read this number of the producer's batches."""
     line = json.dumps({"reservoirVersion": batches_read + 1, "index": -1})
     files.create(f"{name}/offsets/0", "\n".join(["v1", json.dumps({"batchWatermarkMs": 0}), line]).encode())
     files.create(f"{name}/commits/0", b"v1\n{}")

@@ -1,4 +1,4 @@
-"""Where a stage's watermark goes at the end of a round."""
+"""The watermark of a stage at the end of a round."""
 
 from hypothesis import given
 from hypothesis import strategies as st

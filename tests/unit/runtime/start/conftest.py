@@ -1,4 +1,4 @@
-"""What the tests of starts share."""
+"""Fixtures for the tests of starts."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.support.state_site import Site
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Four batches of state, a snapshot of it among them."""
+    """A site with four batches of state, one of them with a snapshot."""
     site = Site(tmp_path)
     site.batches(3)
     site.checkpoint.snapshot(1)

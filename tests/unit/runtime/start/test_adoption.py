@@ -1,4 +1,4 @@
-"""What is refused about adopted offsets before Spark starts."""
+"""Adopted offsets that are refused before Spark starts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a start request comes to, from the documents of a home alone."""
+"""The decision about a start request, from the documents of a home alone."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -317,7 +317,7 @@ def test_a_drained_pipeline_does_not_say_that_it_has_done_what_other_parameters_
 
 
 MORE: dict[str, Any] = {"stages": GRAPH["stages"] | {"daily": {"inputs": {"hourly": "hourly"}}}}
-"""A stage more."""
+"""A graph with one more stage."""
 ENDLESS: dict[str, Any] = GRAPH | {"sources": {"departures": {"bounded": False}}}
 
 
@@ -326,7 +326,7 @@ def with_graph(found: Manifest, graph: dict[str, Any], **changes: Any) -> Manife
 
 
 class TestAChangedPipeline:
-    """Stages are others than those of the newest checkpoint."""
+    """The stages differ from those of the newest checkpoint."""
 
     def test_begins_with_a_savepoint_of_the_checkpoint_that_ended_a_round(self) -> None:
         home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(7, 1))

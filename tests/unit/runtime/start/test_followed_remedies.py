@@ -1,4 +1,4 @@
-"""What a refused start is told to do is done, as the error says it, and is not refused again."""
+"""The remedy of a refused start works: the start that follows it is accepted."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ OPTIONS: Mapping[str, Callable[[StartRequest], dict[str, Any]]] = {
     "without publish": lambda asked: {"publish": None},
     "Leave it out": lambda asked: {"fresh": False, "on_rewind": OnRewind.REFUSE, "adopt_offsets": {}},
 }
-"""By what a remedy says the fields of the request that it changes."""
+"""The changed fields of the request, by the words of the remedy."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Refused:
     parameters: Mapping[str, Any] = field(default_factory=lambda: PARAMETERS)
     graph: Mapping[str, Any] = field(default_factory=lambda: GRAPH)
     renamed: Mapping[str, Any] | None = None
-    """The graph with the stage renamed, where the remedy says so."""
+    """The graph with the renamed stage, if the remedy requires a new name."""
     ways: int = 1
-    """How many ways out its remedy names."""
+    """The number of alternatives in the remedy."""
 
 
 def drained_stop() -> HomeFacts:

@@ -1,4 +1,4 @@
-"""A work directory is verified before an attempt goes on in it, and what is damaged comes from the home."""
+"""A work directory is verified before an attempt continues in it. Damaged files are replaced from the home."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def heal(site: Site, head: Manifest | None, work: LocalFiles | None = None) -> s
 
 
 def part(site: Site, manifest: Manifest) -> None:
-    """The home's files become ones of their own, as on another file system."""
+    """Gives the home its own copies of the files, as on another file system."""
     for file in manifest.stages[HOURLY].files:
         path = site.root / "home" / file.stored
         data = path.read_bytes()
@@ -59,9 +59,9 @@ def test_every_file_that_the_checkpoint_names_comes_from_its_other_copy(
     assert {file.path for file in files} == set(before)
     for file in files:
         if where == "home" and "/_metadata/v2/" in file.path:
-            continue  # whoever goes on pins it anew, because its paths differ
+            continue  # the next attempt pins this file again, because its paths differ
         if damage is delete and file.path == "commits/3":
-            continue  # then batch 3 has not been committed: see way_back
+            continue  # batch 3 is then not committed: see way_back
         path = site.checkpoint.root / file.path if where == "work" else site.root / "home" / file.stored
         damage(path)
         assert heal(site, manifest) is None, file.path
@@ -105,7 +105,7 @@ def test_a_healed_file_has_no_checksum_of_others_bytes(site: Site) -> None:
 
 @pytest.mark.parametrize("name", ["{}", "{}.crc"])
 def test_a_damaged_checksum_of_a_right_file_goes(site: Site, name: str) -> None:
-    """Spark would refuse the file again and again."""
+    """Otherwise Spark would refuse the file at every restart."""
     manifest = site.complete(3)
     path = next(path for path in needed(site) if path.endswith(".changelog"))
     changelog = site.checkpoint.root / path

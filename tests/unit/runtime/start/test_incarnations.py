@@ -1,4 +1,4 @@
-"""Which incarnations an attempt closes."""
+"""The incarnations that an attempt closes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ NONE_DELETED = cast(Tombstones, SimpleNamespace(remembered_by=lambda *_: False, 
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> StagedPipeline:
-    """With two attempts, each of an incarnation of its own."""
+    """A pipeline with two attempts, each in its own incarnation."""
     made = StagedPipeline(quick(tmp_path / "home"), tmp_path)
     made.make_table(HOURLY)
     for number, incarnation in ((1, "one"), (2, "two")):
@@ -40,7 +40,7 @@ def of(number: int, incarnation: str) -> AttemptDocument:
 
 @pytest.fixture
 def closed_by(pipeline: StagedPipeline) -> Callable[[AttemptDocument], list[str]]:
-    """Closes what an attempt has abandoned; which incarnations are closed then."""
+    """Returns a function that closes the abandoned incarnations of an attempt and returns all closed ones."""
 
     def close(live: AttemptDocument) -> list[str]:
         uri = pipeline.tables[HOURLY]

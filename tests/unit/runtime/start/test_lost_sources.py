@@ -1,4 +1,4 @@
-"""How far a stage has come, read from a checkpoint without a work directory."""
+"""The position of a stage, read from a checkpoint without a work directory."""
 
 import pytest
 

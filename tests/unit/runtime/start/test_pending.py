@@ -1,4 +1,4 @@
-"""Rows that a savepoint holds staged: a start in another home publishes them, or leaves them behind and says so."""
+"""Staged rows of a savepoint: a start in another home publishes them, or drops them and says so."""
 
 from pathlib import Path
 from shutil import rmtree
@@ -31,7 +31,7 @@ EXTERNAL, ALL = Publish.EXTERNAL, [(number, "a") for number in range(1, 5)]
 
 @pytest.fixture
 def site(tmp_path: Path) -> SavepointSite:
-    """With a public checkpoint and one that is staged only."""
+    """A site with a published checkpoint and a staged one."""
     made = SavepointSite(tmp_path / "origin")
     made.complete([(1, "a")])
     publish(made.home)
@@ -41,7 +41,7 @@ def site(tmp_path: Path) -> SavepointSite:
 
 @pytest.fixture
 def opened(site: SavepointSite) -> OpenedSavepoint:
-    """Of a third checkpoint, staged only."""
+    """A savepoint of a third checkpoint, which is staged and not published."""
     return saved(site, site.complete([(4, "a")], publish=EXTERNAL, known_published=CheckpointId(1)))
 
 
@@ -93,7 +93,7 @@ def test_rows_that_the_old_home_publishes_at_the_same_time_are_there_once(site: 
 
 
 def test_where_rows_cannot_be_taken_they_are_refused_as_before(site: SavepointSite, opened: OpenedSavepoint) -> None:
-    """In its own home they are published without it; those of an upsert are not staged in the table's directory."""
+    """The original home publishes them without the savepoint. An upsert's rows are not staged in the table's directory."""
     start = Start(site, opened)
     with pytest.raises(RejectedError, match="staged and not public"):
         start.checked(own=True)

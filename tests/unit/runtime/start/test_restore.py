@@ -1,4 +1,4 @@
-"""A work directory is built from a checkpoint."""
+"""A work directory is rebuilt from a checkpoint."""
 
 import json
 import logging
@@ -84,7 +84,7 @@ def test_the_local_copy_is_taken_first_and_the_log_says_what_came_from_where(
 
 
 def test_offsets_sources_and_what_spark_knows_of_operators_come_from_the_local_copy_as_state_does(site: Site) -> None:
-    """R14: nothing of the checkpoint's state is left in the home."""
+    """R14: the home has lost the checkpoint's state."""
     manifest = site.complete(3)
     restore(site.home, manifest, work_of(site, "before"))
     shutil.rmtree(site.root / "home/state")
@@ -129,7 +129,7 @@ DAMAGES: list[Callable[[Path], None]] = [Path.unlink, _cut_off, _alter, _make_di
 def test_a_bad_local_copy_changes_where_files_come_from_and_nothing_else(
     site: Site, damage: Callable[[Path], None], share: int
 ) -> None:
-    """R6, R7, R9, R10: matching parts are taken, everything else silently from the home."""
+    """R6, R7, R9, R10: matching files come from the local copy, and all others from the home without a message."""
     manifest = site.complete(3)
     restore(site.home, manifest, work_of(site, "without"))
     files = manifest.stages[HOURLY].files
@@ -161,7 +161,7 @@ def test_what_one_local_copy_lacks_another_may_have(site: Site) -> None:
 
 @pytest.mark.parametrize("damage", [Path.unlink, _cut_off, _alter], ids=lambda damage: damage.__name__)
 def test_a_bad_file_in_the_home_is_corrupt_by_name_where_no_local_copy_has_it(site: Site, damage: Callable[[Path], None]) -> None:
-    """R8: the way back fails only if both are bad; and a good local copy is enough."""
+    """R8: the restore only fails if both copies are damaged. A good local copy is enough."""
     manifest = site.complete(3)
     file = next(file for file in manifest.stages[HOURLY].files if file.path.endswith(".zip"))
     damage(site.root / "home" / file.stored)
@@ -174,7 +174,7 @@ def test_a_bad_file_in_the_home_is_corrupt_by_name_where_no_local_copy_has_it(si
 
 
 def test_damage_in_place_is_in_the_home_and_in_the_local_copy_and_corrupt_by_name(site: Site) -> None:
-    """On one file system the two are one file under two names."""
+    """On one file system, both are hard links to the same file."""
     manifest = site.complete(3)
     file = next(file for file in manifest.stages[HOURLY].files if file.path.endswith(".zip"))
     with (site.checkpoint.root / file.path).open("r+b") as local:
@@ -223,7 +223,7 @@ def test_a_directory_of_another_checkpoint_is_refused(site: Site) -> None:
 
 
 class TestOperatorFacts:
-    """Spark writes where it is into what it remembers of some operators."""
+    """Spark stores absolute paths in the metadata of some operators."""
 
     def restored(self, site: Site, *paths: str) -> list[str]:
         store = {"storeName": "default", "numPartitions": 2, "stateSchemaFilePaths": list(paths)}
@@ -286,7 +286,7 @@ def test_a_loss_of_power_leaves_a_directory_that_is_whole_or_is_built_again(tmp_
 
 
 def damaged_head(site: Site, *, also: str = "") -> tuple[Manifest, Manifest, StateFile]:
-    """Two checkpoints, four batches apart, and a file of state that the newer one alone needs, altered in its only copy."""
+    """Two checkpoints, four batches apart. A state file that only the newer one needs is altered in its only copy."""
     older = site.complete(3)
     site.batches(4)
     head = site.complete(7, older.stages[HOURLY], 2)
@@ -331,7 +331,7 @@ def test_without_an_older_checkpoint_the_error_says_so(site: Site) -> None:
 
 
 def test_a_batch_of_which_nobody_knows_how_it_was_planned_is_not_computed_again(site: Site) -> None:
-    """Such as one in which Spark has brought the state into another number of partitions."""
+    """One example is a batch in which Spark has changed the number of state partitions."""
     older = site.complete(3)
     site.checkpoint.batch()
     site.channel.append(staged(4, offsets=""))
@@ -358,7 +358,7 @@ def test_batches_that_have_read_a_static_input_at_several_versions_are_not_compu
 
 
 def test_batches_of_attempts_that_are_forgotten_are_not_computed_again_where_they_have_read_a_static_input(site: Site) -> None:
-    """Nobody knows any more whether it was at one version."""
+    """The home no longer knows whether all these batches read the same version."""
     site.graph = {"statics": {"places": {}}, "stages": {"hourly": {"inputs": {"events": "events", "places": "places"}}}}
     _, head, _ = damaged_head(site, also=".changelog")
     Attempts(site.home).create(an_attempt(head.attempt + 1))

@@ -1,4 +1,4 @@
-"""Whether a pipeline may go on from a savepoint into the table that it was taken with."""
+"""Starts from a savepoint that continue to write to the savepoint's table."""
 
 from pathlib import Path
 from shutil import rmtree
@@ -49,13 +49,13 @@ class Start:
         return found
 
     def publishes(self, incarnation: str, checkpoint: int) -> None:
-        """What this home publishes, once it has gone on."""
+        """Publishes a checkpoint from this home, after the start."""
         table = open_table(self.tables.kept[HOURLY].table)
         table.commit((), app_id(self.pipeline, IncarnationId(incarnation), HOURLY), CheckpointId(checkpoint), {})
 
 
 def begin(home: Files, *incarnations: str) -> None:
-    """Attempts that have named these, one after the other."""
+    """Begins one attempt for each of these incarnations."""
     for number, name in enumerate(incarnations, start=1):
         document = attempt(number).model_copy(update={"incarnation": IncarnationId(name)})
         Attempts(home).begin(document, known=Attempts(home).numbers())
@@ -88,7 +88,7 @@ def test_rows_that_were_published_later_are_refused_unless_they_may_stay(site: S
 
 
 class TwoSinks:
-    """A savepoint of checkpoint 1, which has rows for both sinks, and what was published after it."""
+    """A savepoint of checkpoint 1 with rows for both sinks, and the publications after it."""
 
     def __init__(self, directory: Path) -> None:
         self.pipeline = StagedPipeline(quick(directory / "home"), directory / "tables")
@@ -108,7 +108,7 @@ class TwoSinks:
         return manifest
 
     def close(self, later: str, reached: int = 1) -> None:
-        """The home begins a later incarnation, which closes that of the savepoint."""
+        """Begins a later incarnation in the home, which closes the savepoint's incarnation."""
         begin(self.pipeline.files, "first", later)
         for sink, cut in self.opened.manifest.sinks.items():
             self.pipeline.close(sink, cut.app, CheckpointId(reached))
@@ -181,7 +181,7 @@ def test_rows_of_a_later_incarnation_are_not_forgotten_with_their_checkpoints(tw
     second = two.publish({HOURLY: [], DAILY: rows(2)}, incarnation=IncarnationId("second"))
     for _ in range(2):
         two.publish({HOURLY: [], DAILY: []})
-    if abandoned:  # and closed by the next one, with all that it had
+    if abandoned:  # the next incarnation closes it, with all its rows
         two.pipeline.close(DAILY, second.sinks[DAILY].app, CheckpointId(4))
     discard(two.pipeline.files, map(CheckpointId, [2, 3, 4] if abandoned else [2]))
     del two.opened.manifest.sinks[HOURLY]
@@ -198,7 +198,7 @@ def test_nor_are_those_of_its_own_line_once_a_later_incarnation_has_closed_it(tw
 
 
 def test_what_was_published_before_the_savepoints_line_began_is_in_nobodys_way(site: SavepointSite) -> None:
-    """A home that is moved back to: its own rows are before the savepoint."""
+    """The pipeline moves back to this home. The home's own rows are older than the savepoint."""
     start = Start(site, saved(site, site.complete(rows(1))), elsewhere=True)
     begin(start.home, "before")
     start.publishes("before", 7)
@@ -322,12 +322,12 @@ def test_what_is_published_between_the_decision_and_the_closing_is_a_conflict(si
 
 
 def kept(site: SavepointSite, opened: OpenedSavepoint, places: dict[SinkName, TablePlace]) -> dict[SinkName, SinkCut]:
-    """The sinks whose table is the one that the savepoint was taken with."""
+    """Returns the sinks that still have the table of the savepoint."""
     return SavepointTables(site.home, PIPELINE, opened, places).kept
 
 
 class TestForks:
-    """Other tables: nothing of the old ones matters."""
+    """The tables are new. The old ones do not matter."""
 
     def test_a_table_elsewhere(self, site: SavepointSite) -> None:
         opened = saved(site, site.complete(rows(1)))

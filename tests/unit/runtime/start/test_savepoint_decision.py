@@ -1,4 +1,4 @@
-"""What a start request comes to that names a savepoint, or whose home has begun with one."""
+"""The decision about a start request that names a savepoint, or whose home began with one."""
 
 from typing import Any
 
@@ -95,7 +95,7 @@ def test_what_says_otherwise_where_to_begin_is_refused(given: dict[str, Any]) ->
 
 
 class TestAgain:
-    """A start that has begun with a savepoint was cut short, and somebody starts again."""
+    """A start from a savepoint was interrupted, and a user starts again."""
 
     def test_the_same_run_goes_on_with_what_it_has_begun(self) -> None:
         home = facts(attempt(1, "tuesday", 1), begun_by=asked())
@@ -126,7 +126,7 @@ class TestAgain:
         assert isinstance(decide(request("tuesday", fresh=True), begun, {}, GRAPH), BeginIncarnation)
 
     def test_other_parameters_never_begin_without_the_savepoint(self) -> None:
-        """A round that has planned no batch gives way to another one: not where its state is in a savepoint."""
+        """A round without a planned batch may be replaced by another round, unless its state is in a savepoint."""
         home = facts(attempt(1, "tuesday", 1), begun_by=asked(), latest_round=round_document(1, "tuesday"))
         with pytest.raises(RejectedError, match="other parameters"):
             decide(request("wednesday"), home, {"flights": "/other"}, GRAPH)

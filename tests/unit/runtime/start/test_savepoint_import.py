@@ -46,7 +46,7 @@ def site(tmp_path: Path) -> SavepointSite:
 
 @pytest.fixture
 def home(tmp_path: Path) -> LocalFiles:
-    """Another home, with nothing in it."""
+    """Another, empty home."""
     return quick(tmp_path / "other/home")
 
 
@@ -110,7 +110,7 @@ def test_it_needs_neither_the_old_home_nor_the_savepoint(site: SavepointSite, ho
 def test_unfinished_rows_go_along_but_for_those_of_a_round_that_is_public_by_now(
     site: SavepointSite, home: LocalFiles, reached: int, rows: int
 ) -> None:
-    """Somebody else publishes each round."""
+    """Each round is published externally."""
     policy: dict[str, Any] = {"publish": Publish.EXTERNAL, "graph": {"sources": {"events": {"bounded": True}}}}
     first = site.complete([(1, "a")], checkpoint_kind=CheckpointKind.FINAL, **policy)
     before = carried(CheckpointStore(site.home), CheckpointId(2), first, HOURLY, None)
@@ -126,7 +126,7 @@ def test_unfinished_rows_go_along_but_for_those_of_a_round_that_is_public_by_now
 
 
 def test_files_in_flight_are_copies_of_its_own_and_consumed_ones_are_forgotten(site: SavepointSite, home: LocalFiles) -> None:
-    """What only a private log names is deleted in the end: nothing that may be public."""
+    """Files that only a private log names are deleted in the end. Such a file must never be a public one."""
     manifest = brought(site, home, site.complete(in_flight=["x.parquet"]))
     consumed, flying = channel_lines(home, manifest)
     assert consumed["adds"] == []
@@ -191,7 +191,7 @@ def test_a_source_that_is_read_anew_ends_where_it_ends_now(site: SavepointSite, 
 def test_a_static_table_s_version_stays_only_where_it_is_pinned_for_a_round(
     site: SavepointSite, home: LocalFiles, bounded: bool
 ) -> None:
-    """Beside an unbounded source the attempt pins the newest version."""
+    """With an unbounded source, the attempt pins the newest version."""
     pins = (DeltaPin(path="/in", table="t", version=4),)
     begins, shops = beginning(home, home_root(home)), InputName("shops")
     graph = {"stages": {}, "sources": {"events": {"bounded": bounded}}, "statics": {"shops": {}}}
@@ -212,7 +212,7 @@ def test_a_stage_that_is_not_there_any_more_is_left_behind(site: SavepointSite, 
 
 
 class TestAfterADrain:
-    """The far watermark of a drain would make every later row late."""
+    """The final watermark of a drain would make all later rows late."""
 
     def drained(self, site: SavepointSite, before_ms: int | None) -> Manifest:
         """A checkpoint whose last batch was a drain."""
@@ -303,7 +303,7 @@ def test_a_checkpoint_that_somebody_completes_meanwhile_fences_it(site: Savepoin
 
 
 def test_a_higher_checkpoint_that_somebody_leaves_behind_meanwhile_fences_it(site: SavepointSite, home: LocalFiles) -> None:
-    """The number is free again where a later attempt has discarded what had it."""
+    """The number may be free again, because a later attempt has discarded its checkpoint."""
     opened = saved(site, site.complete())
     with observed_by(Overtaking(CheckpointStore(home), 2)), pytest.raises(FencedError):
         bring_in(opened, beginning(home, home_root(home)))

@@ -1,4 +1,4 @@
-"""Which sources of a start are read from their beginning."""
+"""The sources that a start reads from the beginning."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def test_a_source_that_is_the_same_goes_on() -> None:
 
 
 def test_a_source_that_is_the_same_is_read_from_its_beginning_on_request() -> None:
-    """A table that was replaced has the id that it had."""
+    """A replaced table has the same id as before."""
     assert settle(found("rate"), {ROWS: (KnownOther(source="rate"),)}, [ROWS], anew=[ROWS]).renewed == {ROWS}
 
 

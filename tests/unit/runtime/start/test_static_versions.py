@@ -1,4 +1,4 @@
-"""Which version of a static input an attempt reads: the newest, unless its round or a planned batch needs another."""
+"""The version of a static input that an attempt reads: the newest, unless its round or a planned batch needs another."""
 
 import logging
 from pathlib import Path
@@ -26,7 +26,7 @@ def shops(version: int) -> PinnedInput:
 
 
 def graph(refresh: str = "round", *, bounded: bool = False) -> Graph:
-    """Two stages read the orders, one of them the shops."""
+    """A graph in which two stages read the orders, and one of them reads the shops."""
     pipeline = Pipeline("orders")
     pipeline.source(bounded=bounded, name="orders")(lambda spark: None)
     pipeline.static(refresh=refresh, name="shops")(lambda spark: None)  # type: ignore[call-overload]
@@ -37,7 +37,7 @@ def graph(refresh: str = "round", *, bounded: bool = False) -> Graph:
 
 @pytest.fixture
 def home(tmp_path: Path) -> LocalFiles:
-    """A home in whose work directory each stage has committed a batch."""
+    """A home with a work directory in which each stage has committed a batch."""
     files = LocalFiles(tmp_path)
     for stage in ("known", "copied"):
         planned(files, 0, stage)
@@ -46,12 +46,12 @@ def home(tmp_path: Path) -> LocalFiles:
 
 
 def planned(home: LocalFiles, batch: int, stage: str = "known", work: str = "w") -> None:
-    """A batch is planned, and not committed."""
+    """Plans a batch that is not committed."""
     home.create(f"work/{work}/stages/{stage}/checkpoint/offsets/{batch}", b"v1\n{}")
 
 
 def begun(home: LocalFiles, number: int, version: int | None = None, work: str = "w") -> AttemptDocument:
-    """An attempt that is in the home, and has pinned the shops."""
+    """Adds an attempt to the home, which has pinned this version of the shops."""
     directory = WorkDirectory(id=WorkDirectoryId(work), path=f"work/{work}", host="h")
     document = test_channel.attempt(number).model_copy(update={"work_directory": directory})
     Attempts(home).create(document)
@@ -61,7 +61,7 @@ def begun(home: LocalFiles, number: int, version: int | None = None, work: str =
 
 
 def kept(home: LocalFiles, attempt: AttemptDocument) -> int | None:
-    """The version that is pinned for an attempt before any of its stages is built."""
+    """Returns the version that is pinned for an attempt before its stages are built."""
     pinned = pins_of_attempt(home, attempt.attempt).pinned(SHOPS)
     return None if pinned is None else next(pin.version for pin in pinned.pins if isinstance(pin, DeltaPin))
 
@@ -95,7 +95,7 @@ def test_a_batch_of_a_stage_that_does_not_read_the_table_keeps_nothing(home: Loc
 
 
 def test_an_attempt_in_between_that_pinned_nothing_is_passed_over(home: LocalFiles) -> None:
-    """It has ended before it built its stages; the batch is that of the attempt before it."""
+    """Attempt 2 ended before it built its stages. The batch belongs to attempt 1."""
     begun(home, 1, version=3)
     planned(home, 1)
     begun(home, 2)

@@ -1,4 +1,4 @@
-"""What stages return is compared with the rows that wait between them."""
+"""The columns that a stage returns are compared with those of the rows that wait for its consumers."""
 
 import json
 from functools import reduce
@@ -37,7 +37,7 @@ class Work:
             self.log.append(staged(batch, name))
 
     def consumed(self, reader: StageName, version: int) -> None:
-        """Lets a reader commit a batch that has read everything before a version of the log."""
+        """Commits a batch of a reader that has read everything before this version of the log."""
         offset = {"reservoirId": self.log.table_id, "reservoirVersion": version, "index": -1}
         directory = f"stages/{reader}/checkpoint"
         self.files.create(f"{directory}/offsets/0", "\n".join(["v1", '{"batchWatermarkMs":0}', json.dumps(offset)]).encode())

@@ -1,4 +1,4 @@
-"""Which work directory an attempt goes on in, where its stages were being drained."""
+"""The work directory in which an attempt continues, also after an interrupted drain."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def test_an_attempt_that_died_while_it_was_built_is_followed_in_place(home: Loca
     ],
 )
 def test_where_the_mark_of_a_drain_is_lost_or_damaged_no_stage_goes_on(home: LocalFiles, left: bytes | None, why: str) -> None:
-    """Their watermarks are at the end of time: every later row would be late."""
+    """The watermarks are at the end of time, and would make all later rows late."""
     work = home.below(attempt(1).work_directory.path)
     begin_drain(work, STOP)
     work.delete("draining.json")
@@ -83,7 +83,7 @@ def test_an_attempt_that_died_as_it_began_a_drain_is_followed_by_one_that_goes_o
 
 
 def test_a_work_directory_that_has_lost_batches_of_the_checkpoint_is_not_continued(home: LocalFiles) -> None:
-    """Its stages would begin anew, under numbers of batches that the checkpoint has."""
+    """The stages would start again with batch numbers that the checkpoint already has."""
     head = a_manifest(work_directory=attempt(1).work_directory.id, stages={HOURLY: cut(2, ())})
     commits = f"{attempt(1).work_directory.path}/stages/{HOURLY}/checkpoint/commits"
     home.create(f"{commits}/1", b"")
@@ -102,7 +102,7 @@ def test_a_work_directory_is_drained_for_one_request(home: LocalFiles) -> None:
 
 @pytest.mark.parametrize(("version", "rebuilt"), [("3.9.1", True), ("99.0.0", True), (SPARK_VERSION, False)])
 def test_a_work_directory_goes_on_only_with_the_spark_that_has_written_it(home: LocalFiles, version: str, rebuilt: bool) -> None:
-    """A batch that one Spark has planned is never run by another: it is planned anew, after the checkpoint."""
+    """A batch that one version of Spark has planned never runs with another. It is planned again, from the checkpoint."""
     before = attempt(1).model_copy(update={"versions": {"pyspark": version}})
     past = HomeFacts(before, None, lambda run: None, dict)
     why = why_rebuilt(home, request("a", 2), past, None, SPARK_MINOR)

@@ -1,4 +1,4 @@
-"""State at a cut is kept while its query goes on."""
+"""State at a cut is kept while its query continues."""
 
 import shutil
 from contextlib import suppress
@@ -102,7 +102,7 @@ def test_a_stage_without_a_batch_has_nothing_but_its_beginning(site: Site) -> No
 
 
 class _Purges(RealSystem):
-    """Deletes a file the moment before it is linked, some times."""
+    """A file system that deletes a file immediately before it is linked, a limited number of times."""
 
     def __init__(self, site: Site, times: int) -> None:
         self.site, self.left = site, times
@@ -154,7 +154,7 @@ def test_a_batch_that_spark_has_purged_fails_the_try(site: Site) -> None:
 @pytest.mark.parametrize("seed", [None, 1, 2])
 @pytest.mark.slow
 def test_what_was_persisted_survives_a_loss_of_power_and_spark(tmp_path: Path, seed: int | None) -> None:
-    foreign = ("*.zip", "*.changelog", "*.sst", "[0-9]*", "metadata", "schema")  # Spark makes none of these durable
+    foreign = ("*.zip", "*.changelog", "*.sst", "[0-9]*", "metadata", "schema")  # Spark does not sync these files
     for index in range(400):
         root = tmp_path / str(index)
         root.mkdir()

@@ -1,4 +1,4 @@
-"""When Spark does not bring state into other partitions: what its error means for the next attempt."""
+"""Failures of Spark to repartition state, and their meaning for the next attempt."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_what_spark_cannot_do_is_refused_and_what_has_failed_is_done_again(
 def test_state_that_is_computed_again_first_is_not_brought_into_other_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = SimpleNamespace()  # Spark is not asked
+    session = SimpleNamespace()  # no Spark session is used
     monkeypatch.setattr(rescale, "session_for_run", lambda spark: session)
     site = Site(tmp_path)
     site.batches(1)

@@ -1,4 +1,4 @@
-"""Which files of Spark's checkpoint a restart needs."""
+"""The files of Spark's checkpoint that a restart needs."""
 
 import json
 from pathlib import Path
@@ -91,11 +91,11 @@ def test_the_commit_log_may_be_purged_before_the_lineage_ends(checkpoint: SparkC
     for number in range(148):
         for log in ("offsets", "commits"):
             (checkpoint.root / log / str(number)).unlink()
-    assert len(of("state/0/0/", needed(checkpoint, 149))) == 151  # with the schema
+    assert len(of("state/0/0/", needed(checkpoint, 149))) == 151  # including the schema
 
 
 class TestSources:
-    """What a source keeps of its own."""
+    """The files that a source keeps."""
 
     def entries(self, checkpoint: SparkCheckpoint, batch: int) -> list[str]:
         return sorted(of("sources/0/", needed(checkpoint, batch)), key=lambda name: int(name.partition(".")[0]))

@@ -1,4 +1,4 @@
-"""Which files of a state store hold a version."""
+"""The files of a state store that contain a version."""
 
 from pathlib import Path
 

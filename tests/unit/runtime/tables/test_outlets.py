@@ -1,4 +1,4 @@
-"""What the driver's log says about a table that a sink cannot treat as its properties ask."""
+"""Log messages about table properties that a sink cannot honour."""
 
 import logging
 from typing import Any

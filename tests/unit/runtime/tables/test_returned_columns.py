@@ -1,4 +1,4 @@
-"""Of a table's columns, readers of a stage see those that the stage returns."""
+"""Readers of a stage see the columns that the stage returns, and no other columns of its table."""
 
 import json
 

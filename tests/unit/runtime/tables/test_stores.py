@@ -1,4 +1,4 @@
-"""Tables in stores: what is refused before anything is staged."""
+"""Tables in object stores that are refused before rows are staged."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where a table is that a catalog names; no Spark is started."""
+"""The locations of tables in a catalog. No Spark session is started."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -87,7 +87,7 @@ time.sleep(600)
 
 @pytest.fixture
 def airflow(tmp_path: Path) -> AirflowProcess:
-    """An "Airflow" with a driver in a session of its own."""
+    """A fake Airflow with a driver in a session of its own."""
     (tmp_path / "airflow.py").write_text(FAKE_AIRFLOW)
     return AirflowProcess([], environment=dict(os.environ), log=tmp_path / "airflow.log", directory=tmp_path)
 
