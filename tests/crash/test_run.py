@@ -1,8 +1,8 @@
 """A whole run loses power at any of its durable steps, and is run again.
 
-The steps are not listed here: they are those that a clean run passes. A loss of power forgets everything that was not fsynced through
-the storage port. Spark writes its own files (offsets, commits, state, and Parquet files before a manifest names them) without the port.
-They stay, as after the death of a process. Parquet files that a manifest names are lost, too.
+The steps are not listed here: they are those that a clean run passes. A loss of power forgets everything that was not fsynced through the
+storage port. Spark writes its own files (offsets, commits, state, and Parquet files before a manifest names them) without the port. They
+stay, as after the death of a process. Parquet files that a manifest names are lost, too.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """A whole run during which the storage fails once, and the run after it.
 
-Every operation of the home can fail, and every operation of the runtime itself on the tables' directories. Spark and delta-rs do not
-use the storage port for their own operations.
+Every operation of the home can fail, and every operation of the runtime itself on the tables' directories. Spark and delta-rs do not use
+the storage port for their own operations.
 """
 
 import errno

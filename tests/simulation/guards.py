@@ -1,10 +1,10 @@
 """The guards of the product, and how to switch each of them off. Without a guard, some schedule breaks a promise.
 
-Guards that model a rule of the design have the name of the model in brackets. Three guards of the model are missing here.
-*adopt* is a promise of the storage: a create that finds its own bytes has succeeded. *sweepcut* is part of *sweepafter*.
-For *relist*, no schedule was found that breaks a promise: an attempt that takes a deleted number meets the next guard, its deleted
-work directory, or a missing file of actions. Guards that seldom matter have tests of their own in tests/unit: an attempt closes
-nothing of a higher one, stops if another attempt has begun unseen, and counts only once it has begun.
+Guards that model a rule of the design have the name of the model in brackets. Three guards of the model are missing here. *adopt* is a
+promise of the storage: a create that finds its own bytes has succeeded. *sweepcut* is part of *sweepafter*. For *relist*, no schedule was
+found that breaks a promise: an attempt that takes a deleted number meets the next guard, its deleted work directory, or a missing file of
+actions. Guards that seldom matter have tests of their own in tests/unit: an attempt closes nothing of a higher one, stops if another
+attempt has begun unseen, and counts only once it has begun.
 """
 
 from collections.abc import Callable, Iterator, Sequence

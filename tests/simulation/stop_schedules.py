@@ -1,7 +1,7 @@
 """A schedule in which clients request checkpoints, savepoints, stops and drains, with faults of the drivers.
 
-The stages hold rows back, as windows do, so that it matters whether a stop drains. Several clients repeat their requests until they get
-an answer; some clients share a request. Between two starts a work directory may be lost.
+The stages hold rows back, as windows do, so that it matters whether a stop drains. Several clients repeat their requests until they get an
+answer; some clients share a request. Between two starts a work directory may be lost.
 """
 
 import json

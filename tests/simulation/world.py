@@ -1,7 +1,7 @@
 """A world in which one thing happens at a time. It has actors, a clock, chance, and faults that hit processes.
 
-Every storage operation of an actor is a point at which any other actor may run instead. The actor's process may be killed there, or
-stopped for long (SIGSTOP) and woken late. One seed decides all of it: the same seed gives the same trace.
+Every storage operation of an actor is a point at which any other actor may run instead. The actor's process may be killed there, or stopped
+for long (SIGSTOP) and woken late. One seed decides all of it: the same seed gives the same trace.
 """
 
 from collections.abc import Callable

@@ -104,7 +104,7 @@ def test_a_new_stage_reads_what_is_staged_from_then_on_and_a_source_from_its_beg
     "then", [*(pytest.param(then, marks=pytest.mark.nightly) for then in ("in place", "after a loss")), "from a savepoint"]
 )
 def test_a_new_stage_that_is_slow_to_begin_misses_nothing(site: Site, events: Events, tmp_path: Path, then: str) -> None:
-    """The stage begins where the savepoint ends, whenever it runs its first batch and whoever starts it."""
+    """The stage begins where the savepoint ends, at any time of its first batch and after any start."""
     stopped(site, code(site, events, "copied", interval="1 hour"), events, tmp_path / "savepoint")
     slow = code(site, events, "copied", "odd", unaligned=True, odd_every="1 hour")
     with Running(site.spark, slow, site.home, options=from_savepoint(tmp_path / "savepoint")) as running:

@@ -107,7 +107,7 @@ class Table:
 
 
 class WholeTable(Table):
-    """The same table, read at the version of the round's begin as a whole."""
+    """The same table, read as a whole at its version when the round began."""
 
     by_version = False
 

@@ -208,7 +208,7 @@ def test_a_stop_interrupts_the_round_and_the_next_start_goes_on_with_it(
         running.stopped()
         assert (running.head().checkpoint_kind, answer.drained) == (CheckpointKind.STOP, False)
     assert public(site.tables) == NOTHING
-    changes.deliver(1)  # after the begin of the round, which does not read it
+    changes.deliver(1)  # after the start of the round, which does not read it
     changes.parts -= 1
     if work_is_lost:
         lose(site.home / "work")

@@ -1,4 +1,4 @@
-"""Bounded Kafka sources end exactly at the offsets pinned at the begin of their round, in each partition."""
+"""Bounded Kafka sources end exactly at the offsets pinned at the start of their round, in each partition."""
 
 import json
 from collections import Counter

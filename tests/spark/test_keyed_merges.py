@@ -146,7 +146,7 @@ Version = tuple[str | None, int, int | None]
 
 
 def shown(site: Site, number: int = 0) -> list[Version]:
-    """Returns the versions of a key: the name, and the begin and the end of its validity."""
+    """Returns the versions of a key: the name, and the start and the end of its validity."""
     rows = site.table().toDF().where(f"number = {number}").select("name", *VERSIONS).collect()
     assert all(row["is_current"] is (row["valid_to"] is None) for row in rows)
     return sorted((row["name"], row["valid_from"], row["valid_to"]) for row in rows)

@@ -1,4 +1,4 @@
-"""The end of an input is pinned at the begin of its round. Rows that arrive during an interruption do not join the round."""
+"""The end of an input is pinned at the start of its round. Rows that arrive during an interruption do not join the round."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -243,7 +243,7 @@ def test_a_checkpoint_whose_attempt_died_before_it_was_public_is_public_once_the
 
 
 def has_read(running: Running, rows: int) -> bool:
-    """Returns True if the second stage has read so many rows in this attempt."""
+    """Returns True if the second stage has read this number of rows in this attempt."""
     stages = running.status.stages if running.status else {}
     return StageName("again") in stages and stages[StageName("again")].rows_in == rows
 

@@ -288,7 +288,7 @@ class Changes:
 
 
 def has_published(site: Site, manifest: Manifest, sink: str, rows: int) -> bool:
-    """Returns True if a checkpoint with so many rows is public."""
+    """Returns True if a checkpoint with this number of rows is public."""
     cut = manifest.sinks.get(SinkName(sink))
     if cut is None or cut.actions.rows != rows:
         return False

@@ -413,7 +413,7 @@ def test_a_drain_that_is_cancelled_on_the_way_is_ended_by_the_next_attempt(site:
             assert isinstance(running.ends(), RunCancelledError)
     if not events.bounded:
         events.add(100)
-        events.rows -= 100  # rows after the begin of the drain stay in the source
+        events.rows -= 100  # rows after the start of the drain stay in the source
     with Running(site.spark, pipeline, site.home) as again:
         again.stopped()
     assert_drained(site, events)

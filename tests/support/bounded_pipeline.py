@@ -1,7 +1,7 @@
 """A pipeline whose input ends: a stage without a sink, and behind it windows and an upsert with deletes.
 
-Stages wait where the test holds them, so a run stops at the same point on any machine. The module is also the entry of real drivers,
-in which each stage is held.
+Stages wait where the test holds them, so a run stops at the same point on any machine. The module is also the entry of real drivers, in
+which each stage is held.
 """
 
 import time

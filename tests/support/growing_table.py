@@ -24,8 +24,8 @@ bounded_at_night = pytest.mark.parametrize("events", [LIVE, pytest.param(BOUNDED
 class Events:
     """A Delta table. ``id`` counts its rows, and ``at`` is one second later for each row.
 
-    In a bounded table, all rows exist when the first run begins, and :meth:`add` lets the runs read the next ones. The last row
-    comes with :meth:`end`: no run ends by itself before.
+    In a bounded table, all rows exist when the first run begins, and :meth:`add` lets the runs read the next ones. The last row comes with
+    :meth:`end`: no run ends by itself before.
     """
 
     def __init__(self, path: Path, *, bounded: bool = False) -> None:

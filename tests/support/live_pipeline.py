@@ -80,7 +80,7 @@ class Events:
         self.rows += rows
 
     def closed_minutes(self) -> list[tuple[Any, ...]]:
-        """Returns every window that the watermark has passed once all rows were read: its begin, its number of rows and their sum."""
+        """Returns every window that the watermark has passed once all rows were read: its start, its number of rows and their sum."""
         newest_s = self.rows - 1 - DELAY_S
         return [window for window in self.all_minutes() if window[0] + 60 <= newest_s]
 

@@ -1,7 +1,7 @@
 """A driver whose Spark keeps its catalog: ``python -m tests.support.metastore_driver DIRECTORY TABLE``.
 
-Runs a pipeline from the Delta table ``events`` of the directory into the table of that name. Prints as JSON the answer of the run and
-the later state of the catalog.
+Runs a pipeline from the Delta table ``events`` of the directory into the table of that name. Prints as JSON the answer of the run and the
+later state of the catalog.
 """
 
 import json

@@ -1,7 +1,7 @@
 """A Python data source for the tests: it streams the lines of a file to which a test can add rows at any time.
 
-Without recorded offsets a query begins at the first line. A restart goes on after the last entry of the offset log. The source never
-ends. With ``Trigger.AvailableNow`` it reads the lines that exist when a query starts.
+Without recorded offsets a query begins at the first line. A restart goes on after the last entry of the offset log. The source never ends.
+With ``Trigger.AvailableNow`` it reads the lines that exist when a query starts.
 """
 
 import json

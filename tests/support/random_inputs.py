@@ -1,7 +1,7 @@
 """Random cases: a source with changes of rows, the rounds in which its rows arrive, and their stage and sink.
 
-A case is drawn as data, then written round by round: as a Delta table, a folder of files, or a table with a change data feed. Imports
-no code of the product.
+A case is drawn as data, then written round by round: as a Delta table, a folder of files, or a table with a change data feed. Imports no
+code of the product.
 """
 
 import csv

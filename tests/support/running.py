@@ -111,7 +111,7 @@ class Running:
             self._ticks.wait(_LOOK_S)
 
     def checkpointed(self, more: int = 1) -> Manifest:
-        """Waits for so many further checkpoints. Returns the newest."""
+        """Waits for ``more`` further checkpoints. Returns the newest."""
         newest = max(self.store.taken(), default=0)
         self.until(lambda: max(self.store.taken(), default=0) >= newest + more)
         return self.head()

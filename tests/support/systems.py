@@ -219,16 +219,16 @@ class _Change:
 class CrashSystem(_Observed):
     """Loses everything in a crash that was not fsynced.
 
-    The directory always shows the state on a running machine. ``crash`` turns it into the state after the next boot: contents that
-    were not fsynced are gone, and changes to directories that were not fsynced are undone, the worst that POSIX allows. After it
-    every call raises :class:`Crashed`. No call really waits for a disk.
+    The directory always shows the state on a running machine. ``crash`` turns it into the state after the next boot: contents that were not
+    fsynced are gone, and changes to directories that were not fsynced are undone, the worst that POSIX allows. After it every call raises
+    :class:`Crashed`. No call really waits for a disk.
 
     Args:
         root: Contains all files that the system is used on. Existing files count as durable.
         crash_before: The index of the operation before which the crash comes. None: only ``crash`` causes one.
         seed: With a seed, a share of the lost data survives: a beginning of each file, the first changes of each directory.
         foreign: Patterns of the names of files that other writers make below the root (``*.parquet``). They are lost, too,
-            unless they were fsynced through this system, and the directories that name them.
+            unless they and the directories that name them were fsynced through this system.
     """
 
     def __init__(
