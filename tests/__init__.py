@@ -1,1 +1,1 @@
-"""The tests, by what they need and what they do to the product."""
+"""The tests, in directories by what they need and what they do to the product."""

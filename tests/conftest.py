@@ -1,4 +1,4 @@
-"""Settings of every test: Spark's Python and address, and hypothesis. No process may outlive the tests."""
+"""Settings of all tests: Spark's Python and address, and hypothesis. The tests fail if a process outlives them."""
 
 import gc
 import logging
@@ -17,14 +17,14 @@ from hypothesis import settings
 pytest_plugins = ["pytester"]
 
 OUTLIVE_S = 15.0
-"""Time in which processes of the tests must end by themselves."""
+"""The time within which processes of the tests must end by themselves."""
 
 settings.register_profile("every_change", deadline=None, print_blob=True)
 settings.register_profile("nightly", deadline=None, print_blob=True, max_examples=2_000)
 settings.load_profile("every_change")
 
 MARK = "SPARK_JOBS_TESTS"
-"""An environment variable that every process started by the tests inherits, also one that left its parent and its session."""
+"""An environment variable that every process of the tests inherits, even if it left its parent and its session."""
 
 JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
 """An environment variable with options for every JVM that Spark's launcher starts."""
@@ -34,12 +34,12 @@ RUNNING_AIRFLOW_TESTS = "tests/running_airflow/"
 SHARED = (AIRFLOW_TESTS, RUNNING_AIRFLOW_TESTS)
 """Directories whose fixtures are too expensive to set up twice."""
 APART = ("tests/simulation/",)
-"""Directories whose tests share nothing, and have one file that takes minutes."""
+"""Directories whose tests share nothing. One of their files takes minutes."""
 DEAR_FIRST = (
     *(RUNNING_AIRFLOW_TESTS, AIRFLOW_TESTS, "tests/spark/test_table_features.py"),  # each a quarter of an hour for one process
     *("tests/system/", "tests/crash/", "tests/spark/"),
 )
-"""Directories with the longest tests. The last tests must be short, or some of several processes would be idle."""
+"""The directories with the longest tests. Short tests must come last, so that all test processes stay busy to the end."""
 LEFT_BEHIND = "left_behind"
 left_behind: list[str] = []
 
@@ -52,7 +52,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Puts temporary files, those of JVMs too, where pytest removes them: a process that is killed leaves its own."""
+    """Makes this process and its JVMs put temporary files where pytest removes them. A process that is killed leaves its files behind."""
     directory = str(tmp_path_factory.mktemp("temporary"))
     options = f'{os.environ.get(JVM_OPTIONS, "")} "-Djava.io.tmpdir={directory}"'
     with pytest.MonkeyPatch.context() as patch:
@@ -72,12 +72,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def started_by_us() -> list[psutil.Process]:
-    """Every other process that carries our mark."""
+    """Returns all other processes that carry our mark."""
     found = []
     for process in psutil.process_iter():
         try:
             ours = process.environ().get(MARK) == os.environ[MARK] and process.status() != psutil.STATUS_ZOMBIE
-            # Python's own, which ends with this process.
+            # Python's own process, which ends with this one.
             if ours and process.pid != os.getpid() and "multiprocessing.resource_tracker" not in " ".join(process.cmdline()):
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -86,7 +86,7 @@ def started_by_us() -> list[psutil.Process]:
 
 
 def close_jvm() -> None:
-    """Ends this process's own JVM, if there can be one."""
+    """Ends this process's own JVM, if it may have one."""
     if "pyspark" in sys.modules:
         from spark_jobs.runtime.spark.session import end_jvm
 
@@ -95,7 +95,10 @@ def close_jvm() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collects the tests without looking for garbage: what is loaded and collected stays, and to look through it takes half of the time."""
+    """Collects the tests without garbage collection, which would take half of the time.
+
+    Later collections ignore the objects loaded here.
+    """
     gc.disable()
     try:
         return (yield)
@@ -107,15 +110,15 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts dear directories first; within them the order stays."""
+    """Puts the directories with long tests first, and keeps the order within them."""
     items.sort(key=lambda item: [*(item.nodeid.startswith(dear) for dear in DEAR_FIRST), True].index(True))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Assigns tests to processes: the tests of a file share one, and so do all that need Airflow, which is expensive to set up.
+    """Assigns tests to processes. The tests of a file share one, and so do all tests that need Airflow, which is expensive to set up.
 
-    Tests that share nothing are assigned one by one: they come near the end, where no process may be left with a whole file.
+    Tests that share nothing are assigned one by one. They come near the end, when no process may be left with a whole file.
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -131,12 +134,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Takes over what one of several test processes has found left behind."""
+    """Collects the leftovers that a test process has reported."""
     left_behind.extend(getattr(node, "workeroutput", {}).get(LEFT_BEHIND, []))
 
 
 def leave_closed_streams() -> None:
-    """Takes away the log handlers that tests have made. Their streams close with the tests, and loggers speak until Python ends."""
+    """Removes the log handlers that tests have added. Their streams close with the tests, but loggers write until Python ends."""
     known = [each for each in logging.Logger.manager.loggerDict.values() if isinstance(each, logging.Logger)]
     for logger in (logging.getLogger(), *known):
         for handler in [each for each in logger.handlers if type(each) is logging.StreamHandler]:
@@ -145,7 +148,7 @@ def leave_closed_streams() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fails the session if anything that a test started is still there; ends it all the same."""
+    """Fails the session if a process of the tests still runs, and ends that process."""
     leave_closed_streams()
     close_jvm()
     _, alive = psutil.wait_procs(started_by_us(), timeout=OUTLIVE_S)

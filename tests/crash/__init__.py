@@ -1,1 +1,1 @@
-"""Power cuts and errors of the operating system."""
+"""Tests with power cuts and errors of the operating system."""

@@ -23,10 +23,10 @@ def one_day(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def site(tmp_path: Path, one_day: Path, monkeypatch: pytest.MonkeyPatch) -> RunSite:
-    """Where nothing ran yet.
+    """A site on which no run has started.
 
-    The threads of the heartbeat and of the cancellation stay quiet: they would die of a crash, and two runs would not do their
-    operations in the same order.
+    The threads of the heartbeat and of the cancellation stay quiet: a crash would end them, and two runs would not do their operations in
+    the same order.
     """
     monkeypatch.setattr(Heartbeat, "_beat", lambda heartbeat: None)
     monkeypatch.setattr(Cancellation, "_watch", lambda cancellation: None)

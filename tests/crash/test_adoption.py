@@ -1,4 +1,4 @@
-"""A run that adopts an old query's offsets, loses power after each step of that, and is run again."""
+"""A run adopts an old query's offsets, loses power after each step of the adoption, and is run again."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ def copying() -> Pipeline:
 
 
 def read_a_part(events: Path, checkpoint: Path, table: Path) -> None:
-    """An old query that stops after its first batch."""
+    """Runs an old query that stops after its first batch."""
     stream = small_session().readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(events)).writeStream
     query = (
         stream.format("delta").option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 hour").start(str(table))
@@ -54,7 +54,7 @@ def test_a_run_that_dies_after_every_step_of_an_adoption_reads_each_row_once(sit
         point = run_into(adopting, completes_a_step)
         assert point is not None
         died_after.append(point.step)
-        rmtree(old, ignore_errors=True)  # what was adopted is known from the first attempt on
+        rmtree(old, ignore_errors=True)  # from the first attempt on, the home knows what was adopted
     assert died_after == [*BATCH, *BATCH]
     adopting.run()
     old_rows, new_rows = rows(tmp_path / "old table"), rows(adopting.table("copy"))

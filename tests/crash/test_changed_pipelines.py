@@ -1,4 +1,4 @@
-"""A start of changed code that loses power at any of its durable steps, and is run again."""
+"""A start with changed code loses power at any of its durable steps, and is run again."""
 
 import re
 from dataclasses import replace
@@ -25,11 +25,11 @@ OF_THE_CHANGE = (
     Step.SAVEPOINT_BEGIN, Step.SAVEPOINT_FILES, Step.SAVEPOINT_CREATE, Step.SAVEPOINT_END, Step.ATTEMPT_CREATE, Step.INCARNATION_CLOSE,
     Step.ROUND_CREATE, Step.SAVEPOINT_IMPORT, Step.MANIFEST_CREATE, Step.RESTORE_END,
 )  # fmt: skip
-"""What such a start passes, in this order, until it goes on from the checkpoint that the savepoint has become."""
+"""The steps of such a start, in order, until the pipeline goes on from the checkpoint made of the savepoint."""
 
 
 def changed() -> Pipeline:
-    """The small pipeline with a stage more, which reads every event."""
+    """Returns the small pipeline with one more stage, which reads every event."""
     made = Pipeline("small", params=Params)
     declared: dict[str, Any] = {"event_time": "at", "watermark_delay": "1 hour", "hold_watermark": True}
     made.source(bounded=True, **declared)(small_pipeline.events)
@@ -42,7 +42,7 @@ def changed() -> Pipeline:
 
 @pytest.fixture
 def second_day(site: RunSite, tmp_path: Path) -> RunSite:
-    """A site whose first day has run, and whose second day waits for the changed code."""
+    """A site whose first day has run. The second day waits for the changed code."""
     return after_a_day(replace(site, events=tmp_path / "daily events"))
 
 
@@ -54,7 +54,7 @@ def after_a_day(site: RunSite) -> RunSite:
 
 
 def assert_whole(site: RunSite) -> None:
-    """Every row of both days is public once, also the windows that were open while the pipeline changed."""
+    """Checks that every row of both days is public once, also the windows that were open during the change of the pipeline."""
     assert site.public() == answer(range(2))
     assert public_count(site.table("copied")) == 2 * ROWS_A_DAY
 
@@ -87,7 +87,7 @@ def test_a_change_that_dies_once_at_any_point_is_finished_by_the_next(site: RunS
 
 @pytest.mark.nightly
 def test_a_change_that_died_may_be_taken_back(second_day: RunSite) -> None:
-    """Before its first batch: the earlier code goes on from the same checkpoint."""
+    """Before the first batch of the changed code, the earlier code goes on from the same checkpoint."""
     assert run_into(second_day, lambda point: point.name == (Step.ROUND_CREATE, False), "day 1")
     earlier = replace(second_day, pipeline=small_pipeline.pipeline)
     earlier.run("day 1")
@@ -96,7 +96,7 @@ def test_a_change_that_died_may_be_taken_back(second_day: RunSite) -> None:
 
 
 def test_a_change_that_has_begun_is_taken_back_with_its_savepoint(second_day: RunSite) -> None:
-    """As the refusal of the earlier code says."""
+    """The test follows the remedy with which the earlier code is refused."""
     assert run_into(second_day, lambda point: point.name == (Step.RESTORE_END, False), "day 1")
     earlier = replace(second_day, pipeline=small_pipeline.pipeline)
     with pytest.raises(RejectedError, match="was begun with") as caught:

@@ -1,4 +1,4 @@
-"""Days that each add columns, pack, replace and merge; each day's run dies once at a step, and is run again."""
+"""Days that each add columns, pack, replace and merge. The run of each day dies once at a step, and is run again."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,13 +22,13 @@ DIES_AFTER = {Step.TABLE_ALTER, Step.LOG_WIDEN, Step.PACK_FILES, Step.BURY_KEYS,
 
 @dataclass
 class Days:
-    """A site whose pipeline is another one each day."""
+    """A site whose pipeline changes each day."""
 
     site: RunSite
     begun: int = 0
 
     def next(self) -> RunSite:
-        """One more day: its events are there, and its pipeline is deployed."""
+        """Begins one more day: delivers its events and deploys its pipeline."""
         day, self.begun = self.begun, self.begun + 1
         deliver(self.site.events, day)
         self.site = replace(self.site, pipeline=changing(day))
@@ -39,7 +39,7 @@ class Days:
         return f"day {self.begun - 1}"
 
     def end(self) -> None:
-        """Runs the day to its end, and looks at the tables."""
+        """Runs the day to its end, and checks the tables."""
         self.site.run(self.run, on_end=OnEnd.SUSPEND)
         found, expected = changing_pipeline.public(self.site.directory / "warehouse"), changing_pipeline.answer(range(self.begun))
         assert {name: sorted(rows, key=str) for name, rows in expected.items()} == found
@@ -56,7 +56,7 @@ def days(site: RunSite, tmp_path: Path) -> Days:
 
 @pytest.fixture
 def points(days: Days) -> list[Point]:
-    """Those of an undisturbed second day."""
+    """Returns the points of an undisturbed second day."""
     site = days.next()
     found = watched(lambda: site.run(days.run, on_end=OnEnd.SUSPEND))
     days.end()
@@ -65,7 +65,7 @@ def points(days: Days) -> list[Point]:
 
 def test_a_day_that_dies_once_after_each_step_of_changing_tables_loses_and_doubles_nothing(days: Days) -> None:
     site = days.next()
-    for step in (step for step in Step if step in DIES_AFTER):  # in the order in which a run comes to them
+    for step in (step for step in Step if step in DIES_AFTER):  # in the order in which a run passes them
         assert run_into(site, partial(is_after, step), days.run, on_end=OnEnd.SUSPEND)
     days.end()
 

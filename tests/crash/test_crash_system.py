@@ -1,4 +1,4 @@
-"""The system that loses power forgets what POSIX allows it to forget, and no more."""
+"""The system that loses power forgets everything that POSIX allows it to forget, and no more."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A fresh start goes on with the deletes that were public, and with none that never were."""
+"""A fresh start goes on with the deletes that were public. Deletes that never were public are forgotten."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def deliver(site: RunSite, *changes: Change, mode: Any = "append") -> None:
 
 
 def mend(site: RunSite, *changes: Change) -> None:
-    """Begins the input anew."""
+    """Replaces the input by a new table with the given changes."""
     site.events.rename(site.events.with_name(f"before {len(list(site.events.parent.iterdir()))}"))
     deliver(site, *changes)
 

@@ -1,4 +1,4 @@
-"""A whole run whose home's documents and workspace are in two places, and that loses power in both at once; see ``test_run.py``."""
+"""A whole run whose home keeps its documents and its workspace in two places. It loses power in both at once; see ``test_run.py``."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ def divided(site: RunSite) -> RunSite:
 
 
 def assert_finished(site: RunSite) -> None:
-    """Every row is public once, one more run starts nothing, and each place has what belongs there."""
+    """Checks that every row is public once, one more run starts nothing, and each place has the files that belong there."""
     site.assert_answered()
     tables, attempts = contents(site.directory / "warehouse"), site.attempts()
     site.run()

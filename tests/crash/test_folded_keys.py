@@ -1,4 +1,4 @@
-"""Whatever befalls the fold of a table of deleted keys, at any of its operations, no key is lost."""
+"""A fold of a table of deleted keys is interrupted at any of its operations, and no key is lost."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from tests.support.systems import Crashed, CrashSystem, FaultSystem
 
 FOLD_VERSIONS = 3
 DELTAS_OWN = ("*.parquet", "*.json", "*.crc")
-"""The names of what Delta writes, and does not make durable."""
+"""The names of files that Delta writes and does not make durable."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def often() -> Iterator[None]:
-    """A fold has few operations."""
+    """Makes folds frequent, so that each has few operations."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deleted_keys, "FOLD_VERSIONS", FOLD_VERSIONS)
         yield
@@ -28,7 +28,7 @@ def often() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def due(tmp_path_factory: pytest.TempPathFactory) -> Graves:
-    """A table that was folded twice, and is due: the next fold does all that one does."""
+    """A table that was folded twice and is due again, so that the next fold does all of its steps."""
     graves = Graves.made(tmp_path_factory.mktemp("due") / "tombstones")
     for _ in graves.rounds(6 * FOLD_VERSIONS):
         graves.keep_small()
@@ -42,7 +42,7 @@ def copy_of(due: Graves, path: Path) -> Graves:
 
 
 def goes_on(graves: Graves) -> None:
-    """After whatever has befallen it, the table is right, stays right and becomes as small as any."""
+    """Checks that the table is right after an interruption, stays right, and becomes as small as an undisturbed one."""
     graves.assert_right()
     for _ in graves.rounds(5 * FOLD_VERSIONS, seed=2):
         graves.keep_small()
@@ -76,7 +76,7 @@ def test_a_driver_that_dies_at_any_step_of_a_fold_loses_no_key(due: Graves, tmp_
 @pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("foreign", [(), DELTAS_OWN], ids=["a kill", "a loss of power"])
 def test_wherever_a_fold_is_cut_off_no_key_is_lost(due: Graves, tmp_path: Path, foreign: tuple[str, ...], stride: int) -> None:
-    """What the fold itself has not made durable is gone after a loss of power, but not what it relies on."""
+    """A loss of power removes the files that the fold itself has not made durable, but not the files that it relies on."""
     operation = 0
     while True:
         graves = copy_of(due, tmp_path / str(operation))
@@ -94,7 +94,7 @@ def test_wherever_a_fold_is_cut_off_no_key_is_lost(due: Graves, tmp_path: Path, 
 
 
 def test_what_was_folded_survives_a_loss_of_power_at_any_time_after_it(tmp_path: Path) -> None:
-    """What comes after the last fold is lost here: Delta makes nothing durable. What was deleted before is not needed."""
+    """Delta makes nothing durable, so all commits after the last fold are lost here. Deletes from before the fold are not needed."""
     graves = Graves.made(tmp_path / "tombstones")
     system = CrashSystem(tmp_path, foreign=DELTAS_OWN)
     folds, expected = 0, dict[int, int]()

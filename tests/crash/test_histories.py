@@ -1,4 +1,4 @@
-"""A run that dies around a publication of a history is followed by one after which the table is that of all changes."""
+"""A run dies around a publication of a history. After the next run, the table is the history of all changes."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""An error of the operating system at each operation: old or new, never a mix, and the repeated call succeeds."""
+"""An error of the operating system at each operation: the contents are old or new, never a mix, and the repeated call succeeds."""
 
 import errno
 from collections.abc import Callable
@@ -32,7 +32,7 @@ Contents = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Case:
-    """A call, and what may be seen around it."""
+    """A call, and the contents that may be seen before and after it."""
 
     name: str
     act: Act
@@ -119,11 +119,11 @@ def test_a_call_that_returns_has_kept_its_promise_in_spite_of_the_error(tmp_path
             assert _seen(quick(root)) == case.after
             if system.injected:
                 swallowed.add(system.trace[index].split()[0])
-    allowed = {"listdir"}  # to look for what earlier crashes have left is done on the side
+    allowed = {"listdir"}  # the search for leftovers of earlier crashes ignores errors
     if case.name == "create_again":
-        allowed |= {"link"}  # whatever it answers, the name is read back
+        allowed |= {"link"}  # the name is read back after any answer
     if code == errno.EACCES:
-        allowed |= {"open", "fsync", "close"}  # above a root that exists we may have no rights
+        allowed |= {"open", "fsync", "close"}  # we may have no rights above a root that exists
     assert swallowed <= allowed
 
 

@@ -1,4 +1,4 @@
-"""A loss of power before each operation of the local storage: what a finished call has promised is there after the restart."""
+"""A loss of power before each operation of the local storage. After the restart, all promises of finished calls hold."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -24,10 +24,10 @@ def crash_everywhere(
     files: type[LocalFiles] = LocalFiles,
     seed: int | None = None,
 ) -> int:
-    """Crashes ``act`` before each of its operations and once right after it; ``check`` is told whether it had finished.
+    """Crashes ``act`` before each of its operations, and once right after it. ``check`` gets True if ``act`` had finished.
 
     Returns:
-        How many operations there were.
+        The number of operations.
     """
     for index in range(1000):
         root = directory / str(index) / "deep" / "home"
@@ -142,7 +142,7 @@ def test_a_deleted_tree_does_not_come_back_and_its_files_stay_whole_until_then(t
 
 
 def test_one_delete_is_durable_before_the_next_begins(tmp_path: Path) -> None:
-    """Who deletes a manifest before the files that it names never leaves a manifest without them."""
+    """A caller that deletes a manifest before the files that it names never leaves a manifest without its files."""
 
     def prepare(files: LocalFiles) -> None:
         files.create("manifest", OLD)
@@ -196,7 +196,7 @@ def test_without_sync_a_file_of_somebody_else_is_lost(tmp_path: Path) -> None:
 
 
 class SkipsDirectory(LocalFiles):
-    """A create that does not fsync the directory of the name."""
+    """A create that does not fsync the directory of the new name."""
 
     def create(self, path: str, data: bytes) -> None:
         target = self._target(path)
@@ -207,14 +207,14 @@ class SkipsDirectory(LocalFiles):
 
 
 class SkipsContents(LocalFiles):
-    """A create that does not fsync what it writes."""
+    """A create that does not fsync the contents."""
 
     def _write_unfinished(self, target: str, chunks: Iterable[bytes], *, durable: bool) -> str:
         return super()._write_unfinished(target, chunks, durable=False)
 
 
 class SkipsParents(LocalFiles):
-    """A create that makes directories without fsyncing the ones that name them."""
+    """A create that makes directories without an fsync of their parents."""
 
     def _make_directory(self, directory: str) -> None:
         self._make_root()
@@ -224,7 +224,7 @@ class SkipsParents(LocalFiles):
 
 
 class SkipsRootsParent(LocalFiles):
-    """A create that makes the root without fsyncing the directory above."""
+    """A create that makes the root without an fsync of the directory above."""
 
     def _make_root(self) -> None:
         Path(self._root).parent.mkdir(exist_ok=True)

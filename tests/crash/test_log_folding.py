@@ -1,4 +1,4 @@
-"""A private log whose machine loses power, or whose storage fails, at any operation while it is written, folded and trimmed."""
+"""A private log whose machine loses power, or whose storage fails, at any operation while the log is written, folded and trimmed."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from tests.support.private_logs import begun, staged
 from tests.support.systems import Crashed, CrashSystem, every_fault, quick
 
 FOLDED_UP_TO = {4: 1, 6: 3, 8: 5}
-"""After how many batches the log is folded up to which."""
+"""For some numbers of batches: the batch up to which the log is folded then."""
 FORGOTTEN_UP_TO = 3
 BATCHES = 9
 
@@ -23,7 +23,7 @@ Act = Callable[[PrivateLog], object]
 
 
 def acts() -> Iterator[Act]:
-    """The life of a log; each act can be repeated."""
+    """Yields the calls in the life of a log. Each call can be repeated."""
     for batch in range(BATCHES):
         yield lambda log, batch=batch: append_once(log, a_batch(batch))  # type: ignore[misc]
         if batch + 1 in FOLDED_UP_TO:
@@ -42,7 +42,7 @@ def append_once(log: PrivateLog, batch: StagedBatch) -> None:
 
 
 def assert_whole(root: Path, appended: int, oldest_allowed: int) -> None:
-    """Every batch that was appended for certain can be read, by us and, if it is not folded, by Delta."""
+    """Checks that every batch that was surely appended can be read by the product and, unless it is folded, by Delta."""
     log = begun(quick(root))
     oldest, last = log.oldest(), log.latest() - 1
     assert last + 1 >= appended
@@ -55,7 +55,7 @@ def assert_whole(root: Path, appended: int, oldest_allowed: int) -> None:
 
 
 def crash_before(root: Path, operation: int) -> bool:
-    """Lives until a crash, goes on, and comes to the same end; whether there was a crash."""
+    """Lives until a crash, goes on, and comes to the same end. Returns True if there was a crash."""
     system, appended, done = CrashSystem(root, crash_before=operation), 0, []
     try:
         log = begun(LocalFiles(root, system))

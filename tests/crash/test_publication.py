@@ -1,4 +1,4 @@
-"""A publisher that dies before and after every durable step, and one that follows it."""
+"""A publisher dies before and after every durable step, and another one follows it."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline
 
 
 class Death(BaseException):
-    """The process ends here."""
+    """The end of the process."""
 
 
 class DiesAt:
@@ -33,7 +33,7 @@ class DiesAt:
 
 
 def staged(directory: Path, policy: Publish) -> StagedPipeline:
-    """Two sinks, three checkpoints, the second without rows; nothing is public."""
+    """Returns two sinks with three checkpoints, the second one without rows. Nothing is public."""
     pipeline = StagedPipeline(MemoryFiles(), directory)
     pipeline.make_table(HOURLY)
     pipeline.make_table(DAILY, partition_by=())

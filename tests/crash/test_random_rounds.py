@@ -1,4 +1,7 @@
-"""Random changes of inputs, random rounds and random interruptions: after each round every table is DuckDB's answer over the same rows."""
+"""Random changes of inputs, random rounds and random interruptions.
+
+After each round, every table equals DuckDB's answer over the same rows.
+"""
 
 from pathlib import Path
 
@@ -9,12 +12,12 @@ from tests.support.random_rounds import KilledRounds, Plan, RandomRounds
 pytestmark = pytest.mark.spark
 
 CASES, TABLES = 9, 25
-"""Each case has a source, a stage and a sink of its own. Its source has so many tables of changes, under keys of their own."""
+"""The number of cases, each with a source, a stage and a sink of its own, and of the tables of changes in each source."""
 
 
 @pytest.mark.parametrize("number", [211, pytest.param(183, marks=pytest.mark.nightly)])
 def test_each_table_is_the_answer_after_each_round_whatever_interrupts_it(number: int, tmp_path: Path) -> None:
-    """Here it is stopped and dies, the storage fails, a file is away, the work directory is lost, and rows arrive in between."""
+    """The interruptions are stops, deaths, failures of the storage, missing files and lost work directories. Rows arrive in between."""
     RandomRounds(Plan(number, CASES, TABLES), tmp_path).run()
 
 

@@ -1,8 +1,8 @@
-"""A whole run that loses power at any of its durable steps, and is run again.
+"""A whole run loses power at any of its durable steps, and is run again.
 
-The steps are those that a clean run passes: nothing is listed here. A loss of power forgets what was not fsynced through the storage
-port. What Spark writes on its own (offsets, commits, state, and Parquet files before a manifest names them) is not behind the port: it
-stays, as after the death of a process. Parquet files are taken away, too, where a manifest names them.
+The steps are not listed here: they are those that a clean run passes. A loss of power forgets everything that was not fsynced through the
+storage port. Spark writes its own files (offsets, commits, state, and Parquet files before a manifest names them) without the port. They
+stay, as after the death of a process. Parquet files that a manifest names are lost, too.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ DAYS = 3
 
 @pytest.fixture(scope="session")
 def clean_run(tmp_path_factory: pytest.TempPathFactory, one_day: Path) -> list[Point]:
-    """The points of an undisturbed run."""
+    """Returns the points of an undisturbed run."""
     return watched(RunSite(tmp_path_factory.mktemp("clean") / "site", one_day).run)
 
 
@@ -46,7 +46,7 @@ def crash_in_turn(site: RunSite, run: str = "first", **options: Any) -> list[Poi
 
 
 def crash_once(site: RunSite, point: Point) -> None:
-    """Dies at ``point``, is run again, and again."""
+    """Dies at ``point``, and runs twice more."""
     assert run_into(site, lambda passed: passed == point) == point
     staged_only = site.checkpoints() == []
     site.run()
@@ -56,7 +56,7 @@ def crash_once(site: RunSite, point: Point) -> None:
 
 
 def assert_finished(site: RunSite) -> None:
-    """Every row is public once, and one more run starts nothing."""
+    """Checks that every row is public once, and one more run starts nothing."""
     site.assert_answered()
     tables, attempts = contents(site.directory / "warehouse"), site.attempts()
     site.run()
@@ -113,7 +113,7 @@ def test_a_recovery_that_dies_as_well_is_finished_by_the_next(
 
 @pytest.fixture
 def daily_site(site: RunSite, tmp_path: Path) -> RunSite:
-    """A site with events of its own, to which more are delivered every day."""
+    """A site with events of its own. More events are delivered every day."""
     return replace(site, events=tmp_path / "daily events")
 
 

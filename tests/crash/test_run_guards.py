@@ -1,4 +1,4 @@
-"""What each guard of a run prevents, shown with the guard taken away."""
+"""The guards of a run. Each test takes a guard away and shows the fault that it prevents."""
 
 import shutil
 from datetime import datetime, tzinfo
@@ -36,7 +36,7 @@ def crash_at(site: RunSite, step: Step, *, before: bool, occurrence: int = 1, on
 
 @pytest.fixture
 def replanned(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> RunSite:
-    """A site where a batch is staged and Spark has forgotten its plan; the next plan takes more into the batch."""
+    """A site where a batch is staged and Spark has forgotten its plan. The next plan takes more input into the batch."""
     crash_at(site, Step.STAGE_VERSION, before=False)
     (checkpoint,) = site.home.glob("work/*/stages/known/checkpoint")
     shutil.rmtree(checkpoint)
@@ -72,7 +72,7 @@ def counted(site: RunSite) -> int:
 
 @pytest.fixture(params=[OnEnd.DRAIN])
 def hurried(site: RunSite, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RunSite:
-    """A site where a batch of the first stage is planned and not run, and a stage that would not run it."""
+    """A site where a batch of the first stage is planned and not run, with a stage that would not run it."""
     crash_at(site, Step.STAGE_FILES, before=True, occurrence=2, on_end=request.param)
     run_to_end = StageRun.run_to_end
 
@@ -121,7 +121,7 @@ def test_a_cut_below_a_pending_batch_would_lose_that_batch(hurried: RunSite, mon
 
 
 class NeverAdopts(LocalFiles):
-    """A create that fails where the file exists, also with the same bytes."""
+    """A create that fails if the file exists, also with the same bytes."""
 
     def below(self, directory: str) -> "NeverAdopts":
         return NeverAdopts(self._target(directory), self._system)
@@ -141,7 +141,7 @@ def test_a_run_adopts_the_actions_that_it_wrote_before(site: RunSite) -> None:
 
 
 def set_clocks(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
-    """Sets the clock of everything in a run that reads it."""
+    """Sets every clock that a run reads."""
 
     class Clock(datetime):
         @classmethod

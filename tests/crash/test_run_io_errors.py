@@ -1,7 +1,7 @@
-"""A whole run during which the storage fails once, and one after it.
+"""A whole run during which the storage fails once, and the run after it.
 
-Every operation of the home, and of the tables' directories as far as the runtime itself touches them, can fail. What Spark and delta-rs
-do themselves is not behind the storage port.
+Every operation of the home can fail, and every operation of the runtime itself on the tables' directories. Spark and delta-rs do not use
+the storage port for their own operations.
 """
 
 import errno
@@ -22,19 +22,19 @@ pytestmark = pytest.mark.spark
 
 CODES = [errno.EIO, errno.ENOSPC, errno.EACCES]
 STRIDE = 7
-"""How many parts the nightly sweep has: each a test of its own, so that one can be repeated."""
+"""The number of parts of the nightly sweep. Each part is a test of its own, so that it can be repeated alone."""
 
 
 @pytest.fixture(scope="session")
 def operations(tmp_path_factory: pytest.TempPathFactory, one_day: Path) -> int:
-    """How many operations an undisturbed run does."""
+    """Returns the number of operations of an undisturbed run."""
     system = FaultSystem()
     RunSite(tmp_path_factory.mktemp("clean") / "site", one_day).run(system=system)
     return system.operations
 
 
 def fail_once(site: RunSite, index: int, code: int) -> None:
-    """Fails one operation of a run; the tables are old or new, and the next run ends well."""
+    """Fails one operation of a run. Checks that the tables are old or new, and that the next run ends well."""
     system = FaultSystem(index, code)
     error = error_of(site, system)
     where = f"{errno.errorcode[code]} at operation {index} ({system.trace[-1] if not system.injected else system.trace[index]})"
@@ -81,7 +81,7 @@ def test_a_failure_of_any_operation_of_a_run_is_survived(
 
 
 class LosesAnswers:
-    """The answer to one step is lost: it has happened, and whoever took it is told that nobody knows."""
+    """Loses the answer to one step. The step has happened, and its caller gets an unknown outcome."""
 
     def __init__(self, step: Step) -> None:
         self._step, self.lost = step, False
@@ -104,7 +104,7 @@ def lose_the_answer(site: RunSite, step: Step) -> None:
 
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_run_takes_up_everything_that_landed_although_its_answer_was_lost(site: RunSite, seed: int, every: int) -> None:
-    """One attempt after the other loses the answer to the next kind of step, or to every third one."""
+    """Each attempt loses the answer to the next kind of step. A small sample takes every third kind."""
     never = {Step.PUBLISH_SINK, Step.INCARNATION_CLOSE} | HOUSEKEEPING | NOT_IN_A_SMALL_RUN
     landed = [step for step in Step if step not in never | {Step.MANIFEST_CREATE}]
     for step in landed[seed % every :: every]:

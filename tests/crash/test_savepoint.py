@@ -1,4 +1,4 @@
-"""Savepoints that are being made or deleted when the process, or the machine, dies; and whoever does it again."""
+"""The process or the machine dies while a savepoint is made or deleted. The call is then repeated."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,11 +20,11 @@ from tests.support.savepoint_site import SavepointSite
 from tests.support.systems import Crashed, CrashSystem, quick
 
 OPERATIONS_APART = 13
-"""Power is lost before each operation of the system that is this far from the last one; another seed means others."""
+"""The distance between the operations of the system before which power is lost. The seed decides the first one."""
 
 
 def a_checkpoint(root: Path) -> tuple[SavepointSite, Manifest]:
-    """One with rows of a checkpoint before it, and rows in flight."""
+    """Returns a checkpoint with rows of the checkpoint before it, and rows in flight."""
     site = SavepointSite(root)
     site.complete([(1, "a")])
     return site, site.complete([(2, "a b")], in_flight=["x.parquet"])
@@ -61,7 +61,7 @@ def dies_at(point: Point, act: Callable[[], object]) -> None:
 
 @pytest.fixture(params=["a directory", "an object store"])
 def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Files]]:
-    """Where savepoints may be, by name."""
+    """Returns a function that opens a place for a savepoint by name."""
     if request.param == "a directory":
         yield lambda name: quick(tmp_path / name)
     else:

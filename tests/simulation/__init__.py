@@ -1,1 +1,1 @@
-"""The real code over a storage in memory, in schedules that a seed decides."""
+"""Runs the real code over a storage in memory, in schedules that a seed decides."""

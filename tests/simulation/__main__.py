@@ -1,4 +1,4 @@
-"""``python -m tests.simulation [--stops | --poisoned] SEED``: one schedule again, with everything that happens in it."""
+"""``python -m tests.simulation [--stops | --poisoned] SEED`` runs one schedule again, and prints all its events."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""Delta tables in a world: their logs are files of its disk, which the product reads and writes itself."""
+"""Delta tables of a world. Their logs are files of its disk; the product itself reads and writes them."""
 
 import json
 from collections.abc import Sequence
@@ -25,15 +25,15 @@ _SLOW_S = 8.0
 
 @dataclass(frozen=True)
 class Version:
-    """A table after one commit: its files, and by app id the newest version."""
+    """A table after one commit: its files, and the newest version of each app id."""
 
     files: tuple[str, ...]
     apps: dict[str, int]
     app: str | None = None
-    """Whose version this commit has advanced."""
+    """The app id whose version this commit has advanced."""
 
     def then(self, commit: bytes) -> "Version":
-        """The version after one more commit."""
+        """Returns the version after one more commit."""
         files, apps, app = list(self.files), dict(self.apps), None
         for action in map(json.loads, commit.splitlines()):
             if "add" in action:
@@ -47,7 +47,7 @@ class Version:
 
 
 class SimulatedTable:
-    """One table, as its log on the disk has it."""
+    """One table, as its log on the disk describes it."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.disk, self.path = disk, path
@@ -57,7 +57,7 @@ class SimulatedTable:
 
     @property
     def versions(self) -> list[Version]:
-        """Every version; a commit is never changed, so each is read once."""
+        """Returns every version. Each commit is read once, because commits never change."""
         while (commit := self.disk.get(self.commit_path(len(self._versions)))) is not None:
             before = self._versions[-1] if self._versions else Version((), {})
             self._versions.append(before.then(commit))
@@ -68,7 +68,7 @@ class SimulatedTable:
 
 
 class SimulatedDeltaTable:
-    """What :class:`deltalake.DeltaTable` is to the product, and no more: a table at one version, whose files are replaced."""
+    """Replaces :class:`deltalake.DeltaTable`, as far as the product uses it: a table at one version, whose files are replaced."""
 
     def __init__(self, table: SimulatedTable, at: int) -> None:
         self._table, self._at = table, at
@@ -80,7 +80,7 @@ class SimulatedDeltaTable:
         return _SCHEMA
 
     def get_add_actions(self) -> SimpleNamespace:
-        """The files, as far as the product looks at them."""
+        """Returns the files, with the columns that the product reads."""
         files = self._table.versions[self._at].files
         columns = {"path": [quote(name) for name in files], "num_records": [1] * len(files)}
         return SimpleNamespace(column=lambda name: SimpleNamespace(to_pylist=lambda: columns[name]))
@@ -95,7 +95,7 @@ class SimulatedDeltaTable:
         commit_properties: CommitProperties,
         post_commithook_properties: PostCommitHookProperties,
     ) -> None:
-        """Commits, unless anything was committed since."""
+        """Commits unless another commit has been made since the table was opened."""
         assert mode == "overwrite"
         (advance,) = commit_properties.app_transactions or []
         table, disk = self._table, self._table.disk
@@ -117,7 +117,7 @@ class SimulatedDeltaTable:
 
 
 class _LogFiles(SimulatedFiles):
-    """The log of a table: its creates are commits, which the table may refuse."""
+    """The log of a table. A create in it is a commit, which the table may refuse."""
 
     def __init__(self, tables: "Tables", path: str) -> None:
         super().__init__(tables.disk, f"{path}/_delta_log")
@@ -141,18 +141,18 @@ class Tables:
         self.disk = disk
         self.by_path: dict[str, SimulatedTable] = {}
         self.refusing: str | None = None
-        """The path of the table that takes no commits now."""
+        """The path of the table that refuses commits now."""
         self.slow = False
-        """Whether publications take longer than the interval of checkpoints."""
+        """True if publications take longer than the interval of checkpoints."""
         self.refused: dict[Process, tuple[str, float]] = {}
-        """By process the table that has refused it last, and when."""
+        """For each process: the table that refused it last, and the time."""
         self._logs: dict[tuple[Process | None, str], TableLog] = {}
 
     def check(self, path: str) -> None:
-        """Refuses a commit to a table that takes none.
+        """Raises an error if the table refuses commits now.
 
         Raises:
-            AccessDeniedError: It does not.
+            AccessDeniedError: The table refuses commits.
         """
         if path == self.refusing:
             current = self.disk.world.current
@@ -162,13 +162,13 @@ class Tables:
             raise AccessDeniedError(f"The storage of table {path} refuses.", remedy="Allow it.", table=path)
 
     def make(self, path: str) -> SimulatedTable:
-        """Returns the table at ``path``, made where it is missing."""
+        """Returns the table at ``path``. Creates it if it does not exist."""
         if path not in self.by_path:
             self.by_path[path] = SimulatedTable(self.disk, path)
         return self.by_path[path]
 
     def log_of(self, uri: str) -> TableLog:
-        """Stands for :func:`spark_jobs.publication.delta_rs.log_of`: each process remembers for itself."""
+        """Replaces :func:`spark_jobs.publication.delta_rs.log_of`. Each process has its own memory of the logs."""
         actor, path = self.disk.world.current, unquote(urlsplit(uri).path)
         process = None if actor is None else actor.process
         if (process, path) not in self._logs:
@@ -176,7 +176,7 @@ class Tables:
         return self._logs[process, path]
 
     def open(self, uri: str, version: int | None = None, storage_options: None = None) -> SimulatedDeltaTable:
-        """Stands for ``DeltaTable(uri, version)``."""
+        """Replaces ``DeltaTable(uri, version)``."""
         path = unquote(urlsplit(uri).path)
         self.disk.world.pause(f"open {path}")
         if path not in self.by_path:

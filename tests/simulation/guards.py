@@ -1,10 +1,10 @@
-"""The guards of the product, each with a way to switch it off: without it, some schedule breaks a promise.
+"""The guards of the product, and how to switch each of them off. Without a guard, some schedule breaks a promise.
 
-Those that model the design's rules have the model's name in brackets. Three of the model's are not here. *adopt* is the storage's
-promise (a create that finds its own bytes has succeeded), *sweepcut* is part of *sweepafter*, and without *relist* no schedule was
-found that breaks a promise: an attempt that takes a number which was deleted meets the next guard, its deleted work directory, or a
-file of actions that is gone. What seldom matters has a test of its own: that an attempt closes nothing of a higher one, stops
-where another has begun unseen, and counts only once it has begun (tests/unit).
+Guards that model a rule of the design have the name of the model in brackets. Three guards of the model are missing here. *adopt* is a
+promise of the storage: a create that finds its own bytes has succeeded. *sweepcut* is part of *sweepafter*. For *relist*, no schedule was
+found that breaks a promise: an attempt that takes a deleted number meets the next guard, its deleted work directory, or a missing file of
+actions. Guards that seldom matter have tests of their own in tests/unit: an attempt closes nothing of a higher one, stops if another
+attempt has begun unseen, and counts only once it has begun.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -52,12 +52,12 @@ def _quiet() -> Chaos:
 
 
 def _killed_while_restoring() -> Chaos:
-    """Most kills come while a restore is under way."""
+    """Returns chaos in which most kills hit an attempt while it restores."""
     return replace(_NONE, kills=8, odds=0.5, elsewhere=0.001, at=("adopt stages/", "create restored.json"))
 
 
 def _late_or_killed_before_it_has_a_checkpoint() -> Chaos:
-    """Attempts complete a checkpoint late, while the next one is still restoring, and is killed or stopped there."""
+    """Returns chaos in which attempts complete a checkpoint late, while the next attempt still restores and is killed or stopped."""
     at = ("create manifests/", "adopt stages/")
     return replace(_NONE, kills=6, freezes=6, at=at, odds=0.3, elsewhere=0.001, frozen_steps=(500, 4_000))
 
@@ -67,14 +67,14 @@ _AT_STATE, _AT_COMMIT = _stopped_at("list state"), _stopped_at("commit ")
 
 @dataclass(frozen=True)
 class Guard:
-    """Something that the product does so that a promise holds.
+    """A mechanism of the product that keeps a promise.
 
     Args:
-        name: What it does, in a few words.
-        switch_off: Puts something in its place that does not.
-        plan: The schedules in which it matters.
-        chaos: What befalls, where it matters.
-        hint: A seed that has found it missing: tried first, because it is quick.
+        name: The rule that it enforces, in a few words.
+        switch_off: Replaces the mechanism by code without the guard.
+        plan: The schedules in which the guard matters.
+        chaos: The faults with which it matters.
+        hint: A seed that shows the broken promise. It is tried first, because that is fast.
     """
 
     name: str
@@ -183,8 +183,8 @@ def _half_built(site: Site, patch: pytest.MonkeyPatch) -> None:
     for module in (attempt, way_back):
         patch.setattr(module, "is_half_built", lambda work: False)
     patch.setattr(way_back, "is_whole", lambda work, head: True)
-    patch.setattr(way_back, "_lost", lambda work, head: None)  # which sees most of them as well,
-    patch.setattr(attempt, "heal_in_place", lambda *_, **__: None)  # and so does this
+    patch.setattr(way_back, "_lost", lambda work, head: None)  # this check would find most of them, too,
+    patch.setattr(attempt, "heal_in_place", lambda *_, **__: None)  # and so would this one
 
 
 def _nothing_is_healed(site: Site, patch: pytest.MonkeyPatch) -> None:

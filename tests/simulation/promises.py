@@ -1,4 +1,4 @@
-"""What must hold at every moment of a schedule, worked out from the files themselves and never asked from the product."""
+"""The promises that hold at every moment of a schedule. They are computed from the files, never with the product's code."""
 
 import json
 from collections import Counter
@@ -32,95 +32,95 @@ _NEVER_CHANGED = (
 
 @dataclass(frozen=True)
 class Kept:
-    """A manifest as it was when it was created. It stays known when it is deleted."""
+    """A manifest as it was when it was created. It stays known after its deletion."""
 
     number: int
     parent: int | None
     incarnation: str
     attempt: int
     aligned: bool
-    """Whether all stages are, also those that were failing."""
+    """True if all stages are aligned, also those that were failing."""
     whole: bool
-    """Whether no stage is said to be behind."""
+    """True if no stage is marked as behind."""
     added: dict[str, tuple[str, ...]]
-    """By sink the files that it adds."""
+    """For each sink: the files that the checkpoint adds."""
     replaces: bool
     named: frozenset[str]
-    """What a restore from it needs, below the home."""
+    """The files that a restore from it needs, as paths in the home."""
     in_flight: frozenset[str]
     """The staged files that its channels name."""
     carried: dict[str, tuple[str, ...]]
-    """By sink the files of those before it that are published with it."""
+    """For each sink: the files of earlier checkpoints that are published with it."""
     tables: dict[str, str]
     rows: dict[str, tuple[int, ...]]
     left_out: frozenset[int]
-    """The rows that the last stage leaves out, of all rows before its cut and some behind it."""
+    """The rows that the last stage leaves out: all of them before its cut, and some behind it."""
     kind: str
     drained: bool
     request: str | None
     by_policy: bool
-    """Whether whoever completes it publishes it."""
+    """True if the attempt that completes it publishes it."""
     at_the_end: frozenset[str]
-    """The sinks in which it is published by a later checkpoint, the last one of its round."""
+    """The sinks that a later checkpoint publishes: the last one of its round."""
     by_round: frozenset[str]
-    """The sinks of which the rows of a round are public together."""
+    """The sinks that make all rows of a round public together."""
     follows: bool
-    """Whether every sink is published with each checkpoint."""
+    """True if every sink is published with each checkpoint."""
     ends: bool
-    """Whether all inputs end: a stage begins when those that it reads have ended, and no cut waits for it."""
+    """True if all inputs end. Then a stage begins when the stages that it reads have ended, and no cut waits for it."""
     completed_s: float
-    """When it was complete, as it says."""
+    """The completion time in the manifest."""
     sizes: dict[str, int]
-    """By sink the bytes that it adds."""
+    """For each sink: the bytes that the checkpoint adds."""
     read: int
-    """So many rows of the input are in it,"""
+    """The number of rows of the input that it contains."""
     held: dict[str, int]
-    """of which its stages hold so many back."""
+    """For each stage: the number of these rows that it holds back."""
 
 
 @dataclass(frozen=True)
 class SimulatedHold:
-    """How long, and with how much waiting for it, a table that refuses does not hold the others."""
+    """The limits up to which a table that refuses does not hold the others: the time, and the bytes that wait for it."""
 
     time_s: float
     size_bytes: int | None = None
 
 
 class Promises(Watcher):
-    """Watches a world's disk and tables.
+    """Watches a world's disk and tables, and checks every promise.
 
     Raises:
-        Violation: Where a promise is broken, from whatever breaks it.
+        Violation: A promise is broken. The operation that breaks it raises the error.
     """
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self.manifests: dict[int, Kept] = {}
-        """Those that exist."""
+        """The manifests that exist."""
         self.known: dict[tuple[str, int], list[Kept]] = {}
-        """Every one there ever was, by incarnation and number."""
+        """Every manifest that ever existed, by incarnation and number."""
         self.broken: list[str] = []
         self.attempts: list[int] = []
         self.incarnations: dict[int, str] = {}
-        """By attempt: one that was frozen before it began comes to exist after a later one."""
+        """The incarnation of each attempt. An attempt that was frozen before it began is created after a later one."""
         self.counts: Counter[str] = Counter()
         self.hold: SimulatedHold | None = None
-        """What every table has."""
+        """The hold of every table."""
         self.also: list[Watcher] = []
-        """Who else is told of what is created, after this."""
+        """Other watchers. Each is called for a created file after this one."""
         self._late: Counter[int] = Counter()
         self._begun: dict[Process, dict[str, Any]] = {}
-        """By driver its attempt."""
+        """For each driver: its attempt."""
         self._alone: dict[str, set[tuple[str, int]]] = {}
-        """By incarnation the tables and the checkpoints that they show in a version of their own."""
+        """For each incarnation: the tables, with each checkpoint that one version of a table shows alone."""
         self._shown: dict[str, int] = {}
-        """By incarnation the newest checkpoint that all tables show so."""
+        """For each incarnation: the newest checkpoint that all tables show alone."""
         self._ahead: Counter[tuple[Process, str]] = Counter()
-        """By driver and table the publications since people were told that another table refuses."""
+        """For each driver and table: the publications since the driver reported that another table refuses."""
         site.disk.watcher = self
 
     def check(self) -> None:
-        """Raises what was found so far: whoever breaks a promise may catch what it raises."""
+        """Raises the violations found so far. The code that broke a promise may have caught the first error."""
         if self.broken:
             raise Violation("; ".join(self.broken))
 
@@ -134,7 +134,7 @@ class Promises(Watcher):
             self.attempts.append(int(parts[1].removesuffix(".json")))
             body = json.loads(data)["body"]
             self.incarnations[body["attempt"]] = body["incarnation"]
-            if self._site.world.current is not None:  # else nobody knows that it is the live one
+            if self._site.world.current is not None:  # otherwise it is unknown which attempt is live
                 self._begun[self._site.world.current.process] = body
         if parts[0] == "work" and parts[-2] == "_delta_log":
             self._check_begin_is_public()
@@ -146,13 +146,13 @@ class Promises(Watcher):
             watcher.created(path, data)
 
     def _check_answer(self, body: dict[str, Any]) -> None:
-        """A run that has succeeded has published its checkpoint where it is due, or says that this is blocked."""
+        """Checks that a successful run has published its checkpoint if it is due, or reports that the publication is blocked."""
         kept = self.manifests.get(body["checkpoint"]) if body["error"] is None and body["blocked"] is None else None
         if kept is not None and kept.by_policy and not self.is_public(kept):
             self.break_promise(f"a run has succeeded with checkpoint {kept.number}, which is not public")
 
     def _check_begin_is_public(self) -> None:
-        """What is complete is public before an attempt stages anything, or people are told that it is blocked."""
+        """Checks that the restored checkpoint is public before an attempt stages rows, unless the driver reports a blocked publication."""
         actor = self._site.world.current
         attempt = self._begun.get(actor.process) if actor else None
         if actor is None or attempt is None or attempt["restored_from"] is None or actor.process in self._site.blocked:
@@ -187,7 +187,7 @@ class Promises(Watcher):
                 self.break_promise(f"{path} was deleted, which is public")
 
     def committed(self, table: SimulatedTable) -> None:
-        """A table shows each row once, and the rows of exactly one checkpoint and those before it."""
+        """Checks that a table shows each row once, and exactly the rows of one checkpoint and the checkpoints before it."""
         version = table.versions[-1]
         assert version.app is not None
         if version.apps[version.app] == CLOSED:
@@ -209,7 +209,7 @@ class Promises(Watcher):
         self._note_shown(table, incarnation, number)
 
     def _note_shown(self, table: SimulatedTable, incarnation: str, number: int) -> None:
-        """Notes what all tables show, as far as the live attempt has made it so."""
+        """Notes the checkpoint that all tables show, if the live attempt published it."""
         actor = self._site.world.current
         process = actor.process if actor else None
         if process is None or process not in self._begun or not self._is_newest(incarnation):
@@ -221,7 +221,10 @@ class Promises(Watcher):
             self._shown[incarnation] = number
 
     def _shows_later(self, kept: Kept) -> bool:
-        """Whether all tables show a later checkpoint, whoever has published it: the next driver does before its attempt begins."""
+        """Returns True if all tables show a later checkpoint.
+
+        Any driver may have published it: the next one publishes before its attempt begins.
+        """
         return any(
             all(self._shows_alone(path, f"{later.incarnation}/{sink}", later.number) for sink, path in later.tables.items())
             for later in self.manifests.values()
@@ -229,7 +232,7 @@ class Promises(Watcher):
         )
 
     def _shows_alone(self, table: str, app: str, number: int) -> bool:
-        """Whether a version of a table shows a checkpoint of an app id and no later one."""
+        """Returns True if one version of a table shows this checkpoint of an app id and no later one."""
         versions = self._site.tables.by_path[table].versions
         return any(version.app and version.app.endswith(app) and version.apps[version.app] == number for version in versions)
 
@@ -237,7 +240,7 @@ class Promises(Watcher):
         return bool(self.attempts) and self.incarnations[max(self.attempts)] == incarnation
 
     def _check_waits(self, table: SimulatedTable, number: int) -> None:
-        """Once people are told that a table refuses, no other one gets ahead of it by more than one publication, unless its hold lasts."""
+        """Checks that no other table gets ahead of a table known to refuse by more than one publication, unless its hold lasts."""
         actor, refusing = self._site.world.current, self._site.tables.refusing
         process = actor.process if actor else None
         refused, refused_s = self._site.tables.refused.get(process, (None, 0.0)) if process else (None, 0.0)
@@ -252,7 +255,7 @@ class Promises(Watcher):
             self.break_promise(f"{table.path} goes on, and {refusing} refuses")
 
     def hold_lasts(self, path: str, refused_s: float, number: int) -> bool:
-        """Whether the others need not wait for a table when it refuses checkpoints up to a number."""
+        """Returns True if the other tables need not wait for a table that refuses checkpoints up to ``number``."""
         if self.hold is None:
             return False
         incarnation = self.incarnations[max(self.incarnations)]
@@ -265,20 +268,20 @@ class Promises(Watcher):
         return in_time and (self.hold.size_bytes is None or size_bytes <= self.hold.size_bytes)
 
     def rows(self, table: SimulatedTable, version: Version | None = None) -> list[int]:
-        """What a reader of a table sees."""
+        """Returns the rows that a reader of a table sees."""
         return self._read(f"{table.path}/{name}" for name in (version or table.versions[-1]).files)
 
     def shows(self, table: SimulatedTable, incarnation: str) -> bool:
-        """Whether an incarnation has published into a table last."""
+        """Returns True if the incarnation made the last publication into the table."""
         commits = [version for version in table.versions if version.app and version.apps[version.app] != CLOSED]
         return bool(commits) and f"/{incarnation}/" in str(commits[-1].app)
 
     def held(self, kept: Kept, sink: str) -> list[int]:
-        """The rows that a checkpoint and those before it hold for a sink."""
+        """Returns the rows for a sink in a checkpoint and the checkpoints before it."""
         return self._prefix(kept, sink)
 
     def chain(self, kept: Kept) -> list[Kept]:
-        """A checkpoint and those before it in its incarnation, newest first."""
+        """Returns a checkpoint and the earlier checkpoints of its incarnation, newest first."""
         found = [kept]
         while found[-1].parent is not None:
             before = self.known.get((kept.incarnation, found[-1].parent))
@@ -343,7 +346,7 @@ class Promises(Watcher):
         )
         self.manifests[kept.number] = kept
         if max(self.manifests) > kept.number:
-            self.counts["void"] += 1  # a number that was deleted was taken again: who did it is told by the higher one
+            self.counts["void"] += 1  # a deleted number was taken again: the higher attempt reports it
             return
         self.known.setdefault((kept.incarnation, kept.number), []).append(kept)
         self.counts["completed"] += 1
@@ -381,7 +384,7 @@ class Promises(Watcher):
             self.counts["rows are left out"] += 1
             counts[1] = max(prefixes["again"], default=-1) + 1
             if kept.whole and set(range(counts[1], counts[0])) <= kept.left_out:
-                counts[1] = max(counts)  # which of these it has read the manifest does not say
+                counts[1] = max(counts)  # the manifest does not say which of these the stage has read
         if kept.whole:
             self.counts["no table is behind"] += 1
         if counts[0] < counts[1] or (kept.whole and counts[0] != counts[1]):
@@ -390,7 +393,7 @@ class Promises(Watcher):
             )
 
     def _lost(self, rows: list[int], checkpoints: list[Kept], sink: str) -> str | None:
-        """What is wrong with the rows of a table; None where each is there or in the ledger, and none is in both."""
+        """Returns a description of lost or doubled rows. Returns None if each row is either in the table or in the ledger."""
         left_out = checkpoints[-1].left_out if checkpoints and sink == "again" else frozenset[int]()
         if both := sorted(left_out.intersection(rows)):
             return f"{both} are in the ledger, too"
@@ -398,9 +401,9 @@ class Promises(Watcher):
         return f"{gone} are lost" if gone else None
 
     def _check_carried(self, kept: Kept, body: dict[str, Any]) -> None:
-        """What is published at the end of a round is in one manifest: what it adds, what it carries, and what the table has.
+        """Checks that one manifest accounts for a whole round: the rows that it adds, the rows that it carries, and the public rows.
 
-        A table that has refused the end of an earlier round may have got that since: it is carried, and is not published again.
+        A table that has refused the end of an earlier round may have received it since. Its rows are carried, and are not published again.
         """
         for sink in sorted(kept.carried.keys() & kept.by_round):
             table = self._site.tables.by_path[kept.tables[sink]]
@@ -416,7 +419,10 @@ class Promises(Watcher):
         return [json.loads(line) for line in (self._site.disk.get(f"{HOME}/{path}") or b"").splitlines()]
 
     def _check_held(self, kept: Kept) -> None:
-        """Each row that was read is in a table or held back by one stage; by none after a drain, and else by each as long as it is open."""
+        """Checks that each row is in a table, or held back by one stage.
+
+        After a drain no stage holds rows back. Otherwise each stage does as long as a row is open.
+        """
         first, last = (len(self._prefix(kept, sink)) for sink in ("copied", "again"))
         behind, name = sum(kept.held.values()), f"checkpoint {kept.number}"
         if kept.read != first + kept.held["copied"] or kept.read < last + behind:
@@ -429,7 +435,7 @@ class Promises(Watcher):
             self.break_promise(f"{name} is not drained, and {first} and {last} rows of {kept.read} have been handed on")
 
     def _kept_file(self, cut: dict[str, Any], log: str) -> bytes | None:
-        """What a checkpoint keeps of the last batch of a stage."""
+        """Returns the file that a checkpoint keeps of the last batch of a stage."""
         stored = {file["path"]: file["stored"] for file in cut["files"]}.get(f"{log}/{cut['batch']}")
         return None if stored is None else self._site.disk.get(f"{HOME}/{stored}")
 
@@ -438,7 +444,7 @@ class Promises(Watcher):
         return 0 if data is None else int(json.loads(data.decode().split("\n")[2])["reservoirVersion"])
 
     def _channel(self, channel: dict[str, Any]) -> Iterable[str]:
-        """Returns the files that a restore reads again: those of batches before the first one are named for what comes after them."""
+        """Returns the files that a restore reads again. The channel names earlier batches only for the batches that follow them."""
         lines = (self._site.disk.get(f"{HOME}/{channel['path']}") or b"").splitlines()
         staged_in = channel["staged_in"].removeprefix("file://")
         batches = [line for line in map(json.loads, lines) if line["batch"] >= channel["first"]]
@@ -449,21 +455,21 @@ class Promises(Watcher):
         return (*(path for files in staged for path in files), *kept.in_flight)
 
     def is_public(self, kept: Kept) -> bool:
-        """Whether every table has reached a checkpoint."""
+        """Returns True if every table has reached a checkpoint."""
         return all(self.reached(path, f"{kept.incarnation}/{sink}") >= kept.number for sink, path in kept.tables.items())
 
     def _is_needed(self, kept: Kept) -> bool:
-        """Whether it is the way back, or not public yet and published by itself; not once its incarnation was closed."""
+        """Returns True if a restore needs the checkpoint, or a table still lacks it. Returns False once its incarnation is closed."""
         reached = {sink: self.reached(path, f"{kept.incarnation}/{sink}") for sink, path in kept.tables.items()}
         if all(version == CLOSED for version in reached.values()):
             return False
         lacking = {sink for sink, version in reached.items() if version < kept.number}
-        if kept.kind != "final" and not kept.drained:  # else it is the last one of its round
+        if kept.kind != "final" and not kept.drained:  # otherwise it is the last checkpoint of its round
             lacking -= kept.by_round
         return kept.number >= max(self.manifests, default=0) or bool(lacking)
 
     def reached(self, table: str, app: str) -> int:
-        """The newest checkpoint that a table has of an app id."""
+        """Returns the newest checkpoint of an app id that a table contains."""
         apps = self._site.tables.by_path[table].versions[-1].apps
         return next((version for name, version in apps.items() if name.endswith(app)), 0)
 
@@ -478,6 +484,6 @@ class Promises(Watcher):
         return found
 
     def break_promise(self, promise: str) -> None:
-        """Ends the schedule, whoever catches what this does not raise."""
+        """Ends the schedule with a violation, even if the running code catches all errors."""
         self.broken.append(promise)
         self._site.world.trace.append(f"BROKEN: {promise}")

@@ -1,4 +1,4 @@
-"""One schedule: drivers, publishers and askers on a pipeline, whatever befalls them, and the last attempt that comes to the end."""
+"""One schedule: drivers, publishers and clients of a pipeline, the faults that hit them, and a last attempt that runs to the end."""
 
 import json
 import re
@@ -44,11 +44,11 @@ class Params(BaseModel):
 
 @dataclass(frozen=True)
 class Ask:
-    """What somebody asks for, in the same words each time.
+    """A request that a client repeats in the same words.
 
     Args:
-        wanted: The kind.
-        drain: With a stop.
+        wanted: The kind of the request.
+        drain: True for a stop that drains.
     """
 
     wanted: Wanted
@@ -60,26 +60,26 @@ HOLD = SimulatedHold(8.0)
 
 @dataclass(frozen=True)
 class Plan:
-    """What a schedule is about.
+    """The subject of a schedule.
 
     Args:
-        bounded: Rounds that end, in place of a pipeline that runs on.
-        unaligned: Checkpoints do not wait.
-        switches: They wait for a while, as by default. Else they wait as long as it takes.
-        external: Somebody else publishes.
+        bounded: The pipeline runs in rounds that end. Otherwise it runs on.
+        unaligned: Checkpoints do not wait for alignment.
+        switches: Checkpoints wait for the default time. Otherwise they wait as long as it takes.
+        external: An external process publishes.
         every_checkpoint: Every checkpoint is published, also within a round that ends.
-        early: It is in the first table, and in the second one at the end of the round.
+        early: Every checkpoint is published in the first table. The second table gets its rows at the end of the round.
         between: Another stage, without a table, lies between the two that have one.
-        rewinds: Now and then a start begins anew.
-        published_late: Somebody else publishes once the rest is over.
-        rows: So many rows come in.
-        windows: Every stage holds rows back, until the watermark has passed them.
-        refuses: A table takes no commits for a while.
+        rewinds: Some starts are fresh.
+        published_late: The external process publishes at the end of the schedule.
+        rows: The number of rows that come in.
+        windows: Every stage holds rows back until the watermark has passed them.
+        refuses: A table refuses commits for a while.
         slow: A publication takes longer than the interval of checkpoints.
-        hold: How long the other table does not wait for one that refuses.
-        damaged: There is one driver at a time, and after each a digit of what the newest checkpoint was cut from changes.
-        stops: What is asked for, by several askers at once.
-        poison: Rows that the last stage cannot process. It leaves out the files that have them.
+        hold: The limits up to which the other table does not wait for a table that refuses.
+        damaged: One driver runs at a time. After each driver, a digit changes in a file from which the newest checkpoint was cut.
+        stops: The requests of several clients that run at once.
+        poison: Rows that the last stage cannot process. It leaves out the files that contain them.
     """
 
     bounded: bool = False
@@ -122,7 +122,7 @@ class Plan:
 
 @cache
 def pipeline_of(plan: Plan) -> Pipeline:
-    """Rows that are copied from table to table."""
+    """Returns a pipeline that copies rows from table to table."""
     alignment: dict[str, Any] = {} if plan.switches else {"unaligned": True} if plan.unaligned else {"aligned_timeout": "never"}
     found = Pipeline(
         "simulated",
@@ -161,7 +161,7 @@ def pipeline_of(plan: Plan) -> Pipeline:
 
 @dataclass
 class Outcome:
-    """How a schedule ended."""
+    """The end of a schedule."""
 
     trace: list[str]
     counts: Counter[str]
@@ -172,9 +172,9 @@ class Schedule:
     """The actors of one schedule.
 
     Args:
-        seed: Decides everything.
-        plan: What it is about; drawn from the seed unless given.
-        chaos: What may befall.
+        seed: Decides the whole schedule.
+        plan: The subject. By default the seed decides it.
+        chaos: The faults that may occur.
     """
 
     def __init__(self, seed: int, plan: Plan | None = None, chaos: Chaos | None = None) -> None:
@@ -191,7 +191,7 @@ class Schedule:
         self.hosts = [Host("one"), Host("two")]
         self.errors: Counter[str] = Counter()
         self.refusals: list[str] = []
-        """What drivers have ended with, and the remedy."""
+        """The errors with which drivers have ended, and their remedies."""
         self.answers: dict[str, CheckpointResponse] = {}
         self._started = 0
         self._fresh = 0
@@ -202,14 +202,14 @@ class Schedule:
 
     @staticmethod
     def drawn(random: Random) -> Plan:
-        """What a schedule is about that is given no plan."""
+        """Returns the plan for a schedule without a given plan."""
         return Plan.drawn(random)
 
     def run(self, guard: Guard | None = None) -> Outcome:
         """Runs to the end.
 
         Args:
-            guard: Switches something of the product off.
+            guard: Switches a guard of the product off.
 
         Raises:
             Violation: A promise was broken.
@@ -249,7 +249,10 @@ class Schedule:
             self.world.sleep(self.world.random.uniform(0.0, 3.0))
 
     def _check_hold(self, blocked: BlockedPublication) -> None:
-        """A table does not wait for another one while that one's hold lasts; where nothing else befalls, so that nothing else blocks."""
+        """Checks that a table does not wait for another table whose hold lasts.
+
+        The check needs a schedule without other faults: these could block the publication, too.
+        """
         current = self.world.current
         refused, refused_s = self.site.tables.refused.get(current.process, ("", 0.0)) if current else ("", 0.0)
         newest = self.promises.manifests[max(self.promises.manifests)]
@@ -260,14 +263,14 @@ class Schedule:
                 self.promises.break_promise(f"{path} waits for {refused}, whose hold lasts")
 
     def _refuse_the_last_rows(self) -> None:
-        """A table takes no commits until no further row comes."""
+        """Lets a table refuse commits until no more rows come."""
         self.site.tables.refusing = f"{WAREHOUSE}/{self.world.random.choice(SINKS)}"
         self.world.until(lambda: self.site.input.rows >= self.plan.rows)
         self.world.sleep(self.world.random.uniform(10.0, 60.0))
         self.site.tables.refusing = None
 
     def _refuse(self) -> None:
-        """One table or another takes no commits for a while."""
+        """Lets a random table refuse commits for a while, three times."""
         random, tables = self.world.random, self.site.tables
         for _ in range(3):
             self.world.sleep(random.uniform(0.0, 8.0))
@@ -276,7 +279,7 @@ class Schedule:
             tables.refusing = None
 
     def _refusal_ends_drivers(self) -> bool:
-        """Whether a driver ends where a table refuses: at a final checkpoint, at a stop, or where the line of a rewind is to be closed."""
+        """Returns True if a driver ends when a table refuses: at a final checkpoint, at a stop, or when a rewind closes its line."""
         return self.plan.bounded or self.plan.rewinds or bool(self.plan.stops)
 
     def _supervise(self) -> None:
@@ -316,7 +319,7 @@ class Schedule:
                 self.promises.break_promise(f"a table that refuses ends a pipeline: {error}")
 
     def _has_succeeded(self, answer: StartResponse) -> None:
-        """What a driver that ends with success has to have done."""
+        """Checks a driver that ends with success. Subclasses override it."""
 
     def _publish_now_and_then(self) -> None:
         for _ in range(12):
@@ -348,7 +351,7 @@ class Schedule:
         return answer
 
     def _finish(self) -> None:
-        """Whatever has happened, attempts that nothing befalls come to the end; a refusal is obeyed as its remedy says."""
+        """Starts attempts without faults until the rows are public. After a refusal, the next attempt follows its remedy."""
         for number in range(8):
             if self.plan.bounded:
                 self.world.run(lambda: not self._at_work(), 60_000)
@@ -367,11 +370,11 @@ class Schedule:
         return RunOptions(run, publish=policy, fresh=fresh, on_rewind=OnRewind.REPLACE if fresh else OnRewind.REFUSE)
 
     def _cancel(self, actor: Actor) -> None:
-        """Ends the last attempt, and whoever else is still at work."""
+        """Ends the last attempt, and every other driver that still runs."""
         stop = Process("operator", Host("elsewhere"), mortal=False)
         self.world.spawn(stop, "cancel", lambda: self._cancel_newest(actor))
         self.world.run(lambda: actor.done, 60_000)
-        # an attempt that has nothing to do looks for a higher one only at its next checkpoint
+        # an idle attempt looks for a higher one only at its next checkpoint
         last = self.world.steps + 3_000
         self.world.run(lambda: not self._at_work() or self.world.steps >= last, 60_000)
         for process in {other.process: None for other in self.world.actors if other.process.mortal}:
@@ -381,7 +384,7 @@ class Schedule:
         return self.promises.manifests[max(self.promises.manifests)].left_out
 
     def _at_work(self) -> bool:
-        """Whether any driver is."""
+        """Returns True if a driver runs."""
         return any(actor.process.name.startswith(("driver", "last")) for actor in self.world.actors)
 
     def _cancel_newest(self, actor: Actor) -> None:
@@ -393,14 +396,17 @@ class Schedule:
             self.world.sleep(1.0)
 
     def _is_public(self) -> bool:
-        """Whether every row is public; asked after each step, and found out again only when something was written."""
+        """Returns True if every row is public. The result is computed again only after a write."""
         written = (self.site.disk.changes, self.site.input.rows)
         if self._public_at != written:
             self._public_at, self._public = written, self._look_whether_public()
         return self._public
 
     def _look_whether_public(self) -> bool:
-        """Whether it is, by the incarnation of the highest attempt; by the policy of somebody else, whether it could be."""
+        """Returns True if the incarnation of the highest attempt shows all rows.
+
+        With an external publisher, the newest checkpoint must hold them.
+        """
         newest = self.promises.manifests.get(max(self.promises.manifests, default=0))
         begun = self.promises.incarnations
         if self.site.input.rows < self.plan.rows or newest is None or newest.incarnation != begun[max(begun)]:
@@ -428,7 +434,7 @@ class Schedule:
 
 
 def poisoned(seed: int) -> "Schedule":
-    """A schedule in which the last stage cannot process some rows."""
+    """Returns a schedule in which the last stage cannot process some rows."""
     random = Random(seed)
     drawn = Plan.drawn(random)
     poison = frozenset(random.sample(range(drawn.rows), random.randint(1, 3)))
@@ -436,7 +442,7 @@ def poisoned(seed: int) -> "Schedule":
 
 
 def damage(site: Site, random: Random) -> None:
-    """Gives a digit of an offset another value, in a work directory's copy of a file that the newest checkpoint names, too."""
+    """Changes a digit of an offset in a work directory, in a copy of a file that the newest checkpoint names."""
     manifests = [path for path in site.disk.below(f"{HOME}/manifests") if path.endswith(".json")]
     if not manifests:
         return
@@ -459,14 +465,14 @@ def damage(site: Site, random: Random) -> None:
 
 
 def repeatable(schedule: Schedule, arguments: str) -> Outcome:
-    """Runs a schedule.
+    """Runs a schedule, and adds to a violation how to repeat it.
 
     Args:
         schedule: The schedule.
-        arguments: How the command names it that repeats it.
+        arguments: The arguments of the command that repeats it.
 
     Raises:
-        Violation: It breaks a promise; says how to repeat it.
+        Violation: A promise was broken. The message says how to repeat the schedule.
     """
     try:
         return schedule.run()

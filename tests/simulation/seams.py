@@ -1,4 +1,4 @@
-"""Where the product meets Spark, threads, clocks and the operating system: what stands there in a world. All else is the product's own."""
+"""The replacements for Spark, threads, clocks and the operating system in a world. All other code is the product's own."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ _BACK_OFF_S = 0.2
 
 
 class _Heartbeat:
-    """Tells the world of stops and of what is blocked, and nobody of anything else."""
+    """Reports stops and blocked publications to the world, and ignores everything else."""
 
     def __init__(self, site: Site, *_: object, **__: object) -> None:
         self.stop = site.told
@@ -62,7 +62,7 @@ class _Heartbeat:
 
 
 class _Tombstones:
-    """No sink of the simulation has deletes."""
+    """Replaces the tombstones: no sink of the simulation has deletes."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -74,7 +74,7 @@ class _Tombstones:
 
 def _cancellation(site: Site) -> type[Cancellation]:
     class Looking(Cancellation):
-        """Looks when it is asked, now and then, in place of a thread."""
+        """Looks for a cancellation when it is asked, now and then. It has no thread."""
 
         _looked_s = 0.0
 
@@ -106,7 +106,7 @@ def _in_use() -> HomeInUseError:
 
 @contextmanager
 def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
-    """Runs the product in a world while the context is open. What is replaced, and why, is this function's body."""
+    """Runs the product in a world while the context is open. The body of this function lists each replacement."""
     world = site.world
     threading, time = threading_in(world), time_in(world)
 

@@ -1,7 +1,7 @@
-"""What stands for Spark: numbered rows that each stage hands on as they are, batch by batch, through Spark's own logs.
+"""Replaces Spark: each stage hands numbered rows on unchanged, batch by batch, through Spark's own logs.
 
-A query plans batch N in its offset log, gives the rows to the product's ``foreachBatch``, and commits N; after a start it does the planned
-batch again. Everything around it is the product's own: the stage, its query, its writer, its gate, its private log.
+A query plans batch N in its offset log, gives the rows to the product's ``foreachBatch``, and commits N. After a start it runs the planned
+batch again. All code around it is the product's own: the stage, its query, its writer, its gate, its private log.
 """
 
 import json
@@ -51,14 +51,14 @@ _FILES_MAX = 2
 
 @dataclass
 class Input:
-    """The pipeline's source: so many rows are there, numbered from 0."""
+    """The pipeline's source. Its rows are numbered from 0."""
 
     rows: int = 0
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A batch's frame."""
+    """The frame of a batch."""
 
     numbers: tuple[int, ...]
     sparkSession: Any = None
@@ -69,25 +69,25 @@ class Rows:
 
 @dataclass
 class Site:
-    """What all stages of a world share."""
+    """The state that all stages of a world share."""
 
     world: World
     disk: Disk
     tables: Tables
     input: Input = field(default_factory=Input)
     windows: bool = False
-    """Whether every stage holds rows back."""
+    """True if every stage holds rows back."""
     told: Callable[[StopStatus], None] = lambda status: None
-    """Told what people are, of a stop."""
+    """Called with the status of a stop that users see."""
     blocked: set[Process] = field(default_factory=set)
-    """The drivers that tell people of a blocked publication."""
+    """The drivers that report a blocked publication."""
     also_blocked: Callable[[BlockedPublication], None] = lambda blocked: None
-    """Told the same."""
+    """Called with each report of a blocked publication."""
     poison: frozenset[int] = frozenset()
     """The rows that the last stage cannot process."""
 
     def tell_blocked(self, blocked: BlockedPublication | None) -> None:
-        """Told what people are, of a publication that does not get through."""
+        """Records that the current driver reports a blocked publication, or that the publication is no longer blocked."""
         current = self.world.current
         assert current is not None
         (self.blocked.discard if blocked is None else self.blocked.add)(current.process)
@@ -98,7 +98,7 @@ class Site:
         return SimulatedFiles(self.disk, path)
 
     def write_files(self, rows: Rows, table_path: str, prefix: str) -> list[dict[str, Any]]:
-        """As :meth:`~spark_jobs.publication.delta_jvm.DeltaJvm.write_files`: one or two files, for nobody durable yet."""
+        """Replaces :meth:`~spark_jobs.publication.delta_jvm.DeltaJvm.write_files`: writes one or two files that are not durable yet."""
         random, numbers = self.world.random, list(rows.numbers)
         if self.poison.intersection(numbers) and table_path.endswith("/again"):
             raise PermanentFailureError(f"rows {sorted(self.poison.intersection(numbers))} cannot be processed")
@@ -123,7 +123,7 @@ class Site:
 
 
 class TableDirectory(SimulatedFiles):
-    """The directory of a table. A sweep lists it in one step, and deletes a file in one."""
+    """The directory of a table. A sweep lists it in one step, and deletes each file in one step."""
 
     def paths(self, directory: str = "") -> list[str]:
         self._point("list", directory)
@@ -141,7 +141,7 @@ class TableDirectory(SimulatedFiles):
 
 
 class Frame:
-    """A stage's result: what it is read from, until its query is started by Spark's writer."""
+    """The result of a stage. Spark's writer starts a query from it."""
 
     def __init__(self, site: Site, log: SparkLog, bounds: Sequence[Bound], passed_over: frozenset[str] = frozenset()) -> None:
         self.sparkSession = SimpleNamespace()
@@ -175,7 +175,7 @@ class Frame:
 
 
 class Query:
-    """A running query: Spark's micro-batches, in an actor of their own."""
+    """A running query: Spark's micro-batches in an actor of their own."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class Query:
             self._work()
         except Interrupted:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a batch raises: Spark's edge
+        except Exception as error:  # noqa: BLE001 - any error of a batch: Spark's edge
             self._failure = error
 
     def _work(self) -> None:
@@ -221,7 +221,7 @@ class Query:
             self._log.begin(str(self._site.world.uuid4()))
         last = self._log.last_commit()
         if last >= 0:
-            self._positions(last)  # a query that starts plans its last batch once more
+            self._positions(last)  # a query that starts plans its last batch again
         available = self._newest() if "availableNow" in self._trigger else None
         while True:
             last, batch = self._log.last_commit(), self._log.last_offsets()
@@ -250,7 +250,7 @@ class Query:
         return [self._end_of(bound) for bound in self._bounds]
 
     def _end_of(self, bound: Bound) -> tuple[int, int]:
-        """The position after everything that an input has now."""
+        """Returns the position after the last row or version that an input has now."""
         return (self._versions(bound)[-1] + 1 if self._versions(bound) else 0, -1)
 
     def _versions(self, bound: Bound) -> list[int]:
@@ -260,7 +260,7 @@ class Query:
         return [int(name[:20]) for name in names if name.endswith(".json")]
 
     def _plan(self, last: int, available: Sequence[tuple[int, int]] | None) -> list[str] | None:
-        """Where the next batch ends; None where there is nothing new."""
+        """Returns the position at which the next batch ends; None if there is no new input."""
         lines = []
         before = self._lines(last)
         for number, (bound, line) in enumerate(zip(self._bounds, before, strict=True)):
@@ -270,7 +270,7 @@ class Query:
         return None if lines == list(before) else lines
 
     def _some(self, bound: Bound, begin: tuple[int, int], end: tuple[int, int]) -> tuple[int, int]:
-        """A part of what there is, as a limit on batches would make it."""
+        """Returns a position within the new input, as a limit on batches would choose it."""
         random = self._site.world.random
         version = random.randint(begin[0] + 1, end[0])
         if (
@@ -288,7 +288,7 @@ class Query:
         return json.dumps(line | {"index": position[1]})
 
     def _rows(self, batch: int) -> tuple[int, ...]:
-        """The rows of a batch, read from where they were staged."""
+        """Returns the rows of a batch, read from the source or the staged files."""
         found: list[int] = []
         for path in self._positions(batch):
             if isinstance(path, int):
@@ -301,7 +301,7 @@ class Query:
         return tuple(found)
 
     def _positions(self, batch: int) -> list[int | str]:
-        """What a batch reads: the numbers of the source's rows, and the files of its channels."""
+        """Returns the input of a batch: the numbers of the source's rows, and the files of its channels."""
         found: list[int | str] = []
         for bound, before, line in zip(self._bounds, self._lines(batch - 1), self._lines(batch), strict=True):
             begin, end = _position(before), _position(line)
@@ -334,7 +334,7 @@ def build_stage(
     ended: frozenset[str] = frozenset(),
     recorded: BatchId = NO_BATCH,
 ) -> StageRun:
-    """As :func:`spark_jobs.runtime.stages.build.build_stage`, for stages that hand on what they read."""
+    """Replaces :func:`spark_jobs.runtime.stages.build.build_stage`, for stages that hand on their input unchanged."""
     if ended:
         raise NotImplementedError("no input ends beside one that does not")
     work = round_site.work
@@ -351,7 +351,7 @@ def build_stage(
         output = StageOutput(stage.name, log_of_stage, None, None, False, ended_event)
     else:
         output = earlier.output
-    if site.windows:  # Spark makes it with the first batch; before that nothing looks
+    if site.windows:  # Spark creates it with the first batch; no code looks for it before that
         site.disk.put(f"{local_path(work, log.directory)}/state/0/held", b"")
     return StageRun(
         stage=stage,

@@ -1,6 +1,6 @@
-"""The guards of stops and drains, each with a way to switch it off; see :mod:`tests.simulation.guards`.
+"""The guards of stops and drains, and how to switch each of them off; see :mod:`tests.simulation.guards`.
 
-Not here is what seldom matters and has a test of its own: that nothing goes on where a drain was given up (tests/unit).
+One guard seldom matters and has a test of its own in tests/unit: after a failed drain, the stages do not go on.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What must hold of those who ask for checkpoints, savepoints and stops: worked out from the files, when they are created."""
+"""The promises about requests for checkpoints, savepoints and stops. They are computed from the files when these are created."""
 
 import json
 from hashlib import sha256
@@ -17,7 +17,7 @@ class StopPromises(Watcher):
 
     Args:
         site: The world.
-        promises: What is known of checkpoints and tables.
+        promises: The known checkpoints and tables.
     """
 
     def __init__(self, site: Site, promises: Promises) -> None:
@@ -25,11 +25,11 @@ class StopPromises(Watcher):
         self.requests: dict[str, dict[str, Any]] = {}
         self.answers: dict[str, dict[str, Any]] = {}
         self.stops: dict[str, Kept] = {}
-        """By request the checkpoint that a pipeline was stopped with."""
+        """For each request: the checkpoint with which the pipeline was stopped."""
         self._on_their_way: set[str] = set()
-        """What was told that it has failed by an attempt that was live when it said so."""
+        """Requests whose failure was reported by an attempt that was live when it sent the answer."""
         self._read: dict[str, int] = {}
-        """By drain how many rows the live attempt had read when it was asked for."""
+        """For each drain: the number of rows that the live attempt had read at the time of the request."""
         promises.also.append(self)
         site.told = self.told
 
@@ -43,14 +43,14 @@ class StopPromises(Watcher):
             self._completed(self._promises.manifests[json.loads(data)["body"]["checkpoint"]])
 
     def told(self, status: StopStatus) -> None:
-        """People are told that it is over only once it is: public by policy, and answered."""
+        """Checks that a stop is reported as over only after its answer."""
         if status.state is StopState.STOPPED:
             self._promises.counts["stopped"] += 1
             if status.request not in self.answers:
                 self._break(f"{status.request} is told to be over, and is not answered")
 
     def open(self) -> set[str]:
-        """Those without an answer."""
+        """Returns the requests without an answer."""
         return self.requests.keys() - self.answers.keys()
 
     def _asked(self, body: dict[str, Any]) -> None:
@@ -101,9 +101,9 @@ class StopPromises(Watcher):
                 self._break(f"{name} is told that {winner} was first, which nobody has asked for")
 
     def _is_on_its_way(self, attempt: int) -> bool:
-        """Whether an answer was sent by an attempt that was live then, by what it had just seen, and is fenced when it arrives.
+        """Returns True if the attempt was live when it sent the answer, judged by its last look, and is fenced when the answer arrives.
 
-        Nothing can take it back: the attempt that is live may do what this one says has failed.
+        No attempt can take this answer back: the live attempt may still do the action that the answer reports as failed.
         """
         world = self._site.world
         if attempt >= max(self._promises.attempts) and world.current is not None:
@@ -114,7 +114,7 @@ class StopPromises(Watcher):
         name = f"{world.current.name}: "
         own = [
             line for line in world.trace[-5_000:] if line.startswith(name) and " before " not in line
-        ]  # what it has done itself
+        ]  # actions of the actor itself
         return "list attempts" in own[-2]
 
     def _completed(self, kept: Kept) -> None:
@@ -148,7 +148,7 @@ class StopPromises(Watcher):
         return None if data is None else sha256(data).hexdigest()
 
     def _rows_read(self) -> int:
-        """How many rows the newest attempt has read and committed."""
+        """Returns the number of rows that the newest attempt has read and committed."""
         disk = self._site.disk
         if not self._promises.attempts:
             return 0

@@ -1,7 +1,7 @@
-"""A schedule in which people ask for checkpoints, savepoints, stops and drains, whatever befalls the drivers meanwhile.
+"""A schedule in which clients request checkpoints, savepoints, stops and drains, with faults of the drivers.
 
-The stages hold rows back, as windows do, so that it matters whether a stop drains. Each of several askers repeats its requests until they
-are answered; some of them ask for the same. Between two starts a work directory may be lost.
+The stages hold rows back, as windows do, so that it matters whether a stop drains. Several clients repeat their requests until they get an
+answer; some clients share a request. Between two starts a work directory may be lost.
 """
 
 import json
@@ -44,12 +44,12 @@ AT_STOPS = (
 
 
 def chaos_of_stops() -> Chaos:
-    """What befalls, where no schedule says otherwise."""
+    """Returns the faults of a schedule that does not choose its own."""
     return Chaos(at=AT_STOPS, odds=0.04)
 
 
 class StopSchedule(Schedule):
-    """The actors of one such schedule; see :class:`~tests.simulation.schedules.Schedule`."""
+    """The actors of a schedule with stops; see :class:`~tests.simulation.schedules.Schedule`."""
 
     def __init__(self, seed: int, plan: Plan | None = None, chaos: Chaos | None = None) -> None:
         super().__init__(seed, plan, chaos or chaos_of_stops())
@@ -83,7 +83,7 @@ class StopSchedule(Schedule):
         return super()._start(host)
 
     def _lose_work(self) -> None:
-        """The work directory is gone, as with a host."""
+        """Removes the work directory, as if its host were gone."""
         newest = max(self.promises.attempts, default=None)
         if newest is not None:
             attempt = json.loads(self.site.disk.get(f"{HOME}/attempts/{newest}.json") or b"")["body"]
@@ -91,7 +91,7 @@ class StopSchedule(Schedule):
             self.site.disk.remove(f"{HOME}/{attempt['work_directory']['path']}")
 
     def _drive(self) -> None:
-        """Another run, or a retry of one."""
+        """Starts a new run, or retries an earlier one."""
         random = self.world.random
         retried = bool(self._runs) and random.random() < 0.4
         run = random.choice(self._runs) if retried else RunId(f"live-{len(self._runs)}")
@@ -107,14 +107,16 @@ class StopSchedule(Schedule):
 
     def _has_succeeded(self, answer: StartResponse) -> None:
         if answer.error is not None:
-            return  # another driver of the same request has answered it, and this one returns what stands
-        every = (kept for line in self.promises.known.values() for kept in line)  # it may be gone: some wake late
+            return  # another driver has answered the same request, and this one returns the existing answer
+        every = (
+            kept for line in self.promises.known.values() for kept in line
+        )  # the checkpoint may be gone: some drivers wake late
         ends = [kept for kept in every if kept.number == answer.checkpoint and kept.kind in ("stop", "final")]
         if not any(kept.kind == "final" or kept.request in self.stops.answers for kept in ends):
             raise Violation(f"run {answer.run} has ended with success, and checkpoint {answer.checkpoint} has stopped nothing")
 
     def _is_public(self) -> bool:
-        """Whether all is public that is to be, and whoever has asked is answered, unless nothing runs any more."""
+        """Returns True if all expected rows are public and all requests are answered. After a drain, only the drain needs an answer."""
         newest = self.promises.manifests.get(max(self.promises.manifests, default=0))
         if newest is None:
             return False
@@ -127,7 +129,7 @@ class StopSchedule(Schedule):
         return [len(self._shown(sink)) for sink in SINKS] == self._expected()
 
     def _expected(self) -> list[int]:
-        """So many rows a pipeline that nobody has disturbed shows, in the end."""
+        """Returns the number of rows that each table of an undisturbed pipeline shows at the end."""
         newest = self.promises.manifests[max(self.promises.manifests)]
         if newest.drained:
             return [newest.read] * len(SINKS)
@@ -144,7 +146,7 @@ class StopSchedule(Schedule):
             self._check_finished()
 
     def _check_finished(self) -> None:
-        """A pipeline that was drained does not go on by itself."""
+        """Checks that a drained pipeline does not go on by itself."""
         before, self.refusals = max(self.promises.manifests), []
         self._started += 1
         last = self.world.spawn(

@@ -1,4 +1,4 @@
-"""The storage port in a world: every operation is a point at which others go on, and some of them fail or come late."""
+"""The storage port in a world. Each operation is a point at which other actors may run, and some operations fail or take effect late."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ Tree = dict[str, Union[bytes, "Tree"]]
 
 @dataclass
 class LateCreate:
-    """A create whose answer was lost, and that has not happened yet: an object store may still do it."""
+    """A create whose answer was lost and whose effect is still to come: an object store may do it later."""
 
     path: str
     data: bytes
 
 
 class Watcher:
-    """Told of every change, after it."""
+    """Called after each change."""
 
     def created(self, path: str, data: bytes) -> None: ...
 
@@ -32,7 +32,7 @@ class Watcher:
 
 
 class Disk:
-    """All files of a world, by absolute path; seen by all its hosts."""
+    """All files of a world, by absolute path. All hosts of the world see them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -40,16 +40,16 @@ class Disk:
         self.late: list[LateCreate] = []
         self.landed = 0
         self.changes = 0
-        """How often a file was written or removed."""
+        """The number of writes and deletes so far."""
         self._root: Tree = {}
         self._files: dict[str, bytes] = {}
-        """Those of the tree, by path without a leading slash."""
+        """The files of the tree, by path without a leading slash."""
         self._volatile: dict[str, Host] = {}
         world.on_reboot.append(self._lose)
         world.each_step.append(self._land)
 
     def get(self, path: str) -> bytes | None:
-        """A file's bytes, without a point."""
+        """Returns a file's bytes. Other actors cannot run at this call."""
         return self._files.get(path.strip("/"))
 
     def put(self, path: str, data: bytes) -> None:
@@ -65,7 +65,7 @@ class Disk:
         self.changes += 1
 
     def put_volatile(self, path: str, data: bytes) -> None:
-        """What a host has written and not made durable."""
+        """Writes a file that the host has not made durable."""
         self.put(path, data)
         actor = self.world.current
         if actor is not None:
@@ -80,13 +80,13 @@ class Disk:
         return sorted(found) if isinstance(found, dict) else []
 
     def below(self, path: str) -> list[str]:
-        """Every file at or below ``path``."""
+        """Returns every file at or below ``path``."""
         if self.get(path) is not None:
             return [path]
         return [each for name in self.listed(path) for each in self.below(f"{path}/{name}")]
 
     def remove(self, path: str) -> None:
-        """Removes a file, or what is left of a directory."""
+        """Removes a file or an empty directory."""
         above, name = self._parent(path)
         if above is not None and (found := above.pop(name, None)) is not None:
             self.synced(path)
@@ -128,7 +128,7 @@ class Disk:
 
 
 class SimulatedFiles:
-    """A directory of a world's disk; see :class:`spark_jobs.storage.files.Files`, whose promises it keeps."""
+    """A directory of a world's disk. It keeps the promises of :class:`spark_jobs.storage.files.Files`."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk, self._root, self._world = disk, root, disk.world
@@ -208,7 +208,7 @@ class SimulatedFiles:
         return paths_by_names(self, directory)
 
     def delete(self, path: str) -> None:
-        """One file after the other: a crash leaves some."""
+        """Deletes the files one by one. A crash leaves some of them."""
         for each in self._disk.below(self._path(path)):
             self._point("delete", each.removeprefix(f"{self._root}/"))
             self._disk.remove(each)
@@ -223,13 +223,13 @@ class SimulatedFiles:
             self._disk.synced(self._path(path))
 
     def remove_unfinished(self, *paths: str) -> None:
-        """Here a file has its name or is not there."""
+        """Does nothing: in a world, a file has its name or does not exist."""
 
     def write_volatile(self, path: str, data: bytes) -> None:
-        """As Spark writes its own logs: created if absent, made durable by nobody.
+        """Creates a file if it is absent, and does not make it durable. Spark writes its own logs in this way.
 
         Raises:
-            AlreadyExistsError: It is there.
+            AlreadyExistsError: The file exists.
         """
         self._point("write", path)
         if self._disk.get(self._path(path)) is not None:

@@ -1,4 +1,4 @@
-"""The simulated Delta tables do what those on a disk do, as far as publication rests on it."""
+"""The simulated Delta tables behave as those on a disk, as far as publication depends on it."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Opener = Callable[[], OpenTable]
 
 @pytest.fixture(params=["on disk", "simulated"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opener:
-    """Opens one table anew each time."""
+    """Returns a function that opens a table."""
     uri = (tmp_path / "table").as_uri()
     if request.param == "on disk":
         DeltaTable.create(uri, Schema.from_json(SCHEMA_TEXT))

@@ -1,4 +1,4 @@
-"""Each guard of the product is needed: with it switched off a schedule breaks a promise, and the simulation finds it."""
+"""Tests that each guard of the product is needed: without it a schedule breaks a promise, and the simulation finds it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A round with many checkpoints, in which a stage waits to the end for the one that it reads: the home stays as small as at any time."""
+"""A round with many checkpoints. One stage waits to the end for the stage that it reads, and the home stays small all the time."""
 
 from collections import Counter
 from itertools import cycle
@@ -17,16 +17,16 @@ from tests.simulation.storage import Watcher
 from tests.simulation.world import Chaos, Process
 
 ROWS = 400
-"""So many batches of the stage that is waited for."""
+"""The number of batches of the stage for which the other one waits."""
 QUIET = Chaos(kills=0, freezes=0, stalls=0, faults=0, reboots=0)
 
 
 class LongRound(Schedule, Watcher):
-    """A round over rows that are all there from the beginning.
+    """A round whose rows all exist from the beginning.
 
     Args:
-        publish: When its rows become public; None: those of the first table early, those of the second one at the end.
-        killed_after: After so many checkpoints each driver is killed, and the next one begins on another host; None: there is one driver.
+        publish: When its rows become public. None: early in the first table, at the end in the second one.
+        killed_after: The number of checkpoints after which a driver is killed and the next one begins on another host. None: one driver.
     """
 
     def __init__(self, publish: Publish | None, killed_after: int | None = None) -> None:
@@ -36,12 +36,12 @@ class LongRound(Schedule, Watcher):
         self.site.input.rows = ROWS
         self.promises.also.append(self)
         self.waited = 0
-        """The checkpoints that were complete before the second stage had a batch."""
+        """The number of checkpoints that were complete before the second stage had a batch."""
         self.most: Counter[str] = Counter()
-        """The most files of each kind that were there when one was made."""
+        """For each kind of file: the largest number that existed when a checkpoint was completed."""
 
     def created(self, path: str, data: bytes) -> None:
-        """Told of each file that is made."""
+        """Counts files at each new manifest."""
         if path.startswith(f"{HOME}/{MANIFESTS}/"):
             self.most |= self._there()
             begun = self.home.names(WORK)

@@ -1,4 +1,4 @@
-"""Rows that a stage cannot process: whatever befalls, each row is in the stage's table or in the ledger, and none is in both."""
+"""Rows that a stage cannot process. With any faults, each row is either in the stage's table or in the ledger."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from tests.simulation.world import Violation
 EVERY_CHANGE = 24
 EVENTS = ("kills before", "freezes before", "undone.json")
 RECORDED_LATE = 24
-"""A schedule in which a driver that is not live any more records a loss of a batch that was computed again."""
+"""A schedule in which a driver that is no longer live records a loss, and another one computes the batch again."""
 
 
 def test_each_row_is_in_the_table_or_in_the_ledger_whatever_befalls() -> None:

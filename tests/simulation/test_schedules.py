@@ -1,4 +1,4 @@
-"""The real code in schedules that a seed decides: whatever befalls its processes, each row is public once, in every table."""
+"""Runs the real code in schedules that a seed decides. With any faults of its processes, each row is public once in every table."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def run(number: int) -> Outcome:
     """Runs a schedule.
 
     Raises:
-        Violation: It breaks a promise; says how to repeat it.
+        Violation: A promise was broken. The message says how to repeat the schedule.
     """
     return repeatable(Schedule(number), str(number))
 

@@ -1,4 +1,4 @@
-"""Whatever befalls those who stop a pipeline, and its drivers: one answer for ever, and a drain has everything or has not been."""
+"""Faults of clients that stop a pipeline, and of its drivers. A stop has one answer for ever. A drain is complete or did not happen."""
 
 from collections import Counter
 
@@ -29,7 +29,7 @@ def run(number: int) -> Outcome:
     """Runs a schedule.
 
     Raises:
-        Violation: It breaks a promise; says how to repeat it.
+        Violation: A promise was broken. The message says how to repeat the schedule.
     """
     return repeatable(StopSchedule(number), f"--stops {number}")
 

@@ -1,4 +1,4 @@
-"""Threads, locks and clocks in a world: they wait in its time, and let others go on meanwhile."""
+"""Threads, locks and clocks of a world. They wait in the world's time, so that other actors run in between."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class SimulatedThread:
-    """As :class:`threading.Thread`: an actor of the process that starts it."""
+    """Replaces :class:`threading.Thread`: an actor of the process that starts it."""
 
     def __init__(self, world: World, *, target: Callable[[], None], name: str, daemon: bool = True) -> None:
         self._world, self._target, self._name = world, target, name
@@ -27,7 +27,7 @@ class SimulatedThread:
         return self._actor is not None and not self._actor.done
 
     def interrupt(self) -> None:
-        """Ends it wherever it waits, at its next turn."""
+        """Ends the thread at its next turn, wherever it waits."""
         if self._actor is not None:
             self._actor.interrupted = True
             self._actor.wakes_at_s = 0.0
@@ -37,7 +37,7 @@ class SimulatedThread:
 
 
 class SimulatedFuture:
-    """As :class:`concurrent.futures.Future`, of work that goes on in an actor of its own."""
+    """Replaces :class:`concurrent.futures.Future`. The work runs in an actor of its own."""
 
     def __init__(self, world: World, work: Callable[[], None]) -> None:
         self._work, self._error = work, cast(Exception | None, None)
@@ -63,7 +63,7 @@ class SimulatedFuture:
 
 
 class SimulatedEvent:
-    """As :class:`threading.Event`."""
+    """Replaces :class:`threading.Event`."""
 
     def __init__(self, world: World) -> None:
         self._world, self._set = world, False
@@ -79,7 +79,7 @@ class SimulatedEvent:
 
 
 class SimulatedLock:
-    """As :class:`threading.Lock`."""
+    """Replaces :class:`threading.Lock`."""
 
     def __init__(self, world: World) -> None:
         self._world, self._held = world, False
@@ -93,7 +93,7 @@ class SimulatedLock:
 
 
 class SimulatedCondition:
-    """As :class:`threading.Condition`, of a lock that is never held while another actor runs."""
+    """Replaces :class:`threading.Condition`. No other actor runs while one holds the lock."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -112,7 +112,7 @@ class SimulatedCondition:
 
 
 def threading_in(world: World) -> SimpleNamespace:
-    """What stands for the module ``threading``."""
+    """Returns a replacement for the module ``threading``."""
     return SimpleNamespace(
         Thread=lambda **options: SimulatedThread(world, **options),
         Event=lambda: SimulatedEvent(world),
@@ -121,12 +121,12 @@ def threading_in(world: World) -> SimpleNamespace:
 
 
 def time_in(world: World) -> SimpleNamespace:
-    """What stands for the module ``time``."""
+    """Returns a replacement for the module ``time``."""
     return SimpleNamespace(time=lambda: world.clock_s, monotonic=lambda: world.clock_s, sleep=world.sleep)
 
 
 def datetime_in(world: World) -> SimpleNamespace:
-    """What stands for the class ``datetime``, where the time becomes a part of a path."""
+    """Returns a replacement for the class ``datetime``, for modules that make the time a part of a path."""
     return SimpleNamespace(now=lambda zone: datetime.fromtimestamp(world.clock_s, zone))
 
 
@@ -137,7 +137,7 @@ def holding(world: World, name: str, refusal: Callable[[], Exception]) -> Iterat
     Args:
         world: The world.
         name: The lock.
-        refusal: What is raised where somebody holds it.
+        refusal: Makes the error that is raised if another process holds the lock.
     """
     current = world.current
     assert current is not None

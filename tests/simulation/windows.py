@@ -1,7 +1,7 @@
-"""What stands for Spark's windows, joins and timers: rows that are held back until the watermark has passed them.
+"""Replaces Spark's windows, joins and timers: rows that a stage holds back until the watermark has passed them.
 
-Row N has the event time N, and is handed on once the watermark is past it; the watermark follows the newest row by a delay. What comes
-behind the watermark is late and dropped, as Spark does. The state is kept in the entries of the commit log, beside what Spark writes there.
+Row N has the event time N. It is handed on once the watermark is past it. The watermark follows the newest row by a delay.
+Rows behind the watermark are late and dropped, as in Spark. The state is kept in the entries of the commit log, next to Spark's own fields.
 """
 
 import json
@@ -14,31 +14,31 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 
 DELAY = 1
 HELD = DELAY + 1
-"""So many rows a stage holds back in the end, unless it is drained."""
+"""The number of rows that a stage still holds back at the end, unless it is drained."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """What one stage holds back.
+    """The rows that one stage holds back.
 
     Args:
         log: The logs of its query.
-        wanted: Whether it holds back anything.
+        wanted: True if it holds back any rows.
     """
 
     log: SparkLog
     wanted: bool
 
     def watermark(self, last: BatchId) -> int:
-        """That of the batch after ``last``."""
+        """Returns the watermark of the batch after ``last``."""
         return self.log.next_watermark_ms(last) if self.wanted and last != NO_BATCH else 0
 
     def lets_go(self, last: BatchId) -> bool:
-        """Whether a batch without rows would hand something on."""
+        """Returns True if a batch without new rows would hand on some rows."""
         return self.wanted and last != NO_BATCH and self.watermark(last) > self.log.offsets(last).watermark_ms
 
     def result(self, batch: BatchId, rows: Sequence[int]) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """What a batch hands on, and what is committed for it."""
+        """Returns the rows that a batch hands on, and its entry in the commit log."""
         commit: dict[str, Any] = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {}}
         if not self.wanted:
             return tuple(rows), commit
@@ -53,5 +53,5 @@ class Windows:
 
 
 def held_in(commit: bytes) -> list[int]:
-    """The rows that a stage holds back after a batch, by its entry in the commit log."""
+    """Returns the rows that a stage holds back after a batch, from the batch's entry in the commit log."""
     return list(json.loads(commit.decode().split("\n")[1]).get("held", []))

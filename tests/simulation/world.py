@@ -1,7 +1,7 @@
-"""A world in which one thing happens at a time: actors, a clock, chance, and what befalls processes.
+"""A world in which one thing happens at a time. It has actors, a clock, chance, and faults that hit processes.
 
-Every storage operation of an actor is a point at which any other may go on instead, its process may be killed, or stopped for long
-(SIGSTOP) and woken late. All of it is drawn from one seed: the same seed gives the same trace.
+Every storage operation of an actor is a point at which any other actor may run instead. The actor's process may be killed there, or stopped
+for long (SIGSTOP) and woken late. One seed decides all of it: the same seed gives the same trace.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from uuid import UUID
 from greenlet import getcurrent, greenlet
 
 TICK_S = 0.01
-"""How much the clock moves on with each step."""
+"""The time by which each step moves the clock."""
 
 
 class Crashed(BaseException):
-    """The process is no more. Raised where one of its actors was; nothing that it does afterwards has an effect."""
+    """The actor's process was killed. Actions of the actor after this error have no effect."""
 
 
 class Interrupted(BaseException):
-    """What the actor was doing was cancelled, as Spark does with a query that is stopped."""
+    """The actor's work was cancelled, as Spark does when it stops a query."""
 
 
 class Violation(AssertionError):
@@ -29,12 +29,12 @@ class Violation(AssertionError):
 
 
 class DoesNotEndError(Violation):
-    """What should have happened has not, after so many steps."""
+    """An expected event has not happened within the allowed steps."""
 
 
 @dataclass(eq=False)
 class Host:
-    """A machine. ``boot`` is another one after each time that it went down."""
+    """A machine. ``boot`` increases each time the machine goes down."""
 
     name: str
     boot: int = 1
@@ -50,7 +50,7 @@ class Process:
     mortal: bool
     alive: bool = True
     frozen_until: int = 0
-    """Stopped until that step."""
+    """The step until which the process is stopped."""
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ class Actor:
     greenlet: greenlet
     wakes_at_s: float = 0.0
     pending: str = "begin"
-    """What it does when it goes on."""
+    """The operation that the actor does at its next turn."""
     interrupted: bool = False
     failure: BaseException | None = None
 
@@ -73,18 +73,18 @@ class Actor:
 
 @dataclass
 class Chaos:
-    """How much may still befall the processes of a schedule.
+    """The faults that may still hit the processes of a schedule.
 
     Args:
-        kills: So many are killed.
-        freezes: So many are stopped, and woken late.
-        stalls: So many times one of their threads alone is held up.
-        faults: So many storage operations fail, or do not say whether they have happened.
-        reboots: So many hosts go down, and lose what was not made durable.
-        at: Where they are struck more often than elsewhere: what an operation there says of itself begins like this.
-        odds: How often there.
-        elsewhere: How often at any other operation.
-        frozen_steps: The shortest and the longest time that one is stopped.
+        kills: The number of processes that are killed.
+        freezes: The number of processes that are stopped, and woken late.
+        stalls: The number of times that a single thread is held up.
+        faults: The number of storage operations that fail, or do not say whether they have happened.
+        reboots: The number of hosts that go down, and lose files that were not made durable.
+        at: The operations that are hit most often: their descriptions begin with one of these texts.
+        odds: The probability of a fault at these operations.
+        elsewhere: The probability at any other operation.
+        frozen_steps: The shortest and the longest time for which a process is stopped.
     """
 
     kills: int = 4
@@ -102,8 +102,8 @@ class World:
     """One schedule.
 
     Args:
-        seed: Decides everything.
-        chaos: What may befall.
+        seed: Decides the whole schedule.
+        chaos: The faults that may occur.
     """
 
     def __init__(self, seed: int, chaos: Chaos) -> None:
@@ -123,15 +123,15 @@ class World:
 
     @property
     def current(self) -> Actor | None:
-        """The actor that runs; None while the test itself does."""
+        """The actor that runs now; None while the test itself runs."""
         return self._by_greenlet.get(getcurrent())
 
     def uuid4(self) -> UUID:
-        """As :func:`uuid.uuid4`, from the seed."""
+        """Replaces :func:`uuid.uuid4`: the seed decides the value."""
         return UUID(int=self.random.getrandbits(128), version=4)
 
     def spawn(self, process: Process, name: str, work: Callable[[], None]) -> Actor:
-        """Begins an actor; it first runs when it is its turn."""
+        """Starts an actor. It runs for the first time at its first turn."""
 
         def live() -> None:
             try:
@@ -147,11 +147,11 @@ class World:
         return actor
 
     def pause(self, doing: str) -> None:
-        """The point before an operation. Whoever is chosen goes on; this actor, if it is, at once.
+        """Waits before an operation for the actor's next turn. Other actors may run first.
 
         Raises:
             Crashed: The process was killed.
-            Interrupted: The actor was.
+            Interrupted: The actor was interrupted.
         """
         actor = self._wait(doing)
         if actor is not None:
@@ -165,7 +165,7 @@ class World:
             self._wait("wake")
 
     def until(self, condition: Callable[[], bool], timeout_s: float | None = None, look_s: float = 0.05) -> bool:
-        """Sleeps until the condition holds; whether it does."""
+        """Sleeps until the condition holds or the time is over. Returns True if the condition holds."""
         deadline_s = None if timeout_s is None else self.clock_s + timeout_s
         while not condition():
             if deadline_s is not None and self.clock_s >= deadline_s:
@@ -177,7 +177,7 @@ class World:
         """Lets the actors act.
 
         Raises:
-            DoesNotEndError: It was not so after so many steps.
+            DoesNotEndError: The condition does not hold after ``steps_max`` steps.
         """
         last = self.steps + steps_max
         while not until():
@@ -192,13 +192,13 @@ class World:
                 self._resume(actor)
 
     def calm(self) -> None:
-        """From now on nothing befalls anybody; who was stopped is woken."""
+        """Ends all faults, and wakes the processes that were stopped."""
         self._calm = True
         for actor in self.actors:
             actor.process.frozen_until = 0
 
     def fault(self, *kinds: str) -> str | None:
-        """One of ``kinds`` if this operation is to fail; None in most cases."""
+        """Returns one of ``kinds`` if this operation fails, and None in most cases."""
         actor = self.current
         if self._calm or actor is None or not actor.process.mortal or self.chaos.faults <= 0 or self.random.random() > 0.01:
             return None
@@ -215,7 +215,7 @@ class World:
         self.trace.append(f"{process.name} is killed")
         for actor in self.actors:
             if actor.process is process:
-                if not actor.greenlet:  # it has not begun: what is thrown comes out at its parent
+                if not actor.greenlet:  # not started yet: the error would be raised at its parent
                     actor.greenlet.parent = getcurrent()
                 with suppress(Crashed):
                     actor.greenlet.throw(Crashed())
@@ -223,7 +223,7 @@ class World:
             self._forget(actor)
 
     def end(self) -> None:
-        """Ends every actor, so that nothing of this world is left."""
+        """Ends every actor, so that nothing of this world remains."""
         for process in {actor.process: None for actor in self.actors}:
             self.kill(process)
 
@@ -266,7 +266,7 @@ class World:
             raise actor.failure
 
     def _strikes(self, actor: Actor) -> bool:
-        """Whether something befalls the process of the actor whose turn it is."""
+        """Returns True if a fault hits the process of the actor whose turn it is."""
         if self._calm or not actor.process.mortal or actor.pending in ("begin", "wake"):
             return False
         chaos, process = self.chaos, actor.process
@@ -291,7 +291,7 @@ class World:
         return True
 
     def reboot(self, host: Host) -> None:
-        """A host goes down and comes back."""
+        """Takes a host down and starts it again."""
         self.trace.append(f"{host.name} goes down")
         for process in {a.process: None for a in self.actors if a.process.host is host and a.process.mortal}:
             self.kill(process)

@@ -1,1 +1,1 @@
-"""Results of whole pipelines on a real Spark, against answers that are computed without any of our code."""
+"""Runs whole pipelines on a real Spark, and compares their results with answers computed without the product's code."""

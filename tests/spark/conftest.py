@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process, and inputs that they share."""
+"""One Spark session for all tests of a process, and the inputs that they share."""
 
 import os
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from tests.support.permissions import obey_permissions
 from tests.support.short_jvm import COMPILED, FEW_ROWS, SHARED_BY_MANY
 
 HIDDEN_SETTING = {"spark.executorEnv.SHOP_LOGIN": "open-sesame"}
-"""A setting whose name is not on the allow-list of those that may be seen."""
+"""A setting whose name is not on the allow-list of visible settings."""
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +33,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "3g",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2" if COMPILED else "1",
-            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # else VACUUM takes 10,000 tasks to list files
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # otherwise VACUUM takes 10,000 tasks to list files
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
@@ -52,7 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def store(spark: SparkSession) -> Iterator[str]:
-    """A place in an S3 server that Spark, too, finds, although it has begun before."""
+    """A place in an S3 server. Spark finds it, too, although the session started before the server."""
     with object_store() as place:
         configuration: Any = spark.sparkContext._jsc
         settings = ObjectStoreSettings.of(os.environ).for_spark({})
@@ -71,14 +71,14 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 
 @dataclass(frozen=True)
 class SharedInputs:
-    """Where the rows are. Read only."""
+    """The places of the shared rows. Tests only read them."""
 
     events: Path
-    """Delta, partitioned, several versions."""
+    """A Delta table with partitions and several versions."""
     payments: Path
     """A directory of Parquet files."""
     places: Path
-    """Delta."""
+    """A Delta table."""
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +103,7 @@ def views(spark: SparkSession, shared: SharedInputs) -> SparkSession:
 
 
 class Site:
-    """A home and the directory of its tables; or their places in a store."""
+    """A home and the directory of its tables, on a disk or in a store."""
 
     def __init__(self, spark: SparkSession, root: Path, store: str | None = None) -> None:
         self.spark, self.store = spark, store
@@ -112,7 +112,7 @@ class Site:
 
     @property
     def place(self) -> str:
-        """The path or the URL of the home."""
+        """Returns the path or the URL of the home."""
         return f"{self.store}/home" if self.store else str(self.home)
 
     def table(self, name: str) -> str:

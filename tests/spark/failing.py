@@ -1,4 +1,4 @@
-"""A function of a stage that fails at some rows, as long as there is a flag."""
+"""A function of a stage that fails at some rows while a flag exists."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 
 def failing_from(first: int, flag: Path) -> Callable[[str], Column]:
-    """Returns a function of a column of numbers that leaves them as they are. It fails at those from ``first`` on while ``flag`` exists."""
+    """Returns a function that hands on a column of numbers unchanged. It fails at numbers from ``first`` on while ``flag`` exists."""
 
     def fail(n: int) -> int:
         if n >= first and flag.exists():

@@ -1,4 +1,4 @@
-"""The rows that the tests run on: shuffled, with late, duplicate and null-time rows. Imports nothing of the product."""
+"""The input rows of the tests: shuffled, with late, duplicate and null-time rows. Imports no code of the product."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 from tests.support.short_jvm import COMPILED
 
 ROWS = 100_000 if COMPILED else 20_000
-"""Of a large input. An interpreted row costs several times a compiled one."""
+"""The number of rows of a large input. An interpreted row costs several times as much as a compiled one."""
 BEGIN = pd.Timestamp("2024-03-01", tz="UTC")
 KEYS = [f"k{number:04d}" for number in range(2000)]
 TEAMS = [f"team {number}" for number in range(50)]
@@ -20,8 +20,10 @@ DAY_MS = 86_400_000
 
 
 def events(rows: int = ROWS, days: int = 10, seed: int = 1) -> pd.DataFrame:
-    """``id``, ``ts``, ``key``, ``value``, ``team``, ``region``: in no order; 3% are exact duplicates, 2% have an earlier row's
-    id within five minutes of it, 1% no time."""
+    """Returns rows in no order, with the columns ``id``, ``ts``, ``key``, ``value``, ``team`` and ``region``.
+
+    3% are exact duplicates, 2% have the id of an earlier row and a time within five minutes of it, and 1% have no time.
+    """
     random = np.random.default_rng(seed)
     table = pd.DataFrame(
         {
@@ -41,7 +43,7 @@ def events(rows: int = ROWS, days: int = 10, seed: int = 1) -> pd.DataFrame:
 
 
 def payments(rows: int = ROWS, days: int = 10, seed: int = 2) -> pd.DataFrame:
-    """``payment``, ``paid_at``, ``payer``, ``amount``: in no order; 1% have no time."""
+    """Returns rows in no order, with the columns ``payment``, ``paid_at``, ``payer`` and ``amount``. 1% have no time."""
     random = np.random.default_rng(seed)
     table = pd.DataFrame(
         {
@@ -56,12 +58,12 @@ def payments(rows: int = ROWS, days: int = 10, seed: int = 2) -> pd.DataFrame:
 
 
 def places() -> pd.DataFrame:
-    """A name for every second key."""
+    """Returns a name for every second key."""
     return pd.DataFrame({"key": KEYS[::2], "place": [f"place {key}" for key in KEYS[::2]]})
 
 
 def in_order(rows: int, batches: int, late_fraction: float, seed: int = 3) -> list[pd.DataFrame]:
-    """Batches of ``id``, ``ts``, ``key``, ``value`` whose times advance, but for some rows that are hours late."""
+    """Returns batches of ``id``, ``ts``, ``key`` and ``value``. The times advance, except that some rows are hours late."""
     random = np.random.default_rng(seed)
     day = np.arange(rows, dtype="int64") * (DAY_MS * 5 // rows)
     late = random.random(rows) < late_fraction
@@ -79,19 +81,19 @@ def in_order(rows: int, batches: int, late_fraction: float, seed: int = 3) -> li
 
 
 def write_versions(path: Path, table: pd.DataFrame, versions: int, partition_by: list[str] | None = None) -> Path:
-    """A Delta table that got its rows in some versions."""
+    """Writes rows to a Delta table in several versions. Returns its path."""
     for part in np.array_split(np.arange(len(table)), versions):
         append(path, table.iloc[part], partition_by)
     return path
 
 
 def append(path: Path, table: pd.DataFrame, partition_by: list[str] | None = None) -> None:
-    """One more version of a Delta table."""
+    """Adds rows to a Delta table as one version."""
     write_deltalake(str(path), _arrow(table), mode="append", partition_by=partition_by)
 
 
 def write_parquet(path: Path, table: pd.DataFrame, files: int) -> Path:
-    """A directory of Parquet files."""
+    """Writes rows to a directory of Parquet files. Returns its path."""
     path.mkdir(parents=True, exist_ok=True)
     for number, part in enumerate(np.array_split(np.arange(len(table)), files)):
         pq.write_table(_arrow(table.iloc[part]), path / f"part {number}%20.parquet")

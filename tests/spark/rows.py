@@ -1,4 +1,4 @@
-"""Reading tables and comparing rows, without any of our code."""
+"""Reads tables and compares rows without the product's code."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,19 +14,19 @@ Rows = Counter[tuple[Any, ...]]
 
 
 def counted(table: pa.Table, columns: Iterable[str] | None = None) -> Rows:
-    """How often each row is there; the order of rows does not count, that of ``columns`` does."""
+    """Counts equal rows. The order of the rows does not matter; the order of ``columns`` does."""
     names = list(table.column_names if columns is None else columns)
     return Counter(zip(*(map(_hashable, table.column(name).to_pylist()) for name in names), strict=True))
 
 
 def public(path: Path | str, columns: Iterable[str] | None = None, version: int | None = None) -> Rows:
-    """What a reader of a Delta table sees."""
-    options = {"allow_http": "true"}  # for one in a store
+    """Returns the rows that a reader of a Delta table sees."""
+    options = {"allow_http": "true"}  # for a table in a store
     return counted(DeltaTable(str(path), version=version, storage_options=options).to_pyarrow_table(), columns)
 
 
 def public_count(path: Path) -> int | None:
-    """How many rows a reader sees; None where there is no table."""
+    """Returns the number of rows that a reader sees; None if the table does not exist."""
     try:
         return int(DeltaTable(str(path)).to_pyarrow_dataset().count_rows())
     except TableNotFoundError:
@@ -34,12 +34,12 @@ def public_count(path: Path) -> int | None:
 
 
 def answer(frame: DataFrame) -> Rows:
-    """The rows of a batch query."""
+    """Returns the rows of a batch query."""
     return counted(frame.toArrow())
 
 
 def assert_same(found: Rows, expected: Rows) -> None:
-    """Fails with some of the rows that differ, not with all of them."""
+    """Fails with a few of the rows that differ."""
     extra, missing = found - expected, expected - found
     difference = (
         f"{found.total()} rows, expected {expected.total()}; {extra.total()} too many, such as {list(extra)[:3]}; "

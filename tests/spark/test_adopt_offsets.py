@@ -1,4 +1,4 @@
-"""A source goes on where an old ``writeStream`` query stopped: what both have written together is what batch SQL reads, once."""
+"""A source goes on where an old ``writeStream`` query stopped. Both together have written each row of the batch query once."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ COLUMNS = ("id", "ts", "key", "value")
 
 @dataclass(frozen=True)
 class OldQuery:
-    """A plain Spark query as somebody wrote it before: one file a batch, appended to a Delta table."""
+    """A plain Spark query as users write it: it appends one file per batch to a Delta table."""
 
     read: Read
     checkpoint: Path
     table: Path
 
     def run(self, spark: SparkSession, *, batches: int | None = None) -> None:
-        """Runs it to its end, or stops it after some batches, each of which is committed."""
+        """Runs the query to its end, or stops it after some committed batches."""
         stream = self.read(spark).writeStream.format("delta").option("checkpointLocation", str(self.checkpoint))
         if batches is None:
             assert stream.trigger(availableNow=True).start(str(self.table)).awaitTermination(60)
@@ -59,7 +59,7 @@ class Move:
     def pipeline(
         self, read: Read | None = None, *, table: Path | None = None, **stages: Callable[[DataFrame], DataFrame]
     ) -> Pipeline:
-        """One source ``rows``, and a stage with a table for each function; ``table``, or one of its own."""
+        """Declares a source ``rows``, and a stage with a table for each function. ``table`` replaces the stage's own table."""
         pipeline = Pipeline("moved", on_end="suspend")
         pipeline.source(bounded=True, name="rows")(read or self.old.read)
         for name, function in (stages or {"copy": _same}).items():
@@ -70,7 +70,7 @@ class Move:
         self.site.run(pipeline or self.pipeline(), **({"adopt_offsets": self.adopt} | options))
 
     def both(self, sink: str = "copy") -> Rows:
-        """What the old query and the pipeline have written together."""
+        """Returns the rows that the old query and the pipeline have written together."""
         return public(self.old.table) + public(self.site.tables / sink)
 
     def assert_nothing_happened(self) -> None:
@@ -242,7 +242,7 @@ def test_where_nothing_is_left_nothing_is_staged_and_the_next_round_takes_up_wha
 
 
 def test_versions_that_the_table_has_forgotten_are_not_asked_for(delta: Move) -> None:
-    """The old query has ``startingVersion``, and went on long after the log of that version was cleaned up."""
+    """The old query has ``startingVersion``, and ran on long after the log of that version was cleaned up."""
 
     def read(spark: SparkSession) -> DataFrame:
         return spark.readStream.format("delta").option("startingVersion", 0).load(str(delta.input))

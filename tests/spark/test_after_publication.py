@@ -1,4 +1,4 @@
-"""Files that were read are archived or deleted once everything that was made of them is public, and never before."""
+"""Source files are archived or deleted once all of their results are public, and never before."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def write(path: Path, numbers: Sequence[int]) -> None:
 
 
 def tidying(site: Site, folder: Path, *, publish: str = "final", retained: int = 1, **declared: object) -> Pipeline:
-    """Two tables of one folder; the second fails at 2 while a flag is there."""
+    """Declares two tables of one folder. The second one fails at 2 while a flag exists."""
     pipeline = Pipeline("tidy", on_end="suspend", checkpoint=CheckpointSettings(interval="1 hour", retained=retained))
     flag = site.home.parent / "fail"
 
@@ -94,7 +94,7 @@ def test_files_are_archived_once_every_table_has_their_rows(site: Site, folder: 
 
 
 def test_a_fresh_start_takes_no_row_away_whose_file_is_archived(site: Site, folder: Path) -> None:
-    """Each way that the refusal names is gone: the files are accepted as lost, the rows are kept, the files are brought back."""
+    """The test tries each remedy of the refusal: it accepts the files as lost, keeps the rows, and brings the files back."""
     for n in range(3):
         write(folder / f"day=1/{n}.json", [n])
     pipeline = archiving(site, folder)
@@ -180,7 +180,7 @@ def test_files_wait_for_a_table_that_somebody_else_publishes(site: Site, folder:
 
 
 def test_a_file_that_was_changed_after_its_round_is_refused_where_files_stay(site: Site, folder: Path) -> None:
-    """Spark knows it by its name, and would pass it over."""
+    """Spark knows the file by its name, and would not read the change."""
     path = folder / "day=1/0.json"
     write(path, [0])
     pipeline = Pipeline("plain", on_end="suspend")

@@ -1,4 +1,4 @@
-"""``max_channel_bytes``: a stage waits for those that read it, and a drain does not wait for what runs only after it."""
+"""``max_channel_bytes``: a stage waits for its consumers. A drain does not wait for a stage that runs only after it."""
 
 import time
 from pathlib import Path
@@ -31,13 +31,16 @@ def events(tmp_path: Path) -> Events:
 
 
 def narrow(site: Site, events: Events, switch: Path) -> Pipeline:
-    """Counts per minute and of those per two minutes, both through the narrowest channels; the first minute waits for ``switch``."""
+    """Declares counts per minute, and counts of those per two minutes, with the narrowest channels.
+
+    The first minute waits for ``switch``.
+    """
     pipeline = Pipeline("narrow", checkpoint=CheckpointSettings(interval="1 hour"))
     events.source(pipeline)
     there = str(switch)
 
     def once_it_is_there(number, at_s):  # type: ignore[no-untyped-def]  # with type hints it would be another kind of UDF
-        while at_s < 60 and not Path(there).exists():  # one task alone waits: the other core is for the other stages
+        while at_s < 60 and not Path(there).exists():  # a single task waits: the other core is for the other stages
             time.sleep(0.05)
         return number
 
@@ -64,7 +67,7 @@ def narrow(site: Site, events: Events, switch: Path) -> Pipeline:
 
 
 def test_a_stage_is_held_behind_a_full_channel_and_a_drain_is_not(site: Site, events: Events, tmp_path: Path) -> None:
-    """Two batches of ``pairs`` let rows go in the drain: one when the last minutes reach it, and one as it is flushed itself."""
+    """In the drain, ``pairs`` hands on rows in two batches: when the last minutes reach it, and when it is flushed itself."""
     switch = tmp_path / "switch"
     request = request_id("a", Wanted.STOP)
     with Running(site.spark, narrow(site, events, switch), site.home) as running:
@@ -73,7 +76,7 @@ def test_a_stage_is_held_behind_a_full_channel_and_a_drain_is_not(site: Site, ev
         minutes = SparkLog(open_files(str(work)), checkpoint_directory(StageName("minutes")))
         events.add(100)
         running.until(lambda: minutes.last_offsets() == 2)
-        for _ in range(2):  # somebody else has read all that and more, and comes to the end of batch after batch
+        for _ in range(2):  # another consumer has read all that and more, and finishes batch after batch
             running.until(staged_by(running, "beside", events))
             events.add(10)
         assert minutes.last_commit() == 1, "what it has staged is read by nobody yet"

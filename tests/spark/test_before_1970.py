@@ -1,4 +1,4 @@
-"""Spark begins at 1970 and drops earlier rows as late; of an unordered input none is."""
+"""Spark begins at 1970 and drops earlier rows as late. From an unordered input no row is dropped."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The newest events come first, the oldest are from 1899, and those of 1969 come twice. In one version no row has a time."""
+    """Events with the newest ones first, the oldest from 1899, and those of 1969 twice. In one version no row has a time."""
     path = tmp_path_factory.mktemp("before-1970") / "events"
     for number, year in enumerate([2024, 1969, None, 1975, 1899, 1969]):
         table = inputs.events(inputs.ROWS // 5, seed=number)[["id", "ts", "key", "value"]]
@@ -43,7 +43,7 @@ def site(spark: SparkSession, path: Path, tmp_path_factory: pytest.TempPathFacto
 
     @pipeline.source(bounded=True, event_time="ts")
     def dated(spark: SparkSession) -> DataFrame:
-        """One of its batches has no rows at all, and comes first after a batch was planned again."""
+        """Drops rows without a time. One batch has no rows left, and comes first after a batch was planned again."""
         return events(spark).where("ts IS NOT NULL")
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "daily")))
@@ -87,7 +87,7 @@ def test_spark_counts_none_as_late(site: Site) -> None:
 
 @pytest.fixture
 def site_of_one(spark: SparkSession, tmp_path: Path) -> Site:
-    """For a single test."""
+    """A site for a single test."""
     return Site(spark, tmp_path)
 
 
@@ -110,7 +110,7 @@ def test_a_row_at_the_very_beginning_of_1970_is_not_late(site_of_one: Site) -> N
 
 
 SINCE_EVER_MICROS = -62_135_596_800_000_000
-"""0001-01-01, which is the day before in some time zones."""
+"""0001-01-01 in UTC, which is the day before in some time zones."""
 
 
 def test_a_row_that_is_dated_since_ever_is_not_late_and_an_older_one_is_refused(site_of_one: Site) -> None:
@@ -147,7 +147,7 @@ def test_a_row_that_is_dated_since_ever_is_not_late_and_an_older_one_is_refused(
 
 
 def _pipeline(site: Site, name: str, change: Callable[[DataFrame], DataFrame]) -> Pipeline:
-    """Over two versions of rows of 1914, one a batch."""
+    """Declares a pipeline over two versions of rows of 1914, one version per batch."""
     pipeline, path = Pipeline(name), site.home.parent / "events"
     table = inputs.events(1_000)[["id", "ts"]]
     table["ts"] -= pd.Timedelta(days=40_000)

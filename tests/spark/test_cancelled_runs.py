@@ -1,4 +1,4 @@
-"""A run that whoever has charge of it cancels: it ends by itself, loses nothing, and the next one goes on."""
+"""The owner of a run cancels it. The run ends by itself and loses no row, and the next run goes on."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ FIRST = AttemptNumber(1)
 
 
 class At:
-    """Does something before a step, once, and lets the driver see it."""
+    """Calls an action once before a step, and waits until the driver has seen its effect."""
 
     def __init__(self, step: Step, action: Callable[[], object], seen: Event) -> None:
         self._step, self._action, self._seen, self._done = step, action, seen, False
@@ -38,12 +38,12 @@ class At:
             assert self._seen.wait(20.0)
 
     def after(self, step: Step) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> Event:
-    """Set once the driver has seen a cancel."""
+    """An event that is set once the driver has seen a cancel."""
     seen, look = Event(), Cancellation._look
 
     def looks(cancellation: Cancellation) -> None:

@@ -1,4 +1,4 @@
-"""A table that follows the change data feed of another has its rows, whatever was done to that one in whatever commits."""
+"""A table follows the change data feed of another one. It has the same rows after any changes in any commits."""
 
 import random
 
@@ -37,15 +37,15 @@ def _values(draw: random.Random, rows: int) -> str:
 
 
 def _change(site: Site, draw: random.Random) -> None:
-    """One commit: for each key at most one row stays."""
+    """Makes one commit, after which each key has at most one row."""
     table, some = f"delta.`{site.tables / 'original'}`", draw.randrange(KEYS)
     given = f"(SELECT * FROM VALUES {_values(draw, draw.randint(1, KEYS))} AS s(id, name, gone)) s"
     statements = [
         f"MERGE INTO {table} t USING {given} ON t.id = s.id WHEN MATCHED AND gone THEN DELETE "
         "WHEN MATCHED THEN UPDATE SET name = s.name WHEN NOT MATCHED THEN INSERT (id, name) VALUES (id, name)",
-        f"INSERT OVERWRITE {table} SELECT id, name FROM {given}",  # as a complete sink does it
+        f"INSERT OVERWRITE {table} SELECT id, name FROM {given}",  # as a complete sink writes
         f"DELETE FROM {table} WHERE id = {some}",
-        f"UPDATE {table} SET id = 3 - id WHERE id IN (1, 2)",  # which changes the keys
+        f"UPDATE {table} SET id = 3 - id WHERE id IN (1, 2)",  # changes the keys
         f"UPDATE {table} SET name = concat(name, '+') WHERE id >= {some}",
     ]
     site.spark.sql(draw.choice(statements))

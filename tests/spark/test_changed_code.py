@@ -1,4 +1,4 @@
-"""Changed code goes on from a savepoint: some stages continue, some are new, some are left behind."""
+"""Changed code goes on from a savepoint: some stages continue, some are new, and some are dropped."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.spark
 
 STAGES = ("copied", "again", "minutes")
 AFTER = 251
-"""How many rows there are when the changed code has run for a while; the savepoint was taken with 151."""
+"""The number of rows when the changed code has run for a while. The savepoint was taken with 151 rows."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def code(
     unaligned: bool = False,
     odd_every: str | None = None,
 ) -> Pipeline:
-    """Some of: a copy; its rows once more; its rows per minute; its odd rows and their number per minute; all rows from the source."""
+    """Declares some of these stages: a copy, the copy of the copy, its rows per minute, its odd rows, their number per minute, all rows."""
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval=interval, unaligned=unaligned))
     events.source(pipeline, delay)
 
@@ -104,7 +104,7 @@ def test_a_new_stage_reads_what_is_staged_from_then_on_and_a_source_from_its_beg
     "then", [*(pytest.param(then, marks=pytest.mark.nightly) for then in ("in place", "after a loss")), "from a savepoint"]
 )
 def test_a_new_stage_that_is_slow_to_begin_misses_nothing(site: Site, events: Events, tmp_path: Path, then: str) -> None:
-    """It begins where the savepoint ends, whenever it comes to its first batch, and whoever starts it."""
+    """The stage begins where the savepoint ends, at any time of its first batch and after any start."""
     stopped(site, code(site, events, "copied", interval="1 hour"), events, tmp_path / "savepoint")
     slow = code(site, events, "copied", "odd", unaligned=True, odd_every="1 hour")
     with Running(site.spark, slow, site.home, options=from_savepoint(tmp_path / "savepoint")) as running:

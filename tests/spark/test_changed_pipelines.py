@@ -1,4 +1,4 @@
-"""A pipeline changes between two rounds: a stage more or less, another source, another partition_by. A plain run goes on."""
+"""A pipeline changes between two rounds: a new or dropped stage, another source, another partition_by. A plain run goes on."""
 
 import shutil
 from collections.abc import Callable
@@ -41,16 +41,16 @@ HOURS = "SELECT window.start AS hour, count(*) AS events FROM events GROUP BY wi
 
 
 class Shop:
-    """A daily pipeline, whose stages each test chooses, and the events that it reads."""
+    """A daily pipeline and the events that it reads. Each test chooses the stages."""
 
     def __init__(self, site: Site) -> None:
         self.site, self.events, self.payments = site, site.home.parent / "events", site.home.parent / "payments"
         self._days, self.form = 0, "delta"
         self.begin: dict[str, Any] = {}
-        """By stage where it begins, if not at the beginning."""
+        """For each stage that does not begin at the beginning: its starting point."""
 
     def deliver(self) -> None:
-        """Adds the events and payments of the next day: one of every 40 minutes, of each kind in turn."""
+        """Adds the events and payments of the next day: one event every 40 minutes, of each kind in turn."""
         first = self._days * 36
         minutes = [40 * number for number in range(first, first + 36)]
         at = pa.array([minute * 60 * 1_000_000 for minute in minutes], pa.timestamp("us", "UTC"))
@@ -60,7 +60,7 @@ class Shop:
         self._days += 1
 
     def pipeline(self, *stages: str, **sinks: dict[str, Any]) -> Pipeline:
-        """Some of: the orders, the refunds, the events per hour, the payments; with options of their sinks."""
+        """Declares some of these stages, with options of their sinks: the orders, the refunds, the events per hour, the payments."""
         made = Pipeline("shop", on_end="suspend")
         own = {"event_time": "at", "watermark_delay": "90 minutes", "hold_watermark": True}
         if {"orders", "refunds", "hourly"} & set(stages):
@@ -107,11 +107,11 @@ class Shop:
         assert_same(public(self.site.tables / table), self.batch(f"SELECT id, at, kind FROM events WHERE kind = '{kind}'"))
 
     def assert_hours(self) -> None:
-        """Every hour of all days is there once, after a drain: also the one that was open while the pipeline changed."""
+        """Checks that every hour of all days is public once after a drain, also the hour that was open during the change."""
         assert_same(public(self.site.tables / "hourly"), self.batch(HOURS))
 
     def refused(self, pipeline: Pipeline, **options: Any) -> StreamPipelineError:
-        """What a run fails with that changes nothing but to have asked."""
+        """Returns the error of a run. Checks that the run has changed nothing but the requests and answers."""
         before = documents(self.site.home)
         with pytest.raises(StreamPipelineError) as caught:
             self.run(pipeline, **options)
@@ -120,7 +120,7 @@ class Shop:
 
 
 def documents(home: Path) -> dict[str, str]:
-    """What decides what a home is; not who has asked, and what was answered."""
+    """Returns the documents that decide the state of a home. Requests and their answers do not."""
     parts = ("attempts", "rounds", "manifests", "savepoints", "state")
     return {path: digest for path, digest in contents(home).items() if path.startswith(parts)}
 
@@ -174,7 +174,7 @@ def test_a_stage_less_is_left_behind_only_if_somebody_says_so(shop: Shop) -> Non
 
 @pytest.mark.nightly
 def test_a_stage_that_comes_again_is_a_new_one(shop: Shop) -> None:
-    """What was published under its name stays: it is not taken for files that nothing names."""
+    """Rows published under the stage's name stay: a sweep does not take them for unnamed files."""
     shop.run(shop.pipeline("orders", "paid"))
     first = public(shop.site.tables / "paid")
     shop.run(shop.pipeline("orders"), allow_dropped=True)
@@ -194,14 +194,14 @@ def test_a_stage_that_comes_again_is_a_new_one(shop: Shop) -> None:
 
 
 class TestAStageThatBeginsNow:
-    """It reads what comes after the rows that the pipeline has read before."""
+    """Such a stage reads only rows that come after those that the pipeline has read before."""
 
     @pytest.mark.parametrize("form", ["delta", pytest.param("parquet", marks=pytest.mark.nightly)])
     def test_counts_only_those_in_its_windows(self, shop: Shop, form: str) -> None:
         shop.form, shop.begin["hourly"] = form, "now"
         shop.run(shop.pipeline("orders"))
         for _ in range(2):
-            shop.run(shop.pipeline("orders", "hourly"))  # with nothing new to read
+            shop.run(shop.pipeline("orders", "hourly"))  # with no new rows
         shop.deliver()
         shop.run(shop.pipeline("orders", "hourly"))
         shop.deliver()
@@ -288,7 +288,7 @@ def test_rows_that_wait_for_somebody_else_are_published_before_the_change(shop: 
 
 
 class TestAnotherPartitionBy:
-    """Delta cannot change it in place."""
+    """Delta cannot change the partitioning in place."""
 
     def test_is_refused_before_anything_is_written_and_accepted_once_the_table_was_rewritten(self, shop: Shop) -> None:
         shop.run(shop.pipeline("orders", "hourly"))
@@ -370,7 +370,7 @@ def events(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("events", [BOUNDED], indirect=True)
 def test_a_bounded_round_that_was_stopped_goes_on_with_other_stages(site: Site, events: Events) -> None:
-    """Rows that only the end of the round would have made public are not left behind with their stage."""
+    """The dropped stage's rows, which only the end of the round would have made public, are not lost with it."""
     events.later(100)
     earlier = code(site, events, "copied", "minutes", "everything", interval="1 hour")
     with Running(site.spark, earlier, site.home) as running:
@@ -390,7 +390,7 @@ def test_a_bounded_round_that_was_stopped_goes_on_with_other_stages(site: Site, 
 
 
 def in_two_steps(site: Site, events: Events, name: str) -> Pipeline:
-    """Copies the ids by way of a stage without a table, which gives them a name."""
+    """Copies the ids in two steps. A stage without a table gives them a name."""
     pipeline = Pipeline("steps", on_end="suspend", checkpoint=CheckpointSettings(interval="1 hour"))
     events.source(pipeline)
 
@@ -407,7 +407,7 @@ def in_two_steps(site: Site, events: Events, name: str) -> Pipeline:
 
 @pytest.mark.parametrize("events", [BOUNDED], indirect=True)
 def test_rows_that_wait_between_two_stages_are_never_read_under_another_name(site: Site, events: Events, tmp_path: Path) -> None:
-    """In a round that was stopped, and from its savepoint. The earlier code finishes the round; then the name may change."""
+    """The test covers a stopped round and its savepoint. The earlier code finishes the round; then the name may change."""
     events.later(100)
     stopped(site, in_two_steps(site, events, "id"), events, tmp_path / "savepoint")
     events.add(100)

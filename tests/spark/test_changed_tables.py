@@ -1,4 +1,4 @@
-"""What a person does to a sink's table between two runs, in the middle of a round, and before staged rows become public."""
+"""A user changes a sink's table between two runs, in the middle of a round, and before staged rows become public."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ RULED = {**UPSERT, "sequence_by": "value", "apply_as_deletes": "value < -100"}
 COLUMNS = "id LONG, value INT, note STRING, gps STRUCT<pitch: INT>"
 BEFORE = ("id", "int(value) AS value", "key AS note", "struct(int(value) AS pitch) AS gps")
 AFTER = ("id", "value AS amount", "struct(value AS pitch, key AS yaw) AS gps")
-TRACE = [  # what is added and taken away again leaves a table feature
+TRACE = [  # a column that is added and removed leaves a table feature behind
     "ALTER TABLE {table} ADD CONSTRAINT some CHECK (value <> 77)",
     "ALTER TABLE {table} DROP CONSTRAINT some",
 ]
@@ -112,7 +112,7 @@ def test_a_round_goes_on_after_all_these_changes_in_the_middle_of_it(site: Site,
 
 @pytest.mark.parametrize("sink", [pytest.param({}, id="append"), pytest.param(UPSERT, id="upsert", marks=pytest.mark.nightly)])
 def test_each_round_goes_on_after_another_change(site: Site, sink: dict[str, Any]) -> None:
-    """Until the last one the stage returns what it did before."""
+    """The stage returns the same columns until the last change."""
     _create(site)
     steps = [TRACE, CHANGES[:5], CHANGES[5:7], CHANGES[7:]]
     for day, changes in enumerate(steps):

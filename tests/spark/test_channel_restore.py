@@ -29,7 +29,7 @@ ROWS = 10
 
 
 class Channel:
-    """A stage that stages ten ids a batch, and a query that takes two versions a batch, in one work directory after the other."""
+    """A stage that stages ten ids per batch, and a query that takes two versions per batch, in one work directory after the other."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark, self.root, self.home = session_for_run(spark), root, quick(root / "home")
@@ -108,7 +108,7 @@ def test_a_consumer_sees_every_row_once_wherever_it_was_when_the_checkpoint_was_
     channel.stage(2, 10)
     channel.take_checkpoint(1, 11, at)
     assert channel.cut.in_flight_rows == ROWS * (2 + 2 * behind)
-    channel.stage(2, 12)  # what came after the cut is staged again
+    channel.stage(2, 12)  # rows after the cut are staged again
     channel.restore("second")
     assert channel.log.latest() == 12
     channel.stage(3, 12)

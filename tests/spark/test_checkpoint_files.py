@@ -1,4 +1,4 @@
-"""How Spark writes offsets, commits and state: as it does by itself, but that it asks nobody whether a name is a link."""
+"""Spark writes offsets, commits and state as it does by default, but without the check whether a name is a link."""
 
 import json
 from collections import Counter
@@ -16,14 +16,14 @@ WAIT_S = 120
 
 
 class Distinct:
-    """A query with state over files, one a batch."""
+    """A query with state over files, one file per batch."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._batches = 0
 
     def batch(self, session: SparkSession) -> None:
-        """Ten ids more, of which the first was in the batch before."""
+        """Runs a batch of ten ids. The first id was also in the batch before."""
         self.root.joinpath("rows").mkdir(parents=True, exist_ok=True)
         first = 9 * self._batches
         lines = "".join(json.dumps({"id": number}) + "\n" for number in range(first, first + 10))
@@ -34,7 +34,7 @@ class Distinct:
         assert query.trigger(availableNow=True).start(str(self.root / "found")).awaitTermination(WAIT_S)
 
     def files(self) -> Counter[str]:
-        """Names without what is drawn for each batch."""
+        """Counts the files by name, without the part that differs for each batch."""
         found = (path.relative_to(self.root / "checkpoint") for path in self.root.joinpath("checkpoint").rglob("*"))
         return Counter("/".join(part.split("_")[0] for part in path.parts) for path in found)
 

@@ -1,4 +1,4 @@
-"""A JVM that is started here maps the classes that ``spark-jobs warm-up`` has kept, which ``make test`` runs first."""
+"""A JVM of the tests maps the class archive that ``spark-jobs warm-up`` has made. ``make test`` runs the warm-up first."""
 
 from pathlib import Path
 

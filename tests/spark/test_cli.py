@@ -1,4 +1,4 @@
-"""The command line with a real Spark, each command in a process of its own."""
+"""The command line with a real Spark. Each command is a process of its own."""
 
 import json
 import os
@@ -51,13 +51,13 @@ class CommandLine:
         return subprocess.run(self.command(name, *options), capture_output=True, text=True, check=False, cwd=ROOT)
 
     def answer(self, name: str, *options: str) -> Any:
-        """The document that a command answers with."""
+        """Returns the document that a command answers with."""
         done = self.text(name, *options, "--output", "json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     def submitted(self, *options: str) -> subprocess.CompletedProcess[str]:
-        """The same as ``run``, in a Spark that ``spark-submit`` has started."""
+        """Does the same as ``run``, in a Spark that ``spark-submit`` has started."""
         spark = Path(pyspark.__file__).parent
         delta = f"io.delta:delta-spark_{'.'.join(pyspark.__version__.split('.')[:2])}_2.13:{version('delta-spark')}"
         settings = [option for setting in CONF for option in ("--conf", setting)]

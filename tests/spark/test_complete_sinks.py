@@ -1,4 +1,4 @@
-"""A sink with mode="complete" holds the whole result of its stage after each publication, and nothing else."""
+"""A sink with mode="complete" shows exactly the whole result of its stage after each publication."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Spark's commits to tables in S3: of several writers of one version one succeeds, and one whose answer is lost has committed once."""
+"""Spark's commits to tables in S3. If several writers commit one version, one succeeds. A commit whose answer is lost counts once."""
 
 import os
 from collections.abc import Callable
@@ -25,14 +25,14 @@ Commit = Callable[[int, str], bool]
 
 @pytest.fixture
 def table(spark: SparkSession, store: str) -> str:
-    """The place of a table, with Spark's commits made conditional."""
+    """The URL of a table, with conditional commits for Spark."""
     uri = f"{store}/{uuid4()}"
     make_commits_conditional(spark, uri)
     return uri
 
 
 def committer(spark: SparkSession, uri: str, **settings: str) -> Commit:
-    """Returns a function by which Delta's log store commits a version; it returns whether it has succeeded."""
+    """Returns a function that commits a version with Delta's log store. The function returns True if it has succeeded."""
     delta = DeltaJvm(spark)
     log = delta.log(uri)
     store, conf = log.store(), log.newDeltaHadoopConf()

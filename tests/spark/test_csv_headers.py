@@ -1,4 +1,4 @@
-"""CSV files with a header: Spark takes columns by their places, so that a file with other places is refused by name."""
+"""CSV files with a header. Spark takes columns by position, so a file with its columns at other positions is refused by name."""
 
 import gzip
 from collections import Counter
@@ -37,7 +37,7 @@ def batches(site: Site) -> list[str]:
 
 
 def test_a_file_with_its_columns_at_other_places_is_refused_before_anything_is_staged(site: Site, tmp_path: Path) -> None:
-    """Files with columns more or less at the end, compressed ones, and empty ones are read."""
+    """Files with more or fewer columns at the end, compressed files, and empty files are read."""
     folder = tmp_path / "in"
     folder.mkdir()
     pipeline = copying(site, folder, comment="#")

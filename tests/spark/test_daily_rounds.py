@@ -1,4 +1,4 @@
-"""A pipeline that suspends after each day goes on the next day with its state intact."""
+"""A pipeline suspends after each day, and goes on the next day with its state intact."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ SINKS = ("hourly", "six_hourly", "distinct", "followed")
 
 
 def _days() -> list[pd.DataFrame]:
-    """Events of three days, each in any order; up to an hour of a day's last events come on the next day."""
+    """Returns events of three days, each in no order. Some events of a day's last hour come on the next day."""
     events = inputs.events(days=DAYS)[["id", "ts", "team", "value"]]
     day = (events["ts"] - inputs.BEGIN) // pd.Timedelta("1 day")
     into_day = (events["ts"] - inputs.BEGIN) % pd.Timedelta("1 day")
@@ -57,7 +57,9 @@ def _pipeline(site: Site) -> Pipeline:
 
     @pipeline.stage(sink=sink("followed"), inputs={"first": "events", "second": "events"})
     def followed(first: DataFrame, second: DataFrame) -> DataFrame:
-        first, second = (side.where("ts IS NOT NULL") for side in (first, second))  # they would stay in the join for ever
+        first, second = (
+            side.where("ts IS NOT NULL") for side in (first, second)
+        )  # a row without a time would stay in the join for ever
         big, bigger = first.where("value > 900").alias("a"), second.where("value > 980").alias("b")
         soon = F.expr("a.team = b.team AND b.ts > a.ts AND b.ts <= a.ts + INTERVAL 20 MINUTES")
         return big.join(bigger, soon, "left_outer").selectExpr("a.id AS id", "a.ts AS ts", "b.id AS by")
@@ -69,12 +71,12 @@ def _pipeline(site: Site) -> Pipeline:
 class Ran:
     site: Site
     after: list[dict[str, Rows]]
-    """By day what was public after it."""
+    """For each day: the rows that were public after it."""
 
 
 @pytest.fixture(scope="module")
 def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """Three days of runs, the last one drained."""
+    """A pipeline that has run on three days, with a drain on the last one."""
     site = Site(spark, tmp_path_factory.mktemp("daily"))
     after = []
     for number, day in enumerate(_days()):
@@ -87,7 +89,7 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 @pytest.fixture(scope="module")
 def arrived(spark: SparkSession, ran: Ran) -> SparkSession:
-    """A session with a view of what had arrived after each day."""
+    """A session with one view per day of all events that had arrived by then."""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     for day in range(DAYS):

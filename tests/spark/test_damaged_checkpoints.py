@@ -1,4 +1,4 @@
-"""A damaged file of the newest checkpoint's state: the stage's state is computed again, and nothing is staged or published twice."""
+"""A file of the newest checkpoint's state is damaged. The state is computed again, and no row is staged or published twice."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ STAGED = re.compile(r"[0-9a-f]{16}-\d+-")
 
 
 def pipeline_of(site: Site, events: Events, retained: int = 3) -> Pipeline:
-    """A stage without a sink, and behind it windows and an upsert."""
+    """Declares a stage without a sink, and behind it windows and an upsert."""
     pipeline = Pipeline("damaged", checkpoint=CheckpointSettings(interval="1 second", retained=retained))
     events.source(pipeline)
 
@@ -70,14 +70,14 @@ def run_with_checkpoints(site: Site, pipeline: Pipeline, events: Events, more: i
 
 
 def of_the_newest_alone(site: Site) -> StateFile:
-    """A file of state that no older checkpoint needs."""
+    """Returns a file of state that no older checkpoint needs."""
     *older, head = CheckpointStore(open_files(str(site.home))).manifests()
     others = {file.stored for manifest in older for file in manifest.stages[MINUTES].files}
     return next(file for file in head.stages[MINUTES].files if file.path.endswith(".changelog") and file.stored not in others)
 
 
 def staged_files(site: Site) -> dict[str, set[str]]:
-    """By stage and batch the Parquet files that were staged: their names begin with both."""
+    """Returns the staged Parquet files by stage and batch. Their names begin with both."""
     found: dict[str, set[str]] = defaultdict(set)
     for directory in (site.tables, site.home / "channels"):
         for path in directory.rglob("*.parquet"):
@@ -87,7 +87,7 @@ def staged_files(site: Site) -> dict[str, set[str]]:
 
 
 def publications(site: Site) -> list[tuple[str, int]]:
-    """The checkpoint of each publication into a table, from the tables' own logs."""
+    """Returns the checkpoint of each publication into a table, from the tables' own logs."""
     found = []
     for sink, cut in site.manifest().sinks.items():
         for version in sorted((path_of(cut.table) / "_delta_log").glob("*.json")):

@@ -1,4 +1,4 @@
-"""A round whose pinned input is gone for good goes on with what is left, if its start accepts the loss, and says what is lost."""
+"""Pinned input of a round is gone for good. If the start accepts the loss, the round goes on with the rest, and names the lost input."""
 
 import itertools
 import json
@@ -44,11 +44,11 @@ ACCEPTED = {"accept_data_loss": ["rows"]}
 
 
 class Folder:
-    """JSON files, one a batch; number 4 is deleted, and number 5 replaced by others of the same size."""
+    """JSON files, one per batch. Number 4 is deleted, and number 5 is replaced by other rows of the same size."""
 
     lost = frozenset({40, 41, 50, 51})
     later = (98, 99)
-    """The file that replaced another one is a new file, which the next round reads."""
+    """The rows of the file that replaced another one. The next round reads it as a new file."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.path: Path = request.getfixturevalue("tmp_path") / "in box"
@@ -75,7 +75,7 @@ class Folder:
 
 
 class Table:
-    """A Delta table, a version a batch; it is compacted, and the file of one version is vacuumed."""
+    """A Delta table, one version per batch. It is compacted, and the file of one version is vacuumed."""
 
     lost = frozenset({40, 41})
     later = ()
@@ -107,13 +107,13 @@ class Table:
 
 
 class WholeTable(Table):
-    """The same, read as the table was when the round began."""
+    """The same table, read as a whole at its version when the round began."""
 
     by_version = False
 
 
 class ForgottenVersions(Table):
-    """The entries of versions 0 to 4 are gone from the table's log, as its retention lets them go."""
+    """A table whose log has no entries for versions 0 to 4 any more, because the retention has removed them."""
 
     lost = frozenset({20, 21, 30, 31, 40, 41})
 
@@ -131,7 +131,7 @@ class ForgottenVersions(Table):
 
 
 class Topic:
-    """A Kafka topic of two partitions whose records before an offset have expired."""
+    """A Kafka topic of two partitions. The records before an offset have expired."""
 
     lost = frozenset({20, 21, 30, 31, 40})
     later = ()
@@ -162,7 +162,7 @@ AT_NIGHT = [pytest.param(kind, marks=pytest.mark.nightly) for kind in (Table, Wh
 
 
 class Dying:
-    """Ends an attempt after so many entries that are written by hand into Spark's offset log, and one more."""
+    """Ends an attempt after it has written ``times + 1`` entries into Spark's offset log."""
 
     def __init__(self, times: int) -> None:
         self._times = times
@@ -178,7 +178,7 @@ class Dying:
 
 
 def copying(site: Site, source: Any, flag: Path, on_gone: OnGone = OnGone.FAIL) -> Pipeline:
-    """A copy, and counts that are kept in a state; both fail at 20 while the flag is there."""
+    """Declares a copy, and counts that are kept in a state. Both fail at 20 while the flag exists."""
     pipeline = Pipeline("copy", on_end="suspend", checkpoint=CheckpointSettings(interval="1 hour"))
 
     @pipeline.source(bounded=True, on_gone=on_gone)
@@ -198,12 +198,12 @@ def copying(site: Site, source: Any, flag: Path, on_gone: OnGone = OnGone.FAIL) 
 
 
 def planned(site: Site, pipeline: Pipeline, **options: Any) -> StartPlan | Manifest:
-    """A dry run."""
+    """Makes a dry run."""
     return plan(pipeline, open_files(str(site.home)), {}, RunOptions(**options), lambda: site.spark)[1]
 
 
 def planned_elsewhere(site: Site, pipeline: Pipeline, **options: Any) -> StartPlan | Manifest:
-    """A dry run on a host without the work directory."""
+    """Makes a dry run on a host without the work directory."""
     away = site.home / "work"
     away.rename(site.home.parent / "away")
     try:
@@ -217,7 +217,7 @@ def copied(site: Site) -> list[int]:
 
 
 def interrupted(site: Site, source: Any, on_gone: OnGone = OnGone.FAIL) -> Pipeline:
-    """A pipeline whose round was interrupted after two batches, and has lost some of its pinned input since."""
+    """Returns a pipeline whose round was interrupted after two batches. Some of its pinned input is lost since."""
     flag = site.home.parent / "fail"
     pipeline = copying(site, source, flag, on_gone)
     for number in range(7):
@@ -288,7 +288,7 @@ def test_an_interrupted_round_goes_on_by_itself_where_the_source_skips_what_is_g
 def test_an_attempt_that_dies_on_the_way_past_a_loss_is_made_good(
     site: Site, request: pytest.FixtureRequest, kind: Callable[[pytest.FixtureRequest], Any]
 ) -> None:
-    """It dies after the first entry that is written into Spark's offset log, the next one after the second, until one is through."""
+    """Each attempt writes one more entry into Spark's offset log than the one before and dies, until one attempt is through."""
     source = kind(request)
     pipeline = interrupted(site, source)
     deaths = itertools.count()
@@ -302,7 +302,7 @@ def test_an_attempt_that_dies_on_the_way_past_a_loss_is_made_good(
 
 
 def of_day(site: Site, source: Any, flag: Path) -> Pipeline:
-    """The same copy, whose rows have the day that a parameter names."""
+    """Declares the same copy. Its rows have the day that a parameter names."""
 
     class Params(BaseModel):
         day: int
@@ -321,7 +321,7 @@ def of_day(site: Site, source: Any, flag: Path) -> Pipeline:
 def test_a_round_that_has_lost_some_input_ends_with_other_parameters(
     site: Site, request: pytest.FixtureRequest, has_checkpoint: bool
 ) -> None:
-    """What the interrupted attempt had staged after the checkpoint is computed again, with the other parameters."""
+    """The rows that the interrupted attempt staged after the checkpoint are computed again, with the new parameters."""
     source, flag, earlier = Folder(request), site.home.parent / "fail", []
     pipeline = of_day(site, source, flag)
     if has_checkpoint:
@@ -388,7 +388,7 @@ def test_a_running_pipeline_goes_on_after_expired_records(site: Site, request: p
 
 
 def test_a_running_stage_that_fails_ends_where_its_records_expire_meanwhile(site: Site, request: pytest.FixtureRequest) -> None:
-    """No restart in place brings them back."""
+    """No restart in place brings the records back."""
     source, flag = Topic(request), site.home.parent / "fail"
     pipeline = Pipeline(
         "live",
@@ -476,7 +476,7 @@ def test_a_running_pipeline_goes_on_after_a_version_that_changes_rows(site: Site
 
 
 def test_a_running_pipeline_goes_on_by_itself_after_versions_that_change_rows(site: Site, tmp_path: Path) -> None:
-    """Every row that a version has added is in the table, or in the ledger."""
+    """Checks that every row added by a version is in the table or in the ledger."""
     path, pipeline = str(tmp_path / "in"), Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
     pipeline.source(name="rows", bounded=False, on_gone="skip")(lambda spark: spark.readStream.format("delta").load(path))
     pipeline.stage(name="copy", sink=DeltaSink(str(site.tables / "copy")))(lambda rows: rows)
@@ -505,7 +505,7 @@ def test_a_running_pipeline_goes_on_by_itself_after_versions_that_change_rows(si
 
 
 def rows_added(table: Path) -> dict[int, int]:
-    """Returns by version how many rows it adds, by the table's own log."""
+    """Returns the number of rows that each version adds, from the table's own log."""
     commits = {int(path.stem): path.read_text().splitlines() for path in (table / "_delta_log").glob("*.json")}
     return {
         version: sum(json.loads(action["add"]["stats"])["numRecords"] for action in map(json.loads, lines) if "add" in action)

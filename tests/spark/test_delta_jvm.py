@@ -1,4 +1,4 @@
-"""What a batch costs that has nothing to do with its rows."""
+"""The cost of a batch that does not depend on its rows."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_run_meets_no_exception_of_java(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark looks into each for a good part of a tenth of a second, also where it only says that a list has no more elements."""
+    """PySpark converts each Java exception in nearly a tenth of a second, even one that only marks the end of a list."""
     found: list[str] = []
     convert = captured.convert_exception
 

@@ -1,4 +1,4 @@
-"""The ways in for notebooks, auditors and tests of pipelines: ``Pipeline.run``, ``read_staged``, ``run_pipeline``."""
+"""The Python entry points for notebooks, auditors and tests of pipelines: ``Pipeline.run``, ``read_staged``, ``run_pipeline``."""
 
 from datetime import UTC, datetime
 from pathlib import Path

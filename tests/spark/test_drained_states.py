@@ -1,4 +1,4 @@
-"""A drain leaves no row behind: what Spark cannot flush is found when it comes in, or fails the run before anything is public."""
+"""A drain leaves no row behind. Rows that Spark cannot flush are found on arrival, or fail the run before any row is public."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 FOR_EVER = "9999-12-31 00:00:00"
 NEARLY = "9998-12-30 12:00:00"
-"""Before the last year, so that it comes in; a window of 700 days that it is in ends after the end of time."""
+"""A time before the last year, so that it is accepted. A window of 700 days that contains it ends after the end of time."""
 ORDINARY = "2026-01-01 12:00:00"
 
 
@@ -50,7 +50,7 @@ def join(rows: DataFrame) -> DataFrame:
 
 
 def join_with_one_limit(rows: DataFrame) -> DataFrame:
-    """The watermark lets go the left rows only: no later row would be too early for a right one."""
+    """Joins with a limit for one side: the watermark releases left rows only, because no later row would be too early for a right one."""
     later = rows.select(F.col("n").alias("m"), F.col("at").alias("later"))
     return rows.join(later, F.expr("n + 1000 = m AND later <= at + INTERVAL 700 DAYS"), "left").select("n", "m")
 
@@ -75,7 +75,7 @@ def groups(rows: DataFrame) -> DataFrame:
 
 
 class Reminder(StatefulProcessor):
-    """Says in the year 2027 that a row was there; of one row in the year 10000."""
+    """Reports in the year 2027 that a row came. For one row it reports in the year 10000."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
@@ -89,7 +89,7 @@ class Reminder(StatefulProcessor):
         yield pd.DataFrame({"n": [key[0]]})
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Releases nothing."""
 
 
 def timers(rows: DataFrame) -> DataFrame:
@@ -135,7 +135,7 @@ def test_an_event_time_that_nothing_can_pass_is_refused_when_it_comes_in(site: S
 )
 def test_what_a_drain_leaves_in_the_state_fails_the_run_before_anything_is_public(site: Site, name: str) -> None:
     stage, message = KINDS[name]
-    sets_timers = name in ("groups", "timers")  # which pandas could not give such an event time
+    sets_timers = name in ("groups", "timers")  # pandas cannot give these such an event time
     write(site, ORDINARY, ORDINARY if sets_timers else NEARLY)
     pipeline = draining(site, stage)
     for _ in range(2):
@@ -149,7 +149,7 @@ def test_what_a_drain_leaves_in_the_state_fails_the_run_before_anything_is_publi
 
 
 def test_a_join_with_one_limit_keeps_no_row_without_an_event_time_unsaid(site: Site) -> None:
-    """The independent answer is a batch query's. The right rows stay in the state, and were never held back."""
+    """The expected rows come from a batch query. The right rows stay in the state, and were never held back."""
     write(site, ORDINARY, ORDINARY)
     pipeline = draining(site, join_with_one_limit)
     site.run(pipeline)
@@ -161,7 +161,7 @@ def test_a_join_with_one_limit_keeps_no_row_without_an_event_time_unsaid(site: S
 
 
 def test_a_day_that_spark_can_flush_is_whole(site: Site) -> None:
-    """The independent answer is a batch query's."""
+    """The expected rows come from a batch query."""
     write(site, ORDINARY, "9998-12-31 23:59:59", "1970-01-02 00:00:00", ORDINARY)
 
     def days(rows: DataFrame) -> DataFrame:
@@ -177,7 +177,7 @@ def test_a_day_that_spark_can_flush_is_whole(site: Site) -> None:
 
 
 def test_rows_that_are_dated_for_ever_are_set_aside_as_other_bad_rows(site: Site) -> None:
-    """The independent answer is a batch query's."""
+    """The expected rows come from a batch query."""
     write(site, ORDINARY, FOR_EVER, ORDINARY, None, "9999-01-01 00:00:00", "9998-01-01 00:00:00")
     pipeline, path = Pipeline("contracts"), str(site.home.parent / "in")
 
@@ -207,7 +207,7 @@ def test_a_stage_without_state_takes_any_event_time(site: Site) -> None:
 
 
 def test_repeated_rows_are_left_out_whatever_their_event_time(site: Site) -> None:
-    """Such a state holds nothing back: rows are let go when they come."""
+    """Such a state holds no rows back: they are handed on when they come."""
     write(site, ORDINARY, FOR_EVER)
     write(site, ORDINARY, FOR_EVER)
     site.run(draining(site, lambda rows: rows.dropDuplicates(["n", "at"]).select("n")))
@@ -215,7 +215,7 @@ def test_repeated_rows_are_left_out_whatever_their_event_time(site: Site) -> Non
 
 
 def test_a_deduplication_within_a_watermark_that_is_held_keeps_its_keys(site: Site) -> None:
-    """So does the watermark itself: it moves once, at the end, and no key is forgotten before."""
+    """The watermark itself is held, too: it moves once, at the end, and no key is forgotten before."""
     write(site, ORDINARY)
     write(site, ORDINARY)
     site.run(draining(site, distinct))

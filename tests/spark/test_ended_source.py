@@ -1,4 +1,4 @@
-"""A bounded source that has ended inside a stage that goes on: its replacement holds nothing back, and nothing is lost or read again."""
+"""A bounded source has ended inside a stage that goes on. Its replacement holds no row back, and no row is lost or read again."""
 
 import json
 import shutil
@@ -32,14 +32,14 @@ DELAY, HELD = "1 minute", f"{held_delay_ms(0)} milliseconds"
 
 
 def _rows(name: str, minutes: range) -> pd.DataFrame:
-    """A row a minute: ``ts``, ``k`` (``name``), ``n`` (the minute)."""
+    """Returns one row per minute: ``ts``, ``k`` (``name``), ``n`` (the minute)."""
     times = (inputs.BEGIN + pd.to_timedelta(list(minutes), unit="min")).astype("datetime64[us, UTC]")
     return pd.DataFrame({"ts": times, "k": name, "n": list(minutes)})
 
 
 @dataclass
 class Place:
-    """Where a stream's rows are, by kind of source."""
+    """The place of a stream's rows, for each kind of source."""
 
     kind: str
     name: str
@@ -85,17 +85,17 @@ class Place:
 
 @dataclass
 class Query:
-    """A query on one checkpoint directory, each run of which goes to the end of what is there."""
+    """A query on one checkpoint directory. Each run goes to the end of the input."""
 
     session: SparkSession
     directory: Path
     transform: Callable[[DataFrame, DataFrame], DataFrame]
     rows: dict[int, Rows] = field(default_factory=dict)
-    """By batch: a batch that runs twice counts once."""
+    """The rows of each batch. A batch that runs twice counts once."""
     state_rows: int = 0
 
     def run(self, history: DataFrame, live: DataFrame, **trigger: Any) -> None:
-        """``history`` has its watermark already."""
+        """Runs the query. ``history`` has its watermark already."""
 
         def keep(frame: DataFrame, batch: int) -> None:
             self.rows[batch] = Counter(tuple(row) for row in frame.collect())
@@ -132,11 +132,11 @@ class Setting:
         return self.query.session
 
     def with_history(self) -> None:
-        """As a stage runs before the source has ended: its watermark is held."""
+        """Runs the query as a stage does before the source has ended: the watermark of the source is held."""
         self.query.run(self.history.frame(self.session).withWatermark("ts", HELD), self.live.frame(self.session))
 
     def with_replacement(self, **trigger: Any) -> None:
-        """The finished source may be gone: its columns are known."""
+        """Runs the query with the replacement. The finished source may be gone, because its columns are known."""
         marked = ended_frame(self.session, _stream_of(self.session, self.columns, self.live.root), "ts").withWatermark(
             "ts", DELAY
         )
@@ -144,15 +144,15 @@ class Setting:
 
 
 def _stream_of(session: SparkSession, columns: StructType | str, root: Path) -> DataFrame:
-    """A stream with these columns that is never read."""
+    """Returns a stream with these columns. No query reads it."""
     (root / "nothing").mkdir(exist_ok=True)
     return session.readStream.schema(columns).json(str(root / "nothing"))
 
 
 KINDS = ["delta-delta", "files-python", "kafka-kafka"]
-"""Of the finished source, and of the live one."""
+"""Pairs of kinds: that of the finished source, and that of the live one."""
 ONE_HERE = [pytest.param(kinds, marks=pytest.mark.nightly if kinds != "kafka-kafka" else ()) for kinds in KINDS]
-"""The others are in the tests of a join and of restarts, every time."""
+"""One pair for every run of the tests. The other pairs have tests of a join and of restarts that always run."""
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def setting(request: pytest.FixtureRequest, spark: SparkSession, kafka: KafkaBro
 
 
 def _windows(history: DataFrame, live: DataFrame) -> DataFrame:
-    """A condition on a column that is no event time: Spark moves such conditions as far down as it can."""
+    """Counts rows per window behind a condition on a column that is no event time. Spark pushes such conditions down as far as it can."""
     rows = history.where("k = 'history'").union(live)
     counts = rows.groupBy(F.window("ts", "10 minutes"), "k").count()
     begin = int(inputs.BEGIN.timestamp())
@@ -203,7 +203,7 @@ def test_the_watermark_of_a_union_follows_the_live_source_once_the_finished_one_
 
 
 def _matches(history: DataFrame, live: DataFrame) -> DataFrame:
-    """Each row of history meets the live ones of its minute up to four hours later."""
+    """Joins each row of history with the live rows of its minute up to four hours later."""
     left = history.select(F.col("ts").alias("h_ts"), F.col("n").alias("h_n"), F.col("k").alias("h_k")).where("h_k = 'history'")
     condition = "n % 30 = h_n AND ts >= h_ts AND ts <= h_ts + INTERVAL 4 HOURS"
     return left.join(live, F.expr(condition)).select("h_n", "n")
@@ -245,7 +245,7 @@ def test_no_condition_is_moved_below_the_watermark(
     drop: Callable[[DataFrame], DataFrame],
     moved: bool,
 ) -> None:
-    """Below it the user's condition, or the join's that a key is not null, would drop the row before the watermark has seen it."""
+    """Below the watermark, the user's condition or the join's null check of a key would drop the end row before the watermark sees it."""
     columns = "ts timestamp, k string, n long"
     live = lines_stream(spark, tmp_path / "live", columns).withWatermark("ts", DELAY)
     marked = ended_frame(spark, _stream_of(spark, columns, tmp_path), "ts").withWatermark("ts", DELAY)
@@ -260,7 +260,7 @@ def test_no_condition_is_moved_below_the_watermark(
 @pytest.mark.nightly
 @pytest.mark.parametrize("setting", KINDS[:1], indirect=True)
 def test_a_replacement_survives_any_number_of_restarts(setting: Callable[..., Setting]) -> None:
-    """Also between a batch's plan and its commit, and it keeps what the source before it has recorded."""
+    """The restart may come between a batch's plan and its commit. The replacement keeps the offsets recorded by the source before it."""
     made = setting(_windows)
     made.with_history()
     recorded = made.query.lines()[0]

@@ -1,4 +1,4 @@
-"""Rows that violate what their stage expects: each is in one of two tables, whatever stops the pipeline, and is counted."""
+"""Rows that violate the expectations of their stage. Each is counted and in one of two tables, however the pipeline stops."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +33,7 @@ def live(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def hourly_totals(site: Site, shared: SharedInputs, flag: Path, **options: Any) -> Pipeline:
-    """Totals of windows, some of them of no team, some not positive; the stage fails as long as ``flag`` exists."""
+    """Declares totals of windows, some without a team, some not positive. The stage fails while ``flag`` exists."""
     pipeline, fail = Pipeline("hours"), failing_from(inputs.ROWS // 2, flag)
 
     @pipeline.source(bounded=True, event_time="ts")

@@ -1,4 +1,4 @@
-"""Inputs that end beside inputs that do not: what has ended holds nothing back, and is not read again (F1 to F7)."""
+"""Inputs that end, together with inputs that do not. An ended input holds no row back and is not read again (F1 to F7)."""
 
 import time
 from collections.abc import Callable
@@ -38,12 +38,12 @@ pytestmark = pytest.mark.spark
 
 Build = Callable[[Site, Events, Events], Pipeline]
 LIVE_FROM = 1_000
-"""The first number of the live rows; history has those before it."""
+"""The first number of the live rows. The history has the numbers before it."""
 KEPT = StageName("kept")
 PATIENCE_S = 120
 TOPIC = "ends-one-by-one"
 PARTITIONS = [range(600), range(600, 603), range(603, LIVE_FROM)]
-"""What each partition of the topic has."""
+"""The numbers in each partition of the topic."""
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def live(tmp_path: Path) -> Events:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Grows by the name of each query that starts."""
+    """The names of all queries started so far."""
     names: list[str] = []
     named = DataStreamWriter.queryName
 
@@ -120,7 +120,7 @@ def in_a_stage_of_its_own(site: Site, history: Events, live: Events) -> Pipeline
 
 
 def beside_timers(site: Site, history: Events, live: Events) -> Pipeline:
-    """The same, and one more stage that ends, with timers: its logs do not tell whether one is left."""
+    """Declares the same pipeline with one more stage that ends. It has timers, and its logs do not tell whether one is left."""
     pipeline = in_a_stage_of_its_own(site, history, live)
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "reminders")))
@@ -132,7 +132,7 @@ def beside_timers(site: Site, history: Events, live: Events) -> Pipeline:
 
 
 def that_waits(site: Site, history: Events, live: Events, held: Path, interval: str = "1 second") -> Pipeline:
-    """The same, whose second batch of the history does not come to its end while the file ``held`` is there."""
+    """Declares the same pipeline. Its second batch of the history does not end while the file ``held`` exists."""
 
     def waits(number: int) -> int:
         while number >= LIVE_FROM // 4 and held.exists():
@@ -155,9 +155,9 @@ def that_waits(site: Site, history: Events, live: Events, held: Path, interval: 
 
 
 def stop_in_the_middle(site: Site, history: Events, live: Events, held: Path, *, drain: bool) -> tuple[Running, range]:
-    """Stops the pipeline while the history's second batch is on its way; what of the history was read by then."""
+    """Stops the pipeline during the history's second batch. Returns the numbers of the history that were read by then."""
     held.touch()
-    # no periodic checkpoint: the only one is the stop's
+    # no periodic checkpoint: the stop takes the only one
     pipeline = that_waits(site, history, live, held, interval="1 hour")
     with Running(site.spark, pipeline, site.home) as running:
         running.until(held.with_name("waits").exists)
@@ -178,7 +178,7 @@ def stop_in_the_middle(site: Site, history: Events, live: Events, held: Path, *,
 
 
 def with_a_stage(site: Site, history: Events, live: Events, *, before: bool) -> Pipeline:
-    """The same with one more stage, before the one that ends or behind it."""
+    """Declares the same pipeline with one more stage, before or behind the stage that ends."""
     pipeline = Pipeline("seam", checkpoint=CheckpointSettings(interval="1 second"))
     sources(pipeline, history, live)
     own = DeltaSink(str(site.tables / "cleaned"))
@@ -194,7 +194,7 @@ def with_a_stage(site: Site, history: Events, live: Events, *, before: bool) -> 
 
 
 def of_a_topic(site: Site, kafka: KafkaBroker, live: Events, per_batch: int) -> Pipeline:
-    """A topic whose partitions each have an end of their own, and the live rows; both in one stage."""
+    """Declares one stage that reads a topic, whose partitions end at different offsets, and the live rows."""
     pipeline = Pipeline("seam", checkpoint=CheckpointSettings(interval="1 second"))
     options, now = kafka_options(kafka, TOPIC, maxOffsetsPerTrigger=per_batch), str(live.path)
 
@@ -216,14 +216,14 @@ def of_a_topic(site: Site, kafka: KafkaBroker, live: Events, per_batch: int) -> 
 
 
 def all_minutes(site: Site, ids: list[int]) -> DataFrame:
-    """Every window of the rows with these numbers, by a batch query over them."""
+    """Returns every window of the rows with these numbers, from a batch query over them."""
     return minutes_of(
         site.spark.createDataFrame([(each,) for each in ids], "id long").select("id", F.timestamp_seconds("id").alias("at"))
     )
 
 
 def closed_minutes(site: Site, upto: int) -> DataFrame:
-    """The windows that the watermark has passed once rows up to number ``upto`` were read, by a batch query over all rows."""
+    """Returns the windows that the watermark has passed after row number ``upto``, from a batch query over all rows."""
     rows = site.spark.range(upto).select("id", F.timestamp_seconds("id").alias("at"))
     closed = rows.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"), F.sum("id").alias("ids"))
     passed = closed.where(F.col("minute.end") <= F.timestamp_seconds(F.lit(upto - 1 - 10)))
@@ -231,7 +231,7 @@ def closed_minutes(site: Site, upto: int) -> DataFrame:
 
 
 def is_public(site: Site, rows: int) -> bool:
-    """Whether as many windows are public as the watermark has passed by then."""
+    """Returns True if all windows are public that the watermark has passed by then."""
     return public_count(site.tables / "minutes") == (rows - 1 - 10) // 60
 
 
@@ -250,7 +250,7 @@ def test_the_watermark_moves_on_once_an_input_has_ended(site: Site, history: Eve
 def test_what_has_ended_is_not_read_again_by_the_next_attempt(
     site: Site, history: Events, live: Events, started: list[str], build: Build, ended: str
 ) -> None:
-    """Also that the watermark moves on in each of them, as the test above has it of one attempt."""
+    """The watermark moves on in each attempt, too. The test above shows this for one attempt."""
     pipeline = build(site, history, live)
     with Running(site.spark, pipeline, site.home) as running:
         live.add(150)
@@ -261,7 +261,7 @@ def test_what_has_ended_is_not_read_again_by_the_next_attempt(
     assert len(set(started)) == len(before.stages)
     finished = before.stages.keys() - {"minutes"}
     started.clear()
-    history.add(500)  # after the end that was recorded: no round of this pipeline reads it
+    history.add(500)  # after the recorded end: no round of this pipeline reads these rows
     live.add(150)
     with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: is_public(site, live.rows))
@@ -270,7 +270,7 @@ def test_what_has_ended_is_not_read_again_by_the_next_attempt(
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, live.rows)))
     assert running.status is not None
     rows_in = {name: stage.rows_in for name, stage in running.status.stages.items()}
-    starts = started.count("seam.minutes") + 1  # and what was planned and not done when the attempt before ended
+    starts = started.count("seam.minutes") + 1  # and a batch that was planned and not run when the attempt before ended
     assert 150 <= rows_in.pop(StageName("minutes")) <= 150 + starts, "at each start what stands in for an ended input has a row"
     assert rows_in == dict.fromkeys(finished, 0)
     assert set(started) == {"seam.minutes"}, "a finished stage has no query"
@@ -282,7 +282,7 @@ def test_what_has_ended_is_not_read_again_by_the_next_attempt(
 def test_an_end_that_is_seen_after_the_checkpoint_of_the_last_batch_is_in_the_next_one(
     site: Site, history: Events, live: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody reads the stage: after its last batch nothing happens but that it has ended."""
+    """No other stage reads this one: after its last batch, its end is the only event."""
     pipeline = in_one_stage(site, history, live)
     pipeline.stage(name=KEPT, sink=DeltaSink(str(site.tables / KEPT)))(lambda past: past)
     is_seen, to_its_end = Event(), RoundRun.to_its_end
@@ -307,7 +307,7 @@ def test_an_end_that_is_seen_after_the_checkpoint_of_the_last_batch_is_in_the_ne
 
 
 class DiesOnceTheInputHasEnded:
-    """Nothing is done any more from one of the steps on by which a stage goes on without its input."""
+    """Ends all work of an attempt from one of the steps on with which a stage goes on without its input."""
 
     def __init__(self, at: Step, *, before: bool) -> None:
         self._at, self._dies_before = at, before
@@ -345,7 +345,7 @@ def test_an_attempt_that_dies_where_an_input_has_ended_is_followed_by_one_withou
     with observed_by(dies), Running(site.spark, pipeline, site.home) as running:
         running.ends()
     assert dies.died
-    history.add(500)  # after the end that was recorded
+    history.add(500)  # after the recorded end
     with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: is_public(site, live.rows))
         live.add(150)
@@ -394,7 +394,7 @@ def test_a_drain_in_the_middle_of_an_input_that_ends_flushes_what_was_read_and_t
 
 
 def read_of_topic(running: Running, manifest: Manifest) -> dict[int, int]:
-    """By partition how many records a checkpoint has."""
+    """Returns for each partition the number of records in a checkpoint."""
     batch, work = manifest.stages[StageName("minutes")].batch, running.files.below(f"work/{manifest.work_directory}")
     lines = SparkLog(work, checkpoint_directory(StageName("minutes"))).offsets(batch).sources if batch != NO_BATCH else ()
     (line,) = [line for line in lines if TOPIC in line] or ["{}"]
@@ -404,7 +404,7 @@ def read_of_topic(running: Running, manifest: Manifest) -> dict[int, int]:
 def test_partitions_that_end_one_by_one_go_on_from_a_checkpoint_in_another_number_of_state_partitions(
     site: Site, kafka: KafkaBroker, live: Events
 ) -> None:
-    """F3: when the checkpoint is taken one has ended and the others have not; all of them have later records, which do not count."""
+    """F3: one partition has ended at the checkpoint and the others have not. All of them have later records, which do not count."""
     kafka.create_topic(TOPIC, len(PARTITIONS))
     for number, numbers in enumerate(PARTITIONS):
         kafka.send(TOPIC, [str(each).encode() for each in numbers], number)
@@ -424,7 +424,7 @@ def test_partitions_that_end_one_by_one_go_on_from_a_checkpoint_in_another_numbe
         live.add(150)
         running.until(lambda: is_public(site, live.rows) and "past" in running.head().stages[StageName("minutes")].ended)
     kafka.delete_topic(TOPIC)
-    with Running(site.spark, pipeline, site.home) as running:  # what has ended may be gone
+    with Running(site.spark, pipeline, site.home) as running:  # an ended input may be gone
         live.add(150)
         running.until(lambda: is_public(site, live.rows))
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, live.rows)))
@@ -434,7 +434,7 @@ def test_partitions_that_end_one_by_one_go_on_from_a_checkpoint_in_another_numbe
 def test_a_new_stage_before_one_that_has_ended_is_refused_by_name_and_one_behind_it_ends_at_once(
     site: Site, history: Events, live: Events, tmp_path: Path
 ) -> None:
-    """F6: the one that has ended would have to begin again."""
+    """F6: the stage that has ended would have to begin again."""
     with Running(site.spark, in_a_stage_of_its_own(site, history, live), site.home) as running:
         running.until(lambda: running.status and running.status.stages[StageName("cleaned")].state is StageState.ENDED)
         spark_jobs("stop", "--home", site.home, "--target", tmp_path / "savepoint")

@@ -1,4 +1,4 @@
-"""Spark folds the table of a sink's deleted keys: it stays small, and the sink's table is what it would be anyway."""
+"""Spark folds the table of a sink's deleted keys. It stays small, and the sink's table is the same as without folds."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +35,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def changes(rounds: int) -> Iterator[Rows]:
-    """Rows and deletes of a few keys; late ones, too."""
+    """Yields rows and deletes of a few keys, some of them late."""
     chance = Random(7)
     for number in range(rounds):
         keys = [3 * (number % 4), *chance.sample(range(KEYS), 3)]
@@ -44,7 +44,7 @@ def changes(rounds: int) -> Iterator[Rows]:
 
 
 def data_in(table: Path) -> set[str]:
-    """The data files that are there."""
+    """Returns the data files of a table's directory."""
     return {str(path.relative_to(table)) for path in table.rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
@@ -71,7 +71,7 @@ def test_after_many_rounds_there_are_few_files_and_every_row_is_right(spark: Spa
 def test_keys_of_any_name_are_folded_and_large_files_stay_as_they_are(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such columns are mapped: their names in the files are others."""
+    """Columns with such names are mapped: the files use other names."""
     table, keeper = tmp_path / "sink", SparkPublisher(spark)
     rows = spark.range(1_000).selectExpr("id AS `a key, of two`", "cast(id AS string) AS `é=1`", "id AS seq")
     prepare_tombstones(spark, rows, table.as_uri())

@@ -1,4 +1,4 @@
-"""Other writers of a sink's table at every moment of a publication, where Spark is the publisher, the other, or both."""
+"""Other writers of a sink's table act at every moment of a publication. Spark is the publisher, the other writer, or both."""
 
 import multiprocessing
 import random
@@ -43,12 +43,12 @@ SPARK_AMONG_DELTA_RS = [*cases(Publisher.SPARK, Kind, by_spark=False)]
 DELTA_RS_AMONG_SPARK = [*cases(Publisher.DELTA_RS, (Kind.APPEND, Kind.COMPLETE), by_spark=True)]
 EVERY_CASE = [*SPARK_AMONG_SPARK, *SPARK_AMONG_DELTA_RS, *DELTA_RS_AMONG_SPARK]
 STRIDE = 91
-"""Each so many-th case is for every change: see the test that says what is among them."""
+"""The stride of the cases that run on every change. The first test below checks that they cover each class."""
 
 
 @pytest.fixture(scope="session")
 def others(spark: SparkSession) -> SparkSession:
-    """The other writers' session. They vacuum what is new, which takes a setting."""
+    """The session of the other writers. They vacuum new files, which needs a setting."""
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     return session
@@ -60,7 +60,7 @@ def test_a_foreign_writer_at_any_moment(tmp_path: Path, others: SparkSession, ca
 
 
 def classes(case: Case) -> set[object]:
-    """Who writes what among whom, when, and to what end."""
+    """Returns the classes of a case: its publisher, kind and writer; its moment; its error."""
     return {(case.publisher, case.kind, case.by_spark), case.moment, case.error}
 
 
@@ -104,7 +104,7 @@ def test_several_publishers_in_a_crowd_of_writers(
 
 
 class Worker:
-    """What a process of its own has: a Spark application, and the barrier at which it meets the others."""
+    """The environment of a process: a Spark application, and the barrier at which it meets the other processes."""
 
     publishers: Publishers
     together: ProcessBarrier

@@ -1,4 +1,4 @@
-"""Graphs of stages over one bounded input in any order: chains, a diamond, one source read in several ways; and what readers see."""
+"""Graphs of stages over one bounded input in any order: chains, a diamond, one source with several readers; and the readers' view."""
 
 from dataclasses import dataclass
 
@@ -116,7 +116,7 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def ran(spark: SparkSession, shared: SharedInputs, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """Everything has run, watched by a reader."""
+    """A site on which the whole graph has run while a reader watched it."""
     site = Site(spark, tmp_path_factory.mktemp("graphs"))
     watcher = Watcher({name: site.tables / name for name in SINKS}, site.home)
     with watcher:

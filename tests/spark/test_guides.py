@@ -1,4 +1,4 @@
-"""The pipelines of the guides, run on rows, and the test that the guide shows."""
+"""The pipelines of the guides run on rows, and so does the test in the guide."""
 
 import re
 import sys
@@ -138,7 +138,7 @@ def test_the_history_of_a_tables_changes_has_each_version_of_its_rows(spark: Spa
         spark.sql(statement.format(articles))
     parameters = {"articles": str(tmp_path / "articles"), "warehouse": str(tmp_path / "warehouse")}
     pipeline.run(spark=spark, home=tmp_path / "home", params=parameters)
-    # the feed of a first start has the rows that the table has
+    # the feed of a first start has the rows of the table
     spark.sql(f"UPDATE {articles} SET price = 12 WHERE id = 1")
     pipeline.run(spark=spark, home=tmp_path / "home", params=parameters)
     found = public(tmp_path / "warehouse" / "articles", ["id", "price", "is_current"])

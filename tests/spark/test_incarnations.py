@@ -1,4 +1,4 @@
-"""Running again: a drained pipeline, a repeated run id, a fresh start."""
+"""Repeated runs: a drained pipeline, a repeated run id, a fresh start."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class Params(BaseModel):
 
 
 def _reading(site: Site) -> Pipeline:
-    """The same pipeline with the path of its input as a parameter."""
+    """Declares the same pipeline with the path of its input as a parameter."""
     pipeline = Pipeline("again", params=Params)
 
     @pipeline.source(bounded=True, event_time="ts")
@@ -51,7 +51,7 @@ def _reading(site: Site) -> Pipeline:
 
 
 def _drained(site: Site) -> Site:
-    """A pipeline that has run to its end, under the run id "first"; one more version of its input came afterwards."""
+    """Runs a pipeline to its end under the run id "first", then adds one more version to its input."""
     inputs.append(site.home.parent / "events", inputs.events(5_000))
     site.run(_pipeline(site), run_id="first")
     inputs.append(site.home.parent / "events", inputs.events(5_000, seed=9))
@@ -60,13 +60,13 @@ def _drained(site: Site) -> Site:
 
 @pytest.fixture
 def drained(site: Site) -> Site:
-    """For a test that changes it."""
+    """A drained pipeline for a test that changes it."""
     return _drained(site)
 
 
 @pytest.fixture(scope="module")
 def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """For tests after which it is as before."""
+    """A drained pipeline for tests that leave it unchanged."""
     return _drained(Site(spark, tmp_path_factory.mktemp("kept")))
 
 

@@ -1,6 +1,6 @@
-"""Each cell of the table of inputs: a round is interrupted, something happens to its source, and the same run is started again.
+"""Each cell of the table of inputs: a round is interrupted, its source changes, and the same run is started again.
 
-What is public in the end is compared with a batch query over the source.
+The public rows at the end are compared with a batch query over the source.
 """
 
 import csv
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.spark
 
 _TOPICS = itertools.count()
 UNITS = 4
-"""Of ten rows each. A unit is a batch: a version, a file, or ten records."""
+"""The number of units of ten rows each. A unit is a batch: a version, a file, or ten records."""
 
 
 def rows_of(units: Iterable[int]) -> set[int]:
@@ -42,7 +42,7 @@ def rows_of(units: Iterable[int]) -> set[int]:
 
 
 class Delta:
-    """A table, a version a unit."""
+    """A table with one version per unit."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.root: Path = request.getfixturevalue("tmp_path")
@@ -61,7 +61,7 @@ class Delta:
         return spark.read.format("delta").load(str(self.path))
 
     def happen(self, event: Event) -> set[int]:
-        """Returns the rows that are lost with it."""
+        """Lets the event happen. Returns the rows that are lost with it."""
         table, away = DeltaTable(str(self.path)), self.root / "away"
         match event:
             case Event.MADE_ANEW:
@@ -99,7 +99,7 @@ class Delta:
             case Event.ROWS_UPDATED:
                 table.update(updates={"n": "n + 500"}, predicate="n >= 35")
                 self.add(50)
-                return set(range(530, 540))  # also the rows that the update has written again
+                return set(range(530, 540))  # also the rows that the update has rewritten
             case Event.ROWS_REPLACED:
                 rows = pa.table({"n": pa.array([500], pa.int64())})
                 write_deltalake(str(self.path), rows, mode="overwrite", schema_mode="overwrite")
@@ -117,7 +117,7 @@ class Delta:
 
 
 class Files:
-    """A folder, a file a unit."""
+    """A folder with one file per unit."""
 
     ending: str
     schema = "n long"
@@ -134,7 +134,7 @@ class Files:
         raise NotImplementedError
 
     def write_wider(self, path: Path) -> None:
-        """Writes a file with a row that has a column more."""
+        """Writes a file with a row that has one more column."""
         raise NotImplementedError
 
     def file(self, unit: int) -> Path:
@@ -210,7 +210,7 @@ class Parquet(Files):
 
 
 class Csv(Files):
-    """With a header, and a second column that nobody reads."""
+    """CSV files with a header, and a second column that no stage reads."""
 
     ending = "csv"
     schema = "n long, other long"
@@ -274,7 +274,7 @@ class Avro(Files):
 
 
 class Text(Files):
-    """A number a line."""
+    """Text files with one number per line."""
 
     ending, schema = "text", "value string"
 
@@ -297,7 +297,7 @@ class Xml(Files):
 
 
 class Binary(Files):
-    """A file is a row, with a number a line."""
+    """Binary files. Each file is a row, with one number per line."""
 
     ending = "binaryFile"
     schema = "path string, modificationTime timestamp, length long, content binary"
@@ -311,7 +311,7 @@ class Binary(Files):
 
 
 class Kafka:
-    """A topic of one partition, ten records a unit."""
+    """A topic of one partition, with ten records per unit."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.kafka: KafkaBroker = request.getfixturevalue("kafka")

@@ -1,4 +1,4 @@
-"""A round of bounded inputs is interrupted in its middle: by a stop, a drain, a cancel or the loss of everything but home and tables."""
+"""A round of bounded inputs is interrupted by a stop, a drain, a cancel, or the loss of all files except home and tables."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ def parameters(site: Site, changes: Changes) -> dict[str, Any]:
 
 @contextmanager
 def at_part(site: Site, pipeline: Pipeline, changes: Changes, part: int, **options: Any) -> Iterator[Running]:
-    """A run whose first stage has done the batches before ``part``, and waits in that one."""
+    """Starts a run. Its first stage has finished the batches before ``part``, and waits in that batch."""
     changes.admit(part)
     with Running(site.spark, pipeline, site.home, **parameters(site, changes), **options) as running:
         running.until(lambda: running.status and running.status.stages["admit"].rows_in >= part * ROWS_A_PART)  # type: ignore[index]
@@ -54,7 +54,7 @@ def checkpointed(running: Running, changes: Changes, part: int) -> None:
 
 @pytest.fixture(autouse=True)
 def held(monkeypatch: pytest.MonkeyPatch) -> Event:
-    """Set once a stage is held: no batch begins after the one that it is in."""
+    """An event that is set once a stage is held, so that no batch begins after the current one."""
     seen, close = Event(), Gate.close
 
     def closes(gate: Gate) -> None:
@@ -66,7 +66,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Event:
 
 
 def places(at_night: bool) -> list[Any]:
-    """With and without the work directory; the one of them that is for the night."""
+    """Returns the parameters with and without the work directory. One of them is for the night."""
     names = {False: "in place", True: "with home and tables alone"}
     return [pytest.param(lost, id=name, marks=pytest.mark.nightly if lost is at_night else ()) for lost, name in names.items()]
 
@@ -75,13 +75,13 @@ BY_DAY_IN_PLACE, BY_NIGHT_IN_PLACE = places(at_night=True), places(at_night=Fals
 
 
 def asked(running: Running, changes: Changes, held: Event, wanted: Wanted, *, drain: bool = False) -> CheckpointResponse:
-    """Asks in the middle of the third batch; the answer. A stop waits for the end of that batch, a checkpoint does not."""
+    """Asks in the middle of the third batch. Returns the answer. A stop waits for the end of that batch, a checkpoint does not."""
     held.clear()
     requests, request = CheckpointRequests(running.files), request_id("mine", wanted)
     assert requests.ask(request, drain=drain) is None
     if wanted is Wanted.STOP:
         running.until(held.is_set)
-        changes.admit(4 if drain else 3)  # a drain does the batch that is planned, too
+        changes.admit(4 if drain else 3)  # a drain runs the planned batch, too
     running.until(lambda: requests.answer_of(request))
     found = requests.answer_of(request)
     assert found is not None
@@ -90,7 +90,7 @@ def asked(running: Running, changes: Changes, held: Event, wanted: Wanted, *, dr
 
 
 def ends(site: Site, pipeline: Pipeline, changes: Changes, run: str = "last", options: RunOptions | None = None) -> Manifest:
-    """Runs the rest; the final checkpoint."""
+    """Runs the rest of the round. Returns the final checkpoint."""
     changes.admit(changes.parts)
     with Running(site.spark, pipeline, site.home, run=run, options=options, **parameters(site, changes)) as running:
         running.stopped()
@@ -152,7 +152,7 @@ def test_stages_begin_although_later_checkpoints_have_discarded_the_one_that_the
 def test_a_round_whose_checkpoints_are_public_keeps_few_of_them_while_a_stage_waits_and_loses_no_file(
     site: Site, changes: Changes, work_is_lost: bool
 ) -> None:
-    """The files that are public are packed: nothing but checkpoints names them, and those go."""
+    """The public files are packed. Only checkpoints name the unpacked files, and these checkpoints are discarded."""
     checkpoints = CheckpointSettings(interval="100 milliseconds")
     pipeline = Pipeline("copies", params=Params, checkpoint=checkpoints, on_end="suspend")
 
@@ -208,7 +208,7 @@ def test_a_stop_interrupts_the_round_and_the_next_start_goes_on_with_it(
         running.stopped()
         assert (running.head().checkpoint_kind, answer.drained) == (CheckpointKind.STOP, False)
     assert public(site.tables) == NOTHING
-    changes.deliver(1)  # after the round has begun: it is of no concern to it
+    changes.deliver(1)  # after the start of the round, which does not read it
     changes.parts -= 1
     if work_is_lost:
         lose(site.home / "work")

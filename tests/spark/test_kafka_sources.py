@@ -1,4 +1,4 @@
-"""Bounded Kafka sources end exactly at the offsets that were pinned when their round began, partition by partition."""
+"""Bounded Kafka sources end exactly at the offsets pinned at the start of their round, in each partition."""
 
 import json
 from collections import Counter
@@ -66,7 +66,7 @@ class Copy:
 
 @pytest.fixture
 def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Grows by one with each start of a query."""
+    """A list with one entry for each start of a query so far."""
     found: list[str] = []
     start = DataStreamWriter.start
 
@@ -82,7 +82,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_records_that_arrive_while_a_round_is_interrupted_join_the_next_one(
     kafka: KafkaBroker, spark: SparkSession, tmp_path: Path, starts: list[str]
 ) -> None:
-    """One partition ends early, one never has a record, one is added, and all of them go on while the round is interrupted."""
+    """One partition ends early, one never has a record, one is added, and all of them grow while the round is interrupted."""
     kafka.create_topic("interrupted", 3)
     kafka.send("interrupted", _values(0, 60), 0)
     kafka.send("interrupted", _values(100, 104), 1)
@@ -112,7 +112,7 @@ def test_records_that_arrive_while_a_round_is_interrupted_join_the_next_one(
 def test_a_round_ends_at_an_offset_that_no_record_has(
     kafka: KafkaBroker, spark: SparkSession, tmp_path: Path, isolation: str, aborted: list[range]
 ) -> None:
-    """The end of a transaction takes an offset, and here the last one before the pin."""
+    """The end of a transaction takes an offset. Here it is the last one before the pin."""
     topic = f"transactions_{isolation}"
     kafka.create_topic(topic)
     kafka.send_in_transaction(topic, _values(0, 10))
@@ -149,7 +149,7 @@ def test_a_source_that_begins_at_the_newest_records_reads_what_comes_later(
 def test_windows_and_joins_of_topics_are_whole_when_the_topics_have_ended(
     kafka: KafkaBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Among them a topic without a record, and one stream that is used twice."""
+    """One of the topics has no record, and one stream is used twice."""
     site, pipeline = Site(spark, tmp_path), Pipeline("kafka_windows")
     for topic, values in {"orders": _values(0, 40), "payments": _values(20, 60), "nothing": []}.items():
         kafka.create_topic(topic, 2)
@@ -213,7 +213,7 @@ def test_what_has_no_beginning_or_no_end_is_refused(
 def test_a_topic_that_leaves_a_source_is_left_out_on_request(
     kafka: KafkaBroker, spark: SparkSession, tmp_path: Path, way: str, fails_at: int, left: int
 ) -> None:
-    """It is deleted, or taken out of the options; in an interrupted round, or between two rounds."""
+    """The topic is deleted or taken out of the options, in an interrupted round or between two rounds."""
     stays, leaves = f"stays-{way}", f"leaves-{way}"
     for topic in (stays, leaves):
         kafka.create_topic(topic)
@@ -259,7 +259,7 @@ def test_a_topic_that_leaves_a_source_is_left_out_on_request(
 def test_a_new_stage_that_begins_now_reads_the_records_after_those_of_the_last_round(
     kafka: KafkaBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Also where its first round has no record, and of a partition that is added: from its first record."""
+    """The rule also holds if the first round has no record. An added partition is read from its first record."""
     kafka.create_topic("begins-now", 2)
     kafka.send("begins-now", _values(0, 10), 0)
     site = Site(spark, tmp_path)

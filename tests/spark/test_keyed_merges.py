@@ -1,4 +1,4 @@
-"""After any publications a table with keys is what DuckDB makes of all changes at once: in any order, cut anywhere, with deaths."""
+"""After any publications, a table with keys equals DuckDB's answer over all changes, in any order, with any cuts and deaths."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ from tests.support.keyed_changes import DELETES, SCHEMA, Row, changes_of_one_cas
 pytestmark = pytest.mark.spark
 
 CASES = 200
-"""They share the tables, under keys of their own: a MERGE costs the same for one as for all."""
+"""The number of cases. They share the tables, under keys of their own, because a MERGE costs the same for one case as for all."""
 KEYS = ("number", "pair", "part")
 VERSIONS = ("valid_from", "valid_to", "is_current")
 CHANGES = pa.schema([pa.field("number", pa.int64()), *SCHEMA, pa.field("batch", pa.int64())])
@@ -31,7 +31,7 @@ Change = dict[str, Any]
 
 
 class Site:
-    """A table, the deleted keys of its pipeline, and publications into it."""
+    """A table, the deleted keys of its pipeline, and publications into the table."""
 
     def __init__(self, spark: SparkSession, root: Path, mode: SinkMode, *, sequence: bool = True) -> None:
         self.spark, self.mode, self.root = spark, mode, root
@@ -57,7 +57,7 @@ class Site:
         return keyed_merge(self.mode, self.rule, events, "batch", replace, schema, names)
 
     def publish(self, changes: list[Change], *, dies: bool = False, replace: bool = False) -> None:
-        """As the publisher does it; ``dies`` between the two merges."""
+        """Merges as the publisher does. With ``dies``, it stops between the two merges."""
         merge, graves = self.merge(changes, replace=replace), None
         if self.rule.tombstones:
             merge.bury(self.table("graves"))
@@ -66,7 +66,7 @@ class Site:
             merge.merge_into(self.table(), graves)
 
     def files(self, condition: str = "true") -> set[str]:
-        """The files that have rows for which the condition holds."""
+        """Returns the files with rows that meet the condition."""
         rows = self.spark.read.format("delta").load(str(self.root / "table")).where(condition)
         return {row["file_path"] for row in rows.select("_metadata.file_path").collect()}
 
@@ -75,7 +75,7 @@ class Site:
 
 
 def _cut(draw: Random, count: int) -> list[list[Change]]:
-    """The changes of all cases, by the publication that they come in, whatever their order."""
+    """Returns the changes of all cases by publication, in random order."""
     publications: list[list[Change]] = [[] for _ in range(count)]
     for number in range(CASES):
         for change in changes_of_one_case(draw):
@@ -90,13 +90,13 @@ def _cut(draw: Random, count: int) -> list[list[Change]]:
 
 
 def _published(site: Site, draw: Random, publications: list[list[Change]]) -> Iterator[list[Change]]:
-    """Publishes one after the other, with deaths and repetitions, and yields what each has made public."""
+    """Publishes one list after the other, with deaths and repetitions. Yields the changes that each publication made public."""
     ahead = [*publications]
     while ahead:
         changes = ahead.pop(0)
         if draw.random() < 0.5:
             site.publish(changes, dies=draw.random() < 0.8)
-            if ahead and draw.random() < 0.5:  # who goes on finds another checkpoint
+            if ahead and draw.random() < 0.5:  # the next attempt finds another checkpoint
                 changes = changes + ahead.pop(0)
         site.publish(changes)
         yield changes
@@ -137,7 +137,7 @@ def test_the_table_is_that_of_all_changes(spark: SparkSession, tmp_path: Path, n
 
 
 def change(seq: int, name: str | None, number: int = 0) -> Change:
-    """A change of a key; without a name a delete."""
+    """Returns a change of a key. A change without a name is a delete."""
     rest = {"pair": 1, "part": "x", "gone": name is None, "amount": None, "batch": 1}
     return {"number": number, "seq": seq, "name": name} | rest
 
@@ -146,7 +146,7 @@ Version = tuple[str | None, int, int | None]
 
 
 def shown(site: Site, number: int = 0) -> list[Version]:
-    """The versions of a key: the name, and from when to when it was valid."""
+    """Returns the versions of a key: the name, and the start and the end of its validity."""
     rows = site.table().toDF().where(f"number = {number}").select("name", *VERSIONS).collect()
     assert all(row["is_current"] is (row["valid_to"] is None) for row in rows)
     return sorted((row["name"], row["valid_from"], row["valid_to"]) for row in rows)
@@ -204,7 +204,7 @@ def test_a_history_is_what_its_changes_say(examples: Site, example: str) -> None
 
 
 def test_what_others_write_is_merged_with(spark: SparkSession, tmp_path: Path) -> None:
-    """Also between the look at the table and the MERGE."""
+    """The other writer's rows come after a publication, and between the read of the table and the MERGE."""
     site = Site(spark, tmp_path, SinkMode.HISTORY)
     site.publish([change(1, "a"), change(1, "a", number=1)])
     spark.sql(f"UPDATE delta.`{tmp_path / 'table'}` SET valid_to = 4, is_current = false WHERE number = 0")

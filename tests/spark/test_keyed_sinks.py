@@ -1,4 +1,4 @@
-"""Sinks with mode="insert" and mode="history", through whole pipelines."""
+"""Sinks with mode="insert" and mode="history", in whole pipelines."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ INSERT: dict[str, Any] = {"mode": "insert", "keys": ["id"], "sequence_by": "seq"
 
 
 def _pipeline(site: Site, *columns: str, **sinks: dict[str, Any]) -> Pipeline:
-    """A stage for each sink; each returns ``columns`` of the changes."""
+    """Declares a stage for each sink. Each returns ``columns`` of the changes."""
     pipeline = Pipeline("merged", on_end="suspend")
 
     @pipeline.source(bounded=True)

@@ -1,4 +1,4 @@
-"""Each error of Spark, Delta and Python with a remedy is found by its entry, and the remedy can be followed."""
+"""Each error of Spark, Delta and Python that has a remedy is found by its entry, and its remedy works."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def carried_out(frame: DataFrame) -> None:
-    """Does with a frame what a stage would do with it."""
+    """Executes a frame as a stage would."""
     if frame.isStreaming:
         plan.check_streaming(frame, "append")
     else:

@@ -1,6 +1,6 @@
-"""With a watermark delay late rows go as Spark itself does it: the same batches and watermark, with and without our code.
+"""A stage with a watermark delay drops late rows as Spark itself does. Batches and watermark are the same with and without the product.
 
-The bare query cannot be drained; a row at the end of time that comes last closes its windows.
+The bare query cannot be drained. A row at the end of time comes last and closes its windows.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ def _days(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Bare:
-    """What Spark alone makes of the same batches."""
+    """The result of Spark alone over the same batches."""
 
     rows: Rows
     late_rows: int

@@ -1,4 +1,4 @@
-"""Folders that are read without an end: what Spark would pass over in silence ends the pipeline by name, or is read."""
+"""Folders that are read without an end. A change that Spark would silently ignore ends the pipeline by name, or is read."""
 
 import json
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 
 class Folder:
-    """JSON files of two rows."""
+    """A folder of JSON files with two rows each."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def copying(site: Site, folder: Folder) -> Pipeline:
-    """Copies the rows; those from 40 on fail while there is a flag."""
+    """Declares a copy of the rows. Rows from 40 on fail while a flag exists."""
     pipeline, flag = (
         Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"), restart=RestartStrategy.none()),
         site.home.parent / "fail",
@@ -68,7 +68,7 @@ def copied(site: Site) -> list[int]:
 def test_a_file_that_changes_after_it_was_read_ends_the_pipeline_by_name_until_it_is_put_right(
     site: Site, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark knows a file by its name: rows that are added to it, or written in its place, would never be read."""
+    """Spark knows a file by its name, so it would never read rows that are added to the file or replace it."""
     monkeypatch.setattr(source_watch, "INTERVAL_S", 0.0)
     pipeline = copying(site, folder)
     folder.write(0)
@@ -86,7 +86,7 @@ def test_a_file_that_changes_after_it_was_read_ends_the_pipeline_by_name_until_i
     folder.write(1, [2])
     with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: copied(site) == [0, 1, 2])
-        folder.file(0).unlink()  # what was read may go
+        folder.file(0).unlink()  # a file that was read may go
         folder.write(2)
         running.until(lambda: copied(site) == [0, 1, 2, 20, 21])
 

@@ -1,4 +1,4 @@
-"""Spark streams from private logs that are folded and trimmed under it."""
+"""Spark streams from private logs that are folded and trimmed at the same time."""
 
 import json
 from collections.abc import Callable
@@ -61,7 +61,7 @@ class Staged:
             self.log.append(StagedBatch(BatchId(batch), "", ROWS, 0, {}, tuple(adds)))
 
     def consume(self, after_batch: Callable[[], object] = lambda: None, versions_per_batch: int = 2) -> None:
-        """Starts the query, lets it come to the log's end, and ends it."""
+        """Starts the query, lets it read to the log's end, and ends it."""
 
         def take(frame: DataFrame, batch: int) -> None:
             self.consumed.extend(row.id for row in frame.select("id").collect())
@@ -75,13 +75,13 @@ class Staged:
         query.awaitTermination()
 
     def fold(self) -> None:
-        """After each batch, as far as it goes."""
+        """Folds the log after each batch as far as possible."""
         fold_consumed(self.log, [self.consumer], batches_min=1)
         named = {str(path.relative_to(self.table)) for path in self.table.rglob("prefix-*.parquet")}
         trim(self.log, [self.consumer], BatchId(self.log.folded() - 1), quick(self.table), named)
 
     def all_rows(self) -> list[int]:
-        """The answer of a batch query over the staged files themselves."""
+        """Returns the ids of a batch query over the staged files themselves."""
         files = [str(path) for path in self.table.rglob("prefix-*.parquet")]
         return sorted(value for row in self.spark.read.parquet(*files).collect() for value in row if isinstance(value, int))
 
@@ -133,7 +133,7 @@ def test_without_the_guard_a_consumer_that_starts_again_would_fail(spark: SparkS
     site.stage(6)
     assert site.consumer.reads_from() == read_up_to[-2] < read_up_to[-1]
     past = read_up_to[-1] + 2 * behind
-    for last in (past - 3, past - 2):  # the second fold deletes what the first has folded
+    for last in (past - 3, past - 2):  # the second fold deletes the result of the first one
         site.log.fold(BatchId(last))
     with pytest.raises(StreamingQueryException, match="DELTA_MISSING_FILES_UNEXPECTED_VERSION"):
         site.consume()
@@ -143,7 +143,7 @@ DAYS = 4
 
 
 def _chain(site: Site) -> Pipeline:
-    """A stage without a sink, and one that consumes it."""
+    """Declares a stage without a sink, and a stage that consumes it."""
     pipeline = Pipeline("trimmed", on_end="suspend")
 
     @pipeline.source(bounded=True)
@@ -163,13 +163,13 @@ def _chain(site: Site) -> Pipeline:
 
 @dataclass(frozen=True)
 class Day:
-    """What there was after a day."""
+    """The state of the pipeline after a day."""
 
     doubled: list[int]
     channel_files: int
     log_files: int
     oldest: dict[str, int]
-    """By stage the first batch that its log has not forgotten."""
+    """For each stage: the oldest batch in its log."""
 
 
 def _live_a_day(site: Site, day: int, **options: Any) -> Day:
@@ -196,7 +196,7 @@ def _answer(days: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def suspended(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Site, list[Day]]:
-    """Days of rounds, each folded after every batch; the last one is not published."""
+    """A pipeline after days of rounds, folded after every batch. The last day is not published."""
     site = Site(spark, tmp_path_factory.mktemp("days"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staging, "fold_consumed", partial(fold_consumed, batches_min=1))

@@ -1,4 +1,4 @@
-"""Weeks of batches in an hour: what a running pipeline keeps in files, in the JVM and in Python stops growing."""
+"""Weeks of batches in an hour: the files, the JVM heap and the Python memory of a running pipeline stop growing."""
 
 import gc
 import threading
@@ -28,16 +28,16 @@ THOUSANDS = 3
 ROWS = 4
 MEGABYTE = 1_000_000
 STAGE = "copied"
-"""The first one: each of its batches reads one file."""
+"""The first stage. Each of its batches reads one file."""
 HOUR_S = 3_600.0
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What there is after so many batches."""
+    """The resources in use after some number of batches."""
 
     files: Counter[str]
-    """By their directory, without its numbers."""
+    """The number of files by directory. Numbers in directory names are left out."""
     size_bytes: int
     heap_bytes: int
     python_bytes: int
@@ -77,7 +77,7 @@ def _place(path: Path) -> str:
 def _size_bytes(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:  # it was cleaned up meanwhile
+    except FileNotFoundError:  # it was cleaned up in between
         return 0
 
 
@@ -101,7 +101,7 @@ def _pipeline(site: Site, source: Path) -> Pipeline:
 
 
 def _thousands(site: Site, running: Running) -> Iterator[Kept]:
-    """What is kept after each thousand batches."""
+    """Yields the resources in use after each thousand batches."""
     for thousand in range(1, THOUSANDS + 1):
         running.until(lambda: _batches(running) >= thousand * THOUSAND)  # noqa: B023
         running.checkpointed()

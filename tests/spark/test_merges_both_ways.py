@@ -1,4 +1,4 @@
-"""delta-rs and Spark make the same table of the same staged rows, whatever types their columns have."""
+"""delta-rs and Spark make equal tables from the same staged rows, with columns of any types."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from tests.support.merge_site import MergeSite
 pytestmark = pytest.mark.spark
 
 CASES = 150
-"""They share the tables, under keys of their own: a MERGE costs the same for one as for all."""
+"""The number of cases. They share the tables, under keys of their own, because a MERGE costs the same for one case as for all."""
 PUBLICATIONS = 3
 COLUMNS = {
     "number": "long",
@@ -64,14 +64,14 @@ VALUES: dict[str, list[Any]] = {
 
 
 def changes(draw: Random, sequence: str | None) -> list[list[dict[str, Any]]]:
-    """Changes of some keys, by publication."""
+    """Returns changes of some keys, by publication."""
     cut: list[list[dict[str, Any]]] = [[] for _ in range(PUBLICATIONS)]
     for number in range(CASES):
         keys = [_values(draw, KEYS[1:]) for _ in range(draw.randint(1, 2))]
         for _ in range(draw.randint(1, 6)):
             row = {"number": number, **draw.choice(keys), **_values(draw, OTHERS)}
             publication = draw.choice(cut)
-            if sequence is None:  # a batch has each key once
+            if sequence is None:  # in this case a batch has each key once
                 publication[:] = [each for each in publication if each["number"] != number]
             publication.append(row)
     return cut
@@ -114,7 +114,7 @@ def test_both_ways_come_to_the_same(spark: SparkSession, tmp_path: Path, mode: S
 
 
 def _written(spark: SparkSession, site: MergeSite, rows: pa.Table) -> dict[str, Any]:
-    """A staged file as Spark writes it: its timestamps are not those of pyarrow."""
+    """Writes a staged file with Spark, whose timestamps differ from pyarrow's. Returns its line."""
     directory = site.root / f"written-{site.version}"
     spark.createDataFrame(rows).coalesce(1).write.parquet(str(directory))
     (path,) = directory.glob("*.parquet")
@@ -135,7 +135,7 @@ def _publish_by_spark(spark: SparkSession, site: MergeSite, staged: Path) -> Non
 
 
 def _rows(spark: SparkSession, table: Path) -> Counter[str]:
-    """The rows as text, which has one NaN and, once 0 is added, one zero: a key that is -0.0 may be written as 0.0."""
+    """Returns the rows as text, with one NaN and, once 0 is added, one zero: a key -0.0 may be written as 0.0."""
     frame = spark.read.format("delta").load(str(table))
     listed: Sequence[str] = sorted(frame.columns)
     texts = ", ".join(f"CAST({_comparable(name)} AS STRING)" for name in listed)

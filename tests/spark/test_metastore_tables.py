@@ -1,4 +1,4 @@
-"""Tables that are made by their names, in a catalog that outlives Spark."""
+"""Tables made by name, in a catalog that outlives Spark."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ TIMEOUT_S = 600.0
 
 
 def _run(directory: Path, table: str) -> dict[str, Any]:
-    """What a driver, in a process of its own, finds after its run."""
+    """Runs a driver in a process of its own. Returns the answer and the catalog's entry that it prints."""
     command = [sys.executable, "-m", metastore_driver.__name__, str(directory), table]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr

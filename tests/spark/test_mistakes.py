@@ -1,4 +1,4 @@
-"""Mistakes are refused before anything is written, with what Spark says in one line; what cannot heal is not tried again."""
+"""Mistakes are refused before any write, with Spark's message in one line. An error that cannot heal is not retried."""
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -45,7 +45,7 @@ def read_events(spark: SparkSession, path: Path) -> DataFrame:
 def pipeline_of(
     site: Site, events: Path, stages: Mapping[str, tuple[str, Change]], read: Read = read_events, **declared: Any
 ) -> Pipeline:
-    """Each stage with a table, and with what it reads."""
+    """Declares stages, each with a table and its input."""
     pipeline = Pipeline("mistaken", restart=declared.pop("restart", None))
 
     @pipeline.source(bounded=True, **{"event_time": "at"} | declared)

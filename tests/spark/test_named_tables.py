@@ -1,4 +1,4 @@
-"""Tables that are addressed by their names in Spark's catalog."""
+"""Tables addressed by their names in Spark's catalog."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A table that is made has what Delta's own builder gives a table of these columns and this design."""
+"""A new table has the same metadata as a table that Delta's own builder makes with these columns and this layout."""
 
 import json
 from collections.abc import Mapping
@@ -154,7 +154,7 @@ def _made_by_delta(session: SparkSession, path: Path, schema: StructType, design
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    """What the first commit says, but for what is drawn for each table."""
+    """Returns the actions of the first commit, without the values that differ for each table."""
     (commit,) = delta_logs.commits(path)
     actions = {name: action for line in commit for name, action in line.items() if name != "commitInfo"}
     metadata = {

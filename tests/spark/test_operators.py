@@ -1,4 +1,4 @@
-"""Each operator of Structured Streaming over a bounded input in any order, against a batch query over the same files."""
+"""Each operator of Structured Streaming over a bounded input in any order, compared with a batch query over the same files."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 EVERY_CHANGE = frozenset({"named", "united", "left_joined", "distinct_within", "sessions", "timers"})
 AT_NIGHT = frozenset({"inner_joined", "distinct", "tumbling", "sliding", "with_state"})
-"""Kinds of state of which another operator is for every change."""
+"""The operators tested at night. Another operator with the same kind of state is tested on every change."""
 Stage = Callable[..., DataFrame]
 
 
@@ -115,7 +115,7 @@ def _pipeline(site: Site, shared: SharedInputs, wanted: frozenset[str]) -> Pipel
     @stage
     def timers(events: DataFrame) -> DataFrame:
         class Reminders(StatefulProcessor):
-            """Counts rows; the newest event's timer sets another one, an hour later, until there were four."""
+            """Counts rows. The timer of the newest event sets another one, an hour later, four times in all."""
 
             def init(self, handle: Any) -> None:
                 self._handle = handle
@@ -158,7 +158,7 @@ SiteOf = Callable[[str], Site]
 
 @pytest.fixture(scope="module")
 def site_of(spark: SparkSession, shared: SharedInputs, tmp_path_factory: pytest.TempPathFactory) -> SiteOf:
-    """Where a stage has run, beside those that are for the same time."""
+    """Returns a function that gives the site on which a stage has run, with all stages that are tested as often."""
 
     @cache
     def run(wanted: frozenset[str]) -> Site:

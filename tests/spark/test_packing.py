@@ -1,4 +1,4 @@
-"""A sink with target_file_size publishes few files; rows, consumers and partitions are as without it."""
+"""A sink with target_file_size publishes few files. Rows, consumers and partitions are the same as without it."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -84,7 +84,7 @@ def test_rounds_go_on_and_what_was_packed_is_swept_two_rounds_later(site: Site, 
     assert_same(public(site.tables / "packed"), whole)
     assert_same(public(site.tables / "copy"), whole)
     assert _files(site.tables / "packed") == 4
-    # the parent of the newest checkpoint names what its consumer may read again: a batch with the whole round before
+    # the parent of the newest checkpoint names the files that its consumer may read again: those of a batch with the whole round before
     assert waste[2] == waste[3] == 3 * batches
     assert list(temporary.iterdir()) == []
 
@@ -101,7 +101,7 @@ class _LosesItsExecutor(DeltaJvm):
 
 
 class _Sleeps(DeltaJvm):
-    """Takes an hour over the first packing, which is noticed."""
+    """Takes an hour for the first packing, which the product must notice."""
 
     groups: ClassVar[list[str]] = []
 
@@ -114,12 +114,12 @@ class _Sleeps(DeltaJvm):
 
 
 def read(running: Running, events: Events) -> bool:
-    """Whether the stage has read all rows."""
+    """Returns True if the stage has read all rows."""
     return running.status is not None and running.status.stages[StageName("packed")].rows_in == events.rows
 
 
 def asked(running: Running, name: str) -> CheckpointResponse:
-    """What a request for a checkpoint is answered with."""
+    """Requests a checkpoint. Returns the answer."""
     requests, request = CheckpointRequests(running.files), request_id(name)
     requests.ask(request)
     running.until(lambda: requests.answer_of(request))

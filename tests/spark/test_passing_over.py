@@ -1,4 +1,4 @@
-"""A stage that fails at some rows at each try goes on without the files that have them, and the ledger has every row of those files."""
+"""A stage fails at some rows in each try. It goes on without their files, and the ledger has every row of those files."""
 
 import re
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def scoring(poison: frozenset[int] = POISON) -> Callable[[str], Column]:
 
 
 def pipeline_of(site: Site, events: Events, rows: str = "1000 per hour", **options: Any) -> Pipeline:
-    """A copy in four files a batch, a stage that scores it row by row, and one that counts it per minute."""
+    """Declares a copy with four files per batch, a stage that scores it row by row, and a stage that counts it per minute."""
     options = {"checkpoint": CheckpointSettings(interval="1 second", retained=3)} | options
     pipeline = Pipeline("poisoned", restart=RestartStrategy.none(), **options)
     events.source(pipeline)
@@ -67,7 +67,7 @@ def passed_over(running: Running, stage: str) -> list[LedgerEntry]:
 
 
 def left_out(site: Site, running: Running, stage: str) -> list[int]:
-    """The rows of the files that the ledger names, from the files themselves."""
+    """Returns the rows of the files that the ledger names, read from the files."""
     found = list[int]()
     for entry in passed_over(running, stage):
         loss = entry.recorded.loss
@@ -81,13 +81,13 @@ def left_out(site: Site, running: Running, stage: str) -> list[int]:
 
 
 def has_passed_over(site: Site, events: Events, running: Running) -> bool:
-    """Whether both stages have passed over each row that fails them."""
+    """Returns True if both stages have passed over each row that fails them."""
     poison = {number for number in POISON if number < events.rows}
     return all(poison <= set(left_out(site, running, stage)) for stage in ("scored", "minutes"))
 
 
 def assert_adds_up(site: Site, events: Events, running: Running, *, drained: bool = False) -> None:
-    """Each table is what a batch query gives of the rows that the ledger does not have."""
+    """Checks that each table equals a batch query over the rows that are not in the ledger."""
     assert sorted(n for (n,) in public(site.tables / "copied", ["id"]).elements()) == list(range(events.rows))
     lost = left_out(site, running, "scored")
     assert len(lost) == len(set(lost)) < events.rows / 2
@@ -101,7 +101,7 @@ def assert_adds_up(site: Site, events: Events, running: Running, *, drained: boo
 
 
 class DyingAtALoss:
-    """Fails the process as soon as a loss is in the ledger, before anything is left out."""
+    """Fails the process as soon as a loss is in the ledger, before the stage leaves its file out."""
 
     def __init__(self) -> None:
         self.died = False

@@ -1,4 +1,4 @@
-"""The end of an input is pinned when its round begins: what arrives while the round is interrupted does not join."""
+"""The end of an input is pinned at the start of its round. Rows that arrive during an interruption do not join the round."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ Source = Callable[[SparkSession, Path], DataFrame]
 
 
 def _table(number: int) -> pd.DataFrame:
-    """The rows of part ``number``; ids tell the part."""
+    """Returns the rows of part ``number``. Ids show the part."""
     table = inputs.payments(ROWS // 24, days=2, seed=number)
     table["payment"] += number * 1_000
     return table
@@ -75,7 +75,7 @@ class Case:
     source: Source
     write: Callable[[Path, Iterator[int]], None]
     fails_in_part: int
-    """The first attempt fails in the batch that has this part."""
+    """The part whose batch fails in the first attempt."""
 
 
 CASES = {
@@ -100,7 +100,7 @@ AT_NIGHT = {
     "files, one at a time, before the log is compacted",
     "files, latest first",
 }
-"""Others have the same source, and fail elsewhere in the round."""
+"""More cases with the same source, which fail at other points of the round."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.nightly if name in AT_NIGHT else ()) for name in CASES])
@@ -129,7 +129,7 @@ def test_rows_that_arrive_while_a_round_is_interrupted_join_the_next_one(spark: 
 
 
 def test_an_end_is_pinned_before_a_stage_before_it_has_run(spark: SparkSession, tmp_path: Path) -> None:
-    """The second source was pinned, and never read, when the first attempt failed."""
+    """The second source was pinned and not yet read when the first attempt failed."""
     site, flag = Site(spark, tmp_path), tmp_path / "fail"
     pipeline = Pipeline("pinned")
 
@@ -181,7 +181,7 @@ def test_an_end_is_pinned_before_a_stage_before_it_has_run(spark: SparkSession, 
 
 
 def _failing_in(part: int, flag: Path, frame: DataFrame) -> DataFrame:
-    """``frame``, which fails in a part as long as ``flag`` is there."""
+    """Returns ``frame`` with a failure in one part while ``flag`` exists."""
 
     def fail(payment: int) -> int:
         if payment // 1_000 == part and flag.exists():

@@ -1,4 +1,4 @@
-"""Pipeline files as people write them: UDFs and columns at module level, helper modules and packages beside the file."""
+"""Pipeline files as users write them: UDFs and columns at module level, with helper modules and packages next to the file."""
 
 import subprocess
 import sys
@@ -160,7 +160,7 @@ class Folder:
             path.write_text(dedent(text))
 
     def run(self, entry: str, *, cwd: Path, **conf: str) -> list[dict[str, object]]:
-        """Runs the pipeline in a process of its own; returns the rows of its table, in order."""
+        """Runs the pipeline in a process of its own. Returns the rows of its table, in order."""
         settings = [
             option
             for key, value in ({"spark.master": "local[1]"} | SMALL | conf).items()
@@ -225,7 +225,7 @@ def test_a_pipeline_in_a_package_is_named_by_its_module(folder: Folder) -> None:
     ]
 
 
-@pytest.mark.nightly  # two JVMs more; the tests above fail, too, where workers are sent nothing
+@pytest.mark.nightly  # two JVMs more; the tests above also fail if workers are sent nothing
 def test_the_workers_of_a_cluster_are_sent_what_the_file_imports(folder: Folder, tmp_path: Path) -> None:
     folder.write({"payments.py": PIPELINE + BY_NAME, **NEIGHBOURS})
     executor = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}

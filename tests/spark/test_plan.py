@@ -1,4 +1,4 @@
-"""What is read from Spark's own plans; no query runs."""
+"""The facts that the product reads from Spark's own plans. No query runs."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

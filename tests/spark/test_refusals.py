@@ -1,4 +1,4 @@
-"""What cannot keep the promises is refused before anything is staged, by name and with what to do instead."""
+"""A pipeline that cannot keep the promises is refused before any row is staged. The error names the cause and the remedy."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -164,7 +164,7 @@ def test_a_value_that_does_not_fit_a_narrower_column_fails_the_run(site: Site, e
 
 
 class _FailsOnce:
-    """Fails after a step, the first time."""
+    """Fails once after a step."""
 
     def __init__(self, which: Step) -> None:
         self._which = which

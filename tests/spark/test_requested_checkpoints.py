@@ -1,4 +1,4 @@
-"""Checkpoints of a running pipeline that somebody asks for."""
+"""Checkpoints of a running pipeline on request."""
 
 from datetime import UTC, datetime
 
@@ -53,7 +53,7 @@ def test_a_request_that_nobody_came_to_answer_is_answered_by_the_next_attempt(si
         spark_jobs("checkpoint", "--home", site.home, "--request", "first")
     requests = CheckpointRequests(running.files)
     first = request_id("first")
-    running.files.delete(answer_path(first))  # as if it had died between the manifest and the answer
+    running.files.delete(answer_path(first))  # as if the driver had died between the manifest and the answer
     create_document(running.files, request_path(first), CheckpointRequest(request=first, requested_at=datetime.now(UTC)))
     with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: requests.answer_of(first))
@@ -68,7 +68,9 @@ def test_a_pipeline_that_is_started_anew_with_inputs_that_end_answers_what_was_a
     with Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
         running.until(lambda: running.status and running.status.stages[StageName("again")].rows_in == events.rows)
     request = CheckpointRequest(request=request_id("too-late"), requested_at=datetime.now(UTC))
-    create_document(running.files, f"requests/{request.request}.json", request)  # as if it had died before it saw it
+    create_document(
+        running.files, f"requests/{request.request}.json", request
+    )  # as if the driver had died before it saw the request
     path, bounded = str(events.path), Pipeline("live")
     bounded.source(bounded=True, name="events")(lambda spark: spark.readStream.format("delta").load(path))
     bounded.stage(sink=DeltaSink(str(site.tables / "ended")), name="ended")(lambda events: events)

@@ -1,4 +1,4 @@
-"""A pipeline goes on with its state in another number of partitions: from a savepoint, and from its own newest checkpoint."""
+"""A pipeline goes on with its state in another number of partitions, from a savepoint and from its own newest checkpoint."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def events(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 def every_operator(site: Site, events: Events) -> Pipeline:
-    """Windows, two in a row, duplicates, a join of two streams, sessions; and a stage without state."""
+    """Declares windows, two windows in a row, duplicates, a join of two streams, sessions, and a stage without state."""
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
     events.source(pipeline)
 
@@ -65,14 +65,14 @@ def every_operator(site: Site, events: Events) -> Pipeline:
 
 
 def counted(events: DataFrame) -> DataFrame:
-    """Events per minute, and how many of those minutes each hour has."""
+    """Counts events per half minute, and the half minutes and events of each minute."""
     minutes = events.groupBy(F.window("at", "30 seconds")).agg(F.count("*").alias("events"))
     both = minutes.groupBy(F.window("window", "1 minute")).agg(F.count("*").alias("halves"), F.sum("events").alias("events"))
     return both.select(F.col("window.start").alias("minute"), "halves", "events")
 
 
 def partitions(manifest: Manifest) -> dict[str, int]:
-    """By stage how many partitions the files of its newest state are of."""
+    """Returns for each stage the number of partitions in the files of its newest state."""
     found = {}
     for name, cut in manifest.stages.items():
         numbers = {file.path.split("/")[2] for file in cut.files if file.path.startswith("state/") and "changelog" in file.path}
@@ -84,7 +84,7 @@ def partitions(manifest: Manifest) -> dict[str, int]:
 
 @pytest.fixture(autouse=True)
 def _two_partitions(spark: SparkSession) -> Iterator[None]:
-    """To begin with."""
+    """Sets two partitions for the first start."""
     before = spark.conf.get("spark.sql.shuffle.partitions") or ""
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     yield
@@ -168,7 +168,7 @@ def test_a_rescale_that_dies_is_done_again_by_the_next_attempt(site: Site, event
     with observed_by(Dies()):
         assert isinstance(refused(site, pipeline, site.home, RunOptions(state_partitions=3)), StorageError)
     events.add(100)
-    with Running(site.spark, pipeline, site.home) as running:  # nobody has to say it again
+    with Running(site.spark, pipeline, site.home) as running:  # the number need not be given again
         running.until(lambda: len(ids(site, "again")) == 251)
         running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 251).count())
         assert partitions(running.head()) == {"minutes": 3}

@@ -1,4 +1,4 @@
-"""Pipelines whose inputs have no end: checkpoints while they run, and the way back in place."""
+"""Pipelines whose inputs have no end: checkpoints while they run, and restarts in place."""
 
 import logging
 import re
@@ -48,7 +48,7 @@ def three_stages(
     retained: int = 1,
     hold: Hold | None = None,
 ) -> Pipeline:
-    """A copy, the same rows once more behind it, and counts per minute. Each checkpoint is public; ``hold`` is that of the second."""
+    """Declares a copy, a copy of the copy, and counts per minute. Each checkpoint is public. ``hold`` belongs to the second table."""
     alignment = {"unaligned": True} if unaligned else {"aligned_timeout": "never"}
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval=interval, retained=retained, **alignment))
     events.source(pipeline)
@@ -75,23 +75,23 @@ def ids(site: Site, table: str, version: int | None = None) -> list[int]:
 
 
 def closed_minutes(site: Site, upto: int) -> DataFrame:
-    """The windows that the watermark has passed once rows up to number ``upto`` were read, by a batch query."""
+    """Returns the windows that the watermark has passed after row number ``upto``, from a batch query."""
     return all_minutes(site, upto).where(
         F.col("minute") + F.expr("INTERVAL 1 MINUTE") <= F.timestamp_seconds(F.lit(upto - 1 - 10))
     )
 
 
 def all_minutes(site: Site, upto: int) -> DataFrame:
-    """Every window of the rows up to number ``upto``, by a batch query."""
+    """Returns every window of the rows up to number ``upto``, from a batch query."""
     rows = site.spark.range(upto).select(F.timestamp_seconds("id").alias("at"))
     counts = rows.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"))
     return counts.select(F.col("minute.start").alias("minute"), "events")
 
 
 def assert_shown(site: Site, events: Events) -> None:
-    """The tables of three stages have what follows from all rows of the input so far.
+    """Checks that the three tables show the results of all input rows so far.
 
-    While the input has an end that was not reached, the stages behind the first one have not begun.
+    While a bounded input has not reached its end, the stages behind the first one have not begun.
     """
     assert ids(site, "copied") == list(range(events.rows))
     if events.bounded and not events.has_ended:
@@ -103,12 +103,12 @@ def assert_shown(site: Site, events: Events) -> None:
 
 
 def minutes_of(site: Site, events: Events) -> DataFrame:
-    """The windows that are public once all rows were read: each one, if the input has ended."""
+    """Returns the windows that are public after all rows were read. If the input has ended, these are all windows."""
     return (all_minutes if events.has_ended else closed_minutes)(site, events.rows)
 
 
 def goes_on_until_all_is_shown(site: Site, running: Running, events: Events) -> None:
-    """Waits until every row is public. A bounded pipeline has come to its end then."""
+    """Waits until every row is public. A bounded pipeline has then ended."""
     events.end()
     if events.bounded:
         running.stopped()
@@ -119,7 +119,7 @@ def goes_on_until_all_is_shown(site: Site, running: Running, events: Events) -> 
 
 
 def version_at(site: Site, manifest: Manifest, table: str) -> int:
-    """The table's version that made a checkpoint public, from the table's own history."""
+    """Returns the version of the table that made a checkpoint public, from the table's own history."""
     app = manifest.sinks[SinkName(table)].app
     for entry in DeltaTable(str(site.tables / table)).history():
         version = int(entry["version"])
@@ -129,7 +129,7 @@ def version_at(site: Site, manifest: Manifest, table: str) -> int:
 
 
 def files_by_batch(store: CheckpointStore, manifest: Manifest, stage: StageName) -> dict[int, list[str]]:
-    """The files that a checkpoint names in a stage's channel."""
+    """Returns the files that a checkpoint names in a stage's channel, by batch."""
     channel = manifest.stages[stage].channel
     assert channel is not None
     return {line["batch"]: [add["path"] for add in line["adds"]] for line in store.read_channel(channel)}
@@ -137,7 +137,7 @@ def files_by_batch(store: CheckpointStore, manifest: Manifest, stage: StageName)
 
 @pytest.mark.nightly
 def test_rows_become_public_with_each_checkpoint_while_the_pipeline_runs(site: Site, events: Events) -> None:
-    """In one attempt; a test below comes to the same answer in two."""
+    """The test uses one attempt. A test below comes to the same answer in two."""
     with Running(site.spark, three_stages(site, events), site.home) as running:
         for rows in (200, 300):
             events.add(rows)
@@ -206,7 +206,7 @@ def test_the_next_attempt_goes_on_in_place_and_computes_nothing_again(site: Site
 
 @bounded_at_night
 def test_what_was_staged_before_a_cancel_is_public_after_the_next_start(site: Site, events: Events) -> None:
-    """The cancel takes no checkpoint; what lies between the last one and it is staged, and read by nobody twice."""
+    """The cancel takes no checkpoint. Rows after the last one are staged, and no stage reads them twice."""
     events.later(100)
     pipeline = three_stages(site, events, interval="1 hour")
     with Running(site.spark, pipeline, site.home) as running:
@@ -243,13 +243,13 @@ def test_a_checkpoint_whose_attempt_died_before_it_was_public_is_public_once_the
 
 
 def has_read(running: Running, rows: int) -> bool:
-    """Whether the second stage has read so many rows in this attempt."""
+    """Returns True if the second stage has read this number of rows in this attempt."""
     stages = running.status.stages if running.status else {}
     return StageName("again") in stages and stages[StageName("again")].rows_in == rows
 
 
 class HeldPublications:
-    """Lets publications into one sink wait until the test lets them go on. Knows the scheduler pools that publications are in."""
+    """Holds publications into one sink until the test releases them. Records the scheduler pools of the publications."""
 
     def __init__(self, site: Site, sink: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._context, self._sink, self._commit = site.spark.sparkContext, sink, publisher._commit
@@ -289,7 +289,7 @@ def test_while_an_upsert_is_published_checkpoints_complete_and_are_appended_and_
 
 
 def shown(site: Site, table: str) -> list[int]:
-    """The rows of one table that a reader of several tables sees; none while no checkpoint is public in all."""
+    """Returns the rows of one table for a reader of several tables; none while no checkpoint is public in all of them."""
     try:
         _, version = consistent_versions(str(site.home))[SinkName(table)]
     except RejectedError:
@@ -298,7 +298,7 @@ def shown(site: Site, table: str) -> list[int]:
 
 
 def waiting_rows(running: Running) -> int:
-    """How many rows complete checkpoints hold for the second table that are blocked."""
+    """Returns the number of rows for the second table in complete checkpoints that are blocked."""
     blocked = running.status.blocked if running.status else None
     waiting = [k for k in running.store.ids() if k >= blocked.checkpoint] if blocked else []
     return sum(running.store.manifest(k).sinks[AGAIN].actions.rows for k in waiting)
@@ -357,7 +357,7 @@ def test_a_table_with_a_hold_waits_alone_and_gets_each_row_once(site: Site, even
 
 
 def failing(site: Site, events: Events, switch: Path, restart: RestartStrategy, **options: Any) -> Pipeline:
-    """Two stages, the second of which fails while ``switch`` is there."""
+    """Declares two stages. The second one fails while ``switch`` exists."""
     options = {"checkpoint": CheckpointSettings(interval="1 second")} | options
     pipeline = Pipeline("failing", restart=restart, **options)
     events.source(pipeline)
@@ -438,13 +438,13 @@ RESTORED = re.compile(r"stage (\w+) is restored from .*: (\d+) files .* from a l
 
 
 def restored(log: pytest.LogCaptureFixture) -> dict[str, tuple[bool, bool]]:
-    """By stage whether files of it came from a local copy, and whether from the home."""
+    """Returns for each restored stage: whether some of its files came from a local copy, and whether some came from the home."""
     found = (RESTORED.fullmatch(message) for message in log.messages)
     return {each[1]: (each[2] != "0", each[3] != "0") for each in found if each}
 
 
 def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host goes down and comes up again."""
+    """Simulates that the host goes down and comes up again."""
     monkeypatch.setattr(attempt, "boot_id", lambda: "another boot")
 
 
@@ -453,7 +453,7 @@ def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_after_its_host_went_down_a_pipeline_goes_on_from_its_checkpoint(
     site: Site, events: Events, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unaligned: bool
 ) -> None:
-    """Files that Spark wrote last may be gone or torn then; here all of what came after the checkpoint is. The others are taken."""
+    """Files that Spark wrote last may be gone or torn then. Here all files after the checkpoint are torn, and the others are reused."""
     events.add(150)
     events.later(100, 50)
     pipeline = three_stages(site, events, unaligned=unaligned)
@@ -464,7 +464,7 @@ def test_after_its_host_went_down_a_pipeline_goes_on_from_its_checkpoint(
     for torn in site.home.glob("work/*/stages/*/checkpoint/**/*"):
         if torn.is_file() and torn.name.isdigit():
             half = torn.read_bytes()[:10]
-            torn.unlink()  # what the checkpoint has pinned is the same file under another name, and was made durable
+            torn.unlink()  # the checkpoint has pinned the same file under another name, and made it durable
             torn.write_bytes(half)
     events.add(50)
     other_boot(monkeypatch)
@@ -479,7 +479,7 @@ def test_after_its_host_went_down_a_pipeline_goes_on_from_its_checkpoint(
 @pytest.mark.nightly
 @bounded_too
 def test_a_work_directory_that_is_gone_is_built_from_the_checkpoint(site: Site, events: Events) -> None:
-    """From its first; the next test does it after many."""
+    """The test restores the first checkpoint. The next test restores a checkpoint after many."""
     events.add(150)
     events.later(50)
     pipeline = three_stages(site, events)
@@ -539,7 +539,7 @@ def test_a_pipeline_without_rows_takes_no_checkpoints_and_sees_all_the_same_that
 def test_the_others_publish_without_a_stage_that_has_failed_and_the_next_start_goes_on_with_it(
     site: Site, events: Events, tmp_path: Path
 ) -> None:
-    """Unaligned: no checkpoint waits for the rows that lie before the stage."""
+    """With unaligned checkpoints, no checkpoint waits for the rows before the stage."""
     switch, unaligned = tmp_path / "switch", CheckpointSettings(interval="1 second", unaligned=True)
     pipeline = failing(site, events, switch, RestartStrategy.none(), checkpoint=unaligned)
     with Running(site.spark, pipeline, site.home) as running:

@@ -1,4 +1,4 @@
-"""What people see of a running pipeline: lag, rows in flight at a checkpoint, and that a cancel ends it."""
+"""The visible status of a running pipeline: lag, rows in flight at a checkpoint, and the end after a cancel."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spark
 
 
 def two_stages(site: Site, events: Events) -> Pipeline:
-    """A copy, and a stage behind it that has a batch an hour."""
+    """Declares a copy, and behind it a stage with one batch per hour."""
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 hour", unaligned=True))
     events.source(pipeline)
 

@@ -1,4 +1,4 @@
-"""A running pipeline's savepoint is moved, and begun with: where the home is gone, beside it, and after a drain."""
+"""A running pipeline's savepoint is moved, and starts a pipeline: without the old home, next to it, and after a drain."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +54,7 @@ def has_staged(running: Running, stage: str, rows: int) -> Callable[[], object]:
 def stopped(
     site: Site, pipeline: Pipeline, events: Events, directory: Path | str, *options: object, publish: Publish | None = None
 ) -> Manifest:
-    """Runs until everything is staged, and stops with a savepoint in ``directory``."""
+    """Runs until all rows are staged, and stops with a savepoint in ``directory``. Returns its checkpoint."""
     with Running(site.spark, pipeline, site.home, options=RunOptions(publish=publish)) as running:
         running.until(has_staged(running, "copied", events.rows))
         found = document(spark_jobs("stop", "--home", site.home, "--target", directory, "--output", "json", *options))
@@ -74,7 +74,7 @@ def refused(site: Site, pipeline: Pipeline, home: Path, options: RunOptions) -> 
 def test_a_savepoint_that_was_moved_to_another_file_system_is_begun_with_there_and_the_home_is_gone(
     site: Site, events: Events, tmp_path: Path, elsewhere: Path
 ) -> None:
-    """Before it had published anything: the rows that the savepoint holds staged are taken over, too."""
+    """The pipeline had published nothing yet. The staged rows in the savepoint are taken over, too."""
     events.later(250)
     pipeline = three_stages(site, events, interval="1 hour")
     before = stopped(site, pipeline, events, tmp_path / "savepoint", publish=Publish.EXTERNAL)
@@ -92,7 +92,7 @@ def test_a_savepoint_that_was_moved_to_another_file_system_is_begun_with_there_a
         return
     rmtree(elsewhere / "moved")
     events.add(100)
-    with Running(site.spark, three_stages(site, events), home) as running:  # the home has all that it needs
+    with Running(site.spark, three_stages(site, events), home) as running:  # the home has all files that it needs
         running.until(lambda: len(ids(site, "again")) == events.rows)
     assert ids(site, "copied") == list(range(501))
 
@@ -167,7 +167,7 @@ def test_the_same_home_begins_with_its_own_savepoint_again(site: Site, events: E
 
 
 def windows(site: Site, events: Events) -> Pipeline:
-    """Counts per minute, each with when it ends."""
+    """Declares counts per minute, each with the end of its minute."""
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
     events.source(pipeline)
 
@@ -185,7 +185,7 @@ def windows(site: Site, events: Events) -> Pipeline:
 
 @pytest.mark.nightly
 def test_after_a_drain_no_later_row_is_late(site: Site, events: Events, tmp_path: Path) -> None:
-    """151 rows: the drain lets the third minute go with 31 of its rows; the others of it make a row of their own."""
+    """With 151 rows, the drain closes the third minute with 31 of its rows. Its later rows make a row of their own."""
     pipeline = windows(site, events)
     before = stopped(site, pipeline, events, tmp_path / "savepoint", "--drain")
     assert before.stages[StageName("minutes")].watermark_before_drain_ms == 140_000
@@ -227,7 +227,7 @@ def test_a_start_that_dies_on_the_way_is_followed_by_one_that_begins_with_the_sa
         assert isinstance(refused(site, pipeline, tmp_path / "other", restored(tmp_path / "savepoint")), StorageError)
     events.add(100)
     events.end()
-    with Running(site.spark, pipeline, tmp_path / "other") as running:  # the home remembers what it is to begin with
+    with Running(site.spark, pipeline, tmp_path / "other") as running:  # the home remembers the savepoint with which it began
         if events.bounded:
             running.stopped()
         running.until(lambda: len(ids(site, "copied")) == events.rows)
@@ -238,7 +238,7 @@ def test_a_start_that_dies_on_the_way_is_followed_by_one_that_begins_with_the_sa
 
 @pytest.mark.nightly
 def test_a_channel_goes_on_whatever_its_columns_are_called(site: Site, events: Events, tmp_path: Path) -> None:
-    """Names with spaces are written under others, which only the channel's own table knows."""
+    """Files store names with spaces under other names, which only the channel's own table knows."""
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
     events.source(pipeline)
 
@@ -288,7 +288,7 @@ class Changes:
 
 
 def has_published(site: Site, manifest: Manifest, sink: str, rows: int) -> bool:
-    """Whether a checkpoint with so many rows is public."""
+    """Returns True if a checkpoint with this number of rows is public."""
     cut = manifest.sinks.get(SinkName(sink))
     if cut is None or cut.actions.rows != rows:
         return False
@@ -342,7 +342,7 @@ def test_a_delete_before_its_insert_counts_in_the_home_that_goes_on(site: Site, 
 
 
 def widening(site: Site, events: Events, *columns: str) -> Pipeline:
-    """A sink that takes columns in, beside a stage that reads what it stages."""
+    """Declares a sink that accepts new columns, and a stage that reads its staged rows."""
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 second"))
     events.source(pipeline)
 

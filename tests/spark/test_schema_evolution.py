@@ -1,4 +1,4 @@
-"""Columns that a stage has gained between two runs are added to its table; what was staged before them is published all the same."""
+"""Columns that a stage has gained between two runs are added to its table. Rows staged before the change are published all the same."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def _pipeline(site: Site, *columns: str, evolution: str = "add_columns", **sink:
 
 def _arrive(site: Site, seed: int) -> None:
     events = inputs.events(300, seed=seed)
-    rows = events.assign(key=events["key"].str[-1])[["id", "key", "value"]]  # ten keys: each is a partition somewhere
+    rows = events.assign(key=events["key"].str[-1])[["id", "key", "value"]]  # ten keys: each is a partition in one of the tables
     inputs.write_versions(site.home.parent / "events", rows.drop_duplicates(["id", "key"]), 2)
 
 

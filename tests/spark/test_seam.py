@@ -1,4 +1,4 @@
-"""A table's history, then its live tail: no gap and no row twice where they meet, whenever rows come and attempts end."""
+"""A table's history, then its live tail. No row is lost or doubled at the seam, whenever rows come and attempts end."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ DELAY_S = 10
 
 @pytest.fixture
 def events(tmp_path: Path) -> Events:
-    """A table whose newest rows came first: in its order all others would be late."""
+    """A table whose newest rows came first. If they were read in its order, all other rows would be late."""
     found = Events(tmp_path / "events")
     for begin in range(HISTORY_ROWS - 300, -1, -300):
         ids = range(begin, begin + 300)
@@ -57,7 +57,7 @@ def of_the_clock(spark: SparkSession) -> DataFrame:
 def seam(
     site: Site, events: Events, *, after: str | None = "history", tail: Callable[[SparkSession], DataFrame] | None = None
 ) -> Pipeline:
-    """Each row, and counts per minute; both stages read the history and the tail."""
+    """Declares a copy and counts per minute. Both stages read the history and the tail."""
     pipeline = Pipeline("seam", checkpoint=CheckpointSettings(interval="1 second"))
     pipeline.source(bounded=True, event_time="at", name="history")(read(events.path))
     pipeline.source(bounded=False, after=after, event_time="at", watermark_delay=f"{DELAY_S} seconds", name="tail")(
@@ -81,7 +81,7 @@ def minutes_of(rows: DataFrame) -> DataFrame:
 
 
 def is_public(site: Site, events: Events) -> Callable[[], bool]:
-    """Whether every row is public, and every window that the watermark has passed."""
+    """Returns a function that tells whether every row is public, and every window that the watermark has passed."""
     closed = (events.rows - 1 - DELAY_S) // 60
     return lambda: public_count(site.tables / "copied") == events.rows and public_count(site.tables / "minutes") == closed
 
@@ -97,7 +97,7 @@ def assert_equals_a_batch_query(site: Site, events: Events) -> None:
 
 @pytest.fixture
 def rows_come_at_the_seam(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit after the end was looked up, and before anything reads the tail."""
+    """Commits rows after the end was pinned, and before the tail is read."""
     pin = pin_leaves
 
     def then_a_commit(*arguments: Any) -> Any:
@@ -144,7 +144,7 @@ def test_a_tail_waits_for_a_version_that_nobody_has_written_yet_over_attempts_to
 
 @pytest.mark.nightly
 def test_without_it_the_tail_reads_the_history_again(site: Site, events: Events) -> None:
-    """What the argument is for."""
+    """The test shows why the argument is needed."""
     with Running(site.spark, seam(site, events, after=None), site.home) as running:
         running.until(lambda: public_count(site.tables / "copied") == 2 * HISTORY_ROWS)
 

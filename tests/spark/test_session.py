@@ -1,4 +1,4 @@
-"""What a session that is started has, and what of it can be seen."""
+"""A session applies settings that are not on the allow-list, but shows them nowhere. Its JVM logs no secret."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +23,7 @@ def test_a_setting_that_is_not_on_the_allow_list_counts_and_is_in_no_command_lin
     jvm = psutil.Process(gateway.proc.pid)
     commands = ["\0".join(jvm.cmdline())]
     for child in jvm.children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+        with suppress(psutil.NoSuchProcess):  # it has ended since
             commands.append("\0".join(child.cmdline()))
     assert any("spark.sql.shuffle.partitions" in command for command in commands)
     assert [command for command in commands if value in command] == []
@@ -35,7 +35,7 @@ def test_a_setting_that_is_not_on_the_allow_list_counts_and_is_in_no_command_lin
 
 @contextmanager
 def logging_to(spark: SparkSession, file: Path, pattern: str) -> Iterator[Any]:
-    """A logger of the JVM with an appender of its own."""
+    """Yields a logger of the JVM with an appender of its own."""
     core = "org.apache.logging.log4j.core"
     configuration = java_class(spark, "org.apache.logging.log4j.LogManager").getContext(False).getConfiguration()
     layout = java_class(spark, f"{core}.layout.PatternLayout").newBuilder().withPattern(pattern).build()

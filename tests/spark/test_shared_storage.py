@@ -1,4 +1,4 @@
-"""Executors and driver have to see the same home. Without a cluster: the real disks that are not shared are at night."""
+"""Executors and driver must see the same home. These tests use no cluster; the nightly tests use disks that really are not shared."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A pipeline that is begun anew in a table that others write into, too: what they have written stays, or nothing is done."""
+"""A pipeline makes a fresh start in a table with other writers. It keeps their rows, or refuses to start."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_rows_of_others_are_not_replaced(site: Site, sink: dict[str, Any]) -> No
 
 
 def test_rows_that_others_add_before_the_first_publication_are_not_replaced_by_a_complete_one(site: Site) -> None:
-    """Later publications of a complete result replace all rows, as they always do."""
+    """Later publications of a complete result replace all rows, as usual."""
     table, home = f"delta.`{site.tables / 'shared'}`", open_files(str(site.home))
     inputs.append(site.home.parent / "in", pd.DataFrame({"n": [10, 11]}))
     pipeline = _pipeline(site, mode="complete", publish="external")

@@ -1,4 +1,4 @@
-"""The columns of a source change, between two runs or while a driver runs: every row arrives, with the columns that there are now."""
+"""The columns of a source change, between two runs or while a driver runs. Every row arrives, with the current columns."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ SINK = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}
 
 
 class People:
-    """A source table, whose rows count up."""
+    """A source table whose rows count up."""
 
     def __init__(self, site: Site, columns: str = COLUMNS, properties: str = "'delta.columnMapping.mode' = 'name'") -> None:
         self.spark, self.path, self._ids = site.spark, site.tables / "people", count(1)
@@ -34,7 +34,7 @@ class People:
         )
 
     def add(self, rows: int = 1, /, **columns: str) -> None:
-        """Each row has its number in every column; ``columns`` are SQL for those that are more than a text."""
+        """Adds rows with their number in every column. ``columns`` are SQL for columns that cannot be a plain text."""
         for number in (next(self._ids) for _ in range(rows)):
             values = [
                 f"CAST({columns.get(field.name, self._value(field.name))} AS {field.dataType.simpleString()}) AS `{field.name}`"
@@ -57,13 +57,13 @@ class People:
 
 @dataclass(frozen=True)
 class Change:
-    """What is done to the table, and what the stage selects before and after."""
+    """A change of the table, and the columns that the stage selects before and after it."""
 
     statements: tuple[str, ...]
     before: str
     after: str
     values: dict[str, str] | None = None
-    """Of the rows that come after it."""
+    """The values of rows that come after the change."""
 
 
 NEW_ADDRESS = "named_struct('city', 'x', 'tags', array(named_struct('tag', 'y', 'weight', n)), 'zip', concat('z', n))"
@@ -121,7 +121,7 @@ KINDS = [pytest.param(name, marks=() if name in EVERY_DAY else pytest.mark.night
 def copying(
     site: Site, select: str, *, bounded: bool = True, source: Callable[[SparkSession], DataFrame] | None = None
 ) -> Pipeline:
-    """A copy of what ``select`` makes of the table, which takes every change of columns."""
+    """Declares a copy of the table's columns in ``select``. Its sink accepts every change of columns."""
     pipeline = Pipeline(
         "people",
         on_end="suspend" if bounded else "drain",
@@ -149,19 +149,22 @@ def _expressions(select: str) -> list[str]:
 
 
 def copied(site: Site) -> Rows:
-    """The copy, as Spark reads it; the columns by their names."""
+    """Returns the rows of the copy, as Spark reads it. Columns are sorted by name."""
     frame = site.spark.read.format("delta").load(str(site.tables / "copy"))
     return answer(_as_text(frame))
 
 
 def rows_copied(site: Site) -> int:
-    """How many rows were added to the copy, from its log: delta-rs reads no table whose types may widen, and Spark none while they do."""
+    """Returns the number of rows added to the copy, from its log.
+
+    delta-rs reads no table whose types may widen, and Spark cannot read it during the change.
+    """
     lines = [line for path in (site.tables / "copy").glob("_delta_log/*.json") for line in path.read_text().splitlines()]
     return sum(json.loads(add["stats"])["numRecords"] for line in lines if (add := json.loads(line).get("add")))
 
 
 def expected(people: People, select: str) -> Rows:
-    """The same by a batch query."""
+    """Returns the same rows from a batch query."""
     return answer(_as_text(people.read().selectExpr(*_expressions(select))))
 
 
@@ -171,7 +174,7 @@ def _as_text(frame: DataFrame) -> DataFrame:
 
 @pytest.fixture
 def inferring(spark: SparkSession) -> Iterator[None]:
-    """Streams of files may be without a declared schema."""
+    """Allows streams of files without a declared schema."""
     spark.conf.set("spark.sql.streaming.schemaInference", "true")
     yield
     spark.conf.unset("spark.sql.streaming.schemaInference")
@@ -183,7 +186,7 @@ def offsets(site: Site) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_were_not_read_arrive_with_the_new_columns(site: Site, kind: str) -> None:
-    """Also on a host that has nothing but the home and the tables."""
+    """The test also restores on a host that has only the home and the tables."""
     change, people = CHANGES[kind], People(site)
     people.add(2)
     site.run(copying(site, change.before))
@@ -246,7 +249,7 @@ LIVE_EVERY_DAY = ("widened",)
     "kind", [pytest.param(each, marks=() if each in LIVE_EVERY_DAY else pytest.mark.nightly) for each in LIVE]
 )
 def test_a_running_pipeline_goes_on_with_the_new_columns(site: Site, kind: str) -> None:
-    """No restart is counted: the strategy allows none."""
+    """The change counts as no restart: the strategy allows none."""
     select, statements, values = LIVE[kind]
     people = People(site, "id INT, nme STRING, junk STRING, address STRUCT<city: STRING>")
     short = "named_struct('city', concat('c', n))"

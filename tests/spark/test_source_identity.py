@@ -1,4 +1,4 @@
-"""A source that is another one than the checkpoint has read is refused before anything is staged, or taken as a new one on request."""
+"""A source differs from the one that the checkpoint has read. It is refused before any row is staged, or read as new on request."""
 
 import itertools
 import json
@@ -55,7 +55,7 @@ class Table:
 
 
 class OtherTable(Table):
-    """A Delta table; then a parameter names another one."""
+    """A Delta table. A parameter then names another one."""
 
     def make_anew(self) -> None:
         self.path = self.root / "in-2"
@@ -69,7 +69,7 @@ class FromTheFirstVersion(Table):
 
 
 class NamedTable(Table):
-    """A name in Spark's catalog, which leads to another table."""
+    """A name in Spark's catalog that leads to another table."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         super().__init__(request)
@@ -89,7 +89,7 @@ class NamedTable(Table):
 
 
 class JsonFolder:
-    """A folder of JSON files; then a parameter names another one, whose files are a month older."""
+    """A folder of JSON files. A parameter then names another folder, whose files are a month older."""
 
     other = "reads another folder"
 
@@ -110,7 +110,7 @@ class JsonFolder:
 
 
 class ParquetFolder(JsonFolder):
-    """The same with Parquet files, all at once."""
+    """The same with Parquet files, all in one batch."""
 
     def add(self, *numbers: int) -> None:
         pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), self.path / f"{next(self._files)}.parquet")
@@ -120,7 +120,7 @@ class ParquetFolder(JsonFolder):
 
 
 class Topic:
-    """A Kafka topic that is deleted and made anew under its name."""
+    """A Kafka topic that is deleted and created again under its name."""
 
     other = "reads topics that were deleted and created again"
 
@@ -142,7 +142,7 @@ class Topic:
 
 
 class OtherTopic(Topic):
-    """A Kafka topic; then a parameter names another one."""
+    """A Kafka topic. A parameter then names another one."""
 
     other = "reads other topics"
 
@@ -155,11 +155,11 @@ Kind = Callable[[pytest.FixtureRequest], Any]
 KINDS: list[Kind] = [Table, OtherTable, FromTheFirstVersion, NamedTable, JsonFolder, ParquetFolder, Topic, OtherTopic]
 EVERY_DAY: list[Kind] = [Table, Topic]
 AT_NIGHT = [pytest.param(kind, marks=pytest.mark.nightly) for kind in KINDS if kind not in EVERY_DAY]
-"""Each differs from one of the others in how a stream is written, not in what is compared."""
+"""Each differs from an everyday kind in how a stream is written, not in what is compared."""
 
 
 def copying(site: Site, source: Any, *, bounded: bool = True) -> Pipeline:
-    """A copy without state, and counts that are kept in a state."""
+    """Declares a copy without state, and counts that are kept in a state."""
     pipeline = Pipeline(
         "copy",
         on_end="suspend" if bounded else "drain",
@@ -191,7 +191,7 @@ def batches(site: Site) -> list[str]:
 
 
 def counted(numbers: Iterable[int]) -> Counter[tuple[Any, ...]]:
-    """The independent answer."""
+    """Returns the expected counts, computed independently."""
     return Counter(Counter(n % 2 for n in numbers).items())
 
 
@@ -251,7 +251,7 @@ def test_a_running_pipeline_is_not_started_on_another_source(site: Site, request
 
 
 def test_an_interrupted_round_goes_on_from_its_checkpoint_with_a_new_source(site: Site, request: pytest.FixtureRequest) -> None:
-    """Its other source keeps its end."""
+    """The other source of the round keeps its pinned end."""
     source, kept, flag = Table(request), JsonFolder(request), site.home.parent / "fail"
     source.path = site.home.parent / "table"
     pipeline = Pipeline("two", on_end="suspend")
@@ -288,7 +288,7 @@ def test_an_interrupted_round_goes_on_from_its_checkpoint_with_a_new_source(site
 
 
 def test_a_savepoint_after_a_drain_goes_on_with_a_new_source(site: Site, request: pytest.FixtureRequest) -> None:
-    """The remedy of a drained pipeline and that of another source are followed together."""
+    """The test follows two remedies together: that of a drained pipeline and that of another source."""
     source, savepoint = Table(request), site.home.parent / "savepoint"
     pipeline = Pipeline("windows", checkpoint=CheckpointSettings(interval="1 second"))
 

@@ -1,4 +1,4 @@
-"""What a bounded source can be: files of any format and name, Delta tables, nothing at all."""
+"""Kinds of bounded sources: files of any format and name, Delta tables, and empty inputs."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ NAMES = ["plain", "with a space", "100%25 sure", "a+b=c&d", "grüße", "day=2024
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files with odd names in sub-directories with odd names, in three formats, and files that do not count."""
+    """Files with odd names in sub-directories with odd names, in three formats, and files that Spark ignores."""
     directory = tmp_path_factory.mktemp("source files 50%")
     rows = inputs.payments()
     size = len(rows) // len(NAMES) + 1
@@ -124,7 +124,7 @@ def test_an_input_without_rows_does_not_hold_back_another(site: Site) -> None:
 
 
 def test_an_old_file_that_arrives_in_a_later_round_is_read(site: Site, tmp_path: Path) -> None:
-    """Spark's file source forgets files that are older than its newest by a week, and then passes over them without a word."""
+    """Spark's file source forgets files that are a week older than its newest one. It then skips them silently."""
     daily = Site(site.spark, tmp_path)
     pipeline = Pipeline("old_files", on_end="suspend")
 

@@ -1,4 +1,4 @@
-"""What happens to a source while a driver runs is found before a row of it is public."""
+"""A change of a source while a driver runs is found before any changed row is public."""
 
 import itertools
 from collections.abc import Callable
@@ -21,24 +21,27 @@ pytestmark = pytest.mark.spark
 
 
 class Table(AnyTable):
-    """A Delta table, a version a batch."""
+    """A Delta table, one version per batch."""
 
     def stream(self, spark: SparkSession) -> DataFrame:
         return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(self.path))
 
 
 class Topic(AnyTopic):
-    """A Kafka topic, two records a batch."""
+    """A Kafka topic, two records per batch."""
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        small = {"kafka.max.partition.fetch.bytes": 1, "kafka.fetch.max.bytes": 1}  # else all records come with the first
+        small = {
+            "kafka.max.partition.fetch.bytes": 1,
+            "kafka.fetch.max.bytes": 1,
+        }  # otherwise all records come with the first fetch
         options = kafka_options(self.kafka, self.name, maxOffsetsPerTrigger=2, **small)
         frame = spark.readStream.format("kafka").options(**options).load()
         return frame.select(F.col("value").cast("string").cast("long").alias("n"))
 
 
 class Meanwhile:
-    """Does something once a run has staged its first batch."""
+    """Calls a function once a run has staged its first batch."""
 
     def __init__(self, change: Callable[[], object]) -> None:
         self._change, self._times = change, itertools.count()

@@ -1,4 +1,4 @@
-"""What needs Spark is refused without it before anything is written, and published by the command line, which starts one."""
+"""Publications that need Spark are refused without it before any write. The command line starts Spark and publishes them."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def _staged(site: Site) -> None:
-    """Two sinks that delta-rs could publish, one of them merged into, and one that is tracked row by row."""
+    """Stages rows for two sinks that delta-rs could publish, one of them with a merge, and for one with row tracking."""
     inputs.append(site.home.parent / "events", pd.DataFrame({"id": range(20), "value": range(20)}))
     pipeline = Pipeline("three")
 

@@ -1,4 +1,4 @@
-"""Where a source begins is worked out once, at the first start, and holds from then on, also if that run has nothing to read."""
+"""The starting point of a source is computed once, at the first start. It stays valid even if that run has no input."""
 
 import time
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def of(kinds: dict[str, Kind]) -> list[Any]:
 
 
 def copying(site: Site, source: Any, *, bounded: bool = True) -> Pipeline:
-    """Two stages read the source, each by itself; one keeps a state."""
+    """Declares two stages that read the source separately. One keeps a state."""
     settings = CheckpointSettings(interval="1 hour" if bounded else "1 second")
     pipeline = Pipeline("copy", on_end="suspend" if bounded else "drain", checkpoint=settings)
     pipeline.source(name="rows", bounded=bounded)(lambda spark: source.stream(spark))
@@ -127,7 +127,7 @@ def test_a_time_is_looked_up_once(site: Site, request: pytest.FixtureRequest, ki
 def test_a_running_pipeline_that_read_nothing_begins_where_it_was_first_started(
     site: Site, request: pytest.FixtureRequest, kind: Kind
 ) -> None:
-    """The first attempt ends without a batch, and so without a checkpoint that could say where it was."""
+    """The first attempt ends without a batch, and so without a checkpoint that could record the position."""
     source = kind(request)
     pipeline = copying(site, source, bounded=False)
     source.add(1)

@@ -1,7 +1,7 @@
-"""State that was kept while its query went on, and a query that goes on with it elsewhere.
+"""State is kept while its query goes on, and a query goes on with it elsewhere.
 
-Each query runs through three work directories, the second and the third built from what was kept in the one before, and is compared
-with a batch query over the same input.
+Each query runs through three work directories. The second and the third are built from the state kept in the one before. The result is
+compared with a batch query over the same input.
 """
 
 import json
@@ -59,7 +59,7 @@ def distinct(events: DataFrame) -> DataFrame:
 
 def timers(events: DataFrame) -> DataFrame:
     class Totals(StatefulProcessor):
-        """Tells what it has counted an hour after the newest row of a key: each row moves the timer."""
+        """Reports its count an hour after the newest row of a key. Each row moves the timer."""
 
         def init(self, handle: Any) -> None:
             self._handle, self._state = handle, handle.getValueState("totals", "n long, total long, due long")
@@ -90,7 +90,7 @@ def totals(events: DataFrame) -> DataFrame:
 
 @dataclass
 class Input:
-    """One file or one version of a table for each batch, twenty seconds of it; the last row of each is in the next one, too."""
+    """One file or table version of twenty seconds for each batch. The last row of each is also in the next one."""
 
     spark: SparkSession
     root: Path
@@ -133,7 +133,7 @@ def wait_for_snapshot(work: Path) -> None:
 
 @dataclass
 class Life:
-    """A query that is started again and again; what a batch returned last counts."""
+    """A query that is started several times. The last result of each batch counts."""
 
     home: Files
     input: Input
@@ -169,12 +169,12 @@ class Life:
         assert self.start(work, reached=Event()).awaitTermination(WAIT_S)
 
     def die(self, work: str, batch: int) -> None:
-        """The query computes a batch, writes its state, and does not commit it."""
+        """Lets the query compute a batch and write its state. The query dies before the commit."""
         with pytest.raises(StreamingQueryException):
             self.start(work, reached=Event(), dies_in=batch).awaitTermination(WAIT_S)
 
     def run_and_keep(self, work: str, after: int, checkpoint: int, parent: StageCut | None) -> StageCut:
-        """Keeps the state of batch ``after`` while that of the next one is written, too; Spark purges it before the end."""
+        """Keeps the state of batch ``after`` while the state of the next one is written. Spark purges it before the end."""
         reached, go_on = Event(), Event()
         query = self.start(work, reached=reached, go_on=go_on, after=after)
         assert reached.wait(WAIT_S)
@@ -189,7 +189,7 @@ class Life:
         return manifest_of(self.home, checkpoint, batch, persist(pinned)).stages[HOURLY]
 
     def move(self, cut: StageCut, checkpoint: int, target: str, local: str | None = None) -> None:
-        """Goes back to a checkpoint in a new work directory; what was computed after it is forgotten."""
+        """Goes back to a checkpoint in a new work directory. Later results are forgotten."""
         manifest = manifest_of(self.home, checkpoint, cut.batch, cut.files)
         restore(self.home, manifest, self.work(target), [self.work(local)] if local else [])
         self.rows = {batch: rows for batch, rows in self.rows.items() if batch <= cut.batch}
@@ -223,7 +223,7 @@ CASES: dict[str, tuple[Build, Build, str]] = {
 
 
 AT_NIGHT = CASES.keys() - {"timers"}
-"""Their stores have rows of one kind; timers have several kinds in one."""
+"""Cases whose stores have rows of one kind. Timers have several kinds in one store."""
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.nightly if case in AT_NIGHT else ()) for case in CASES])
@@ -231,7 +231,7 @@ def test_a_query_goes_on_elsewhere_as_if_nothing_had_happened(session: SparkSess
     streamed, batch, format_ = CASES[case]
     life = Life(quick(tmp_path / "home"), Input(session, tmp_path / "in put" / "rows", format_), streamed, tmp_path)
     life.input.write(10)
-    life.die("first one", 4)  # the state of batch 4 is there twice from here on
+    life.die("first one", 4)  # the state of batch 4 exists twice from here on
     first = life.run_and_keep("first one", 6, 1, None)
     lose(tmp_path / "home/work/first one")
     life.move(first, 1, "second")

@@ -1,4 +1,4 @@
-"""Static tables beside an input without an end: each attempt pins the newest version, unless a planned batch is done again."""
+"""Static tables together with an input without an end. Each attempt pins the newest version, unless it repeats a planned batch."""
 
 import logging
 from collections.abc import Callable
@@ -28,7 +28,7 @@ AGAIN = RestartStrategy.fixed_delay(attempts=1000, delay="100 milliseconds")
 
 
 class Names:
-    """A Delta table with a row per version of it: every row is joined with all of them."""
+    """A Delta table with one row per version. Every event is joined with all rows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,7 +65,7 @@ def named(
     switch: Path | None = None,
     history: Events | None = None,
 ) -> Pipeline:
-    """Each event with every name; the stage fails while ``switch`` is there, and reads a ``history`` that ends as well."""
+    """Declares a join of each event with every name. The stage fails while ``switch`` exists, and also reads a ``history`` that ends."""
     pipeline = Pipeline("named", checkpoint=CheckpointSettings(interval=interval), restart=restart)
     there, path, directory = str(switch), str(events.path), str(names.path)
     past_path = str(history.path) if history else path
@@ -100,7 +100,7 @@ def named(
 
 
 def names_of(site: Site, number: int) -> list[str]:
-    """What an event is joined with in the table; empty while it is not public."""
+    """Returns the names joined with an event in the table; none while the event is not public."""
     path = site.tables / "named"
     rows = public(path, ["id", "name"]).elements() if DeltaTable.is_deltatable(str(path)) else ()
     return sorted(name for event, name in rows if event == number)
@@ -117,7 +117,7 @@ def version_in(pins: tuple[Pin, ...]) -> int:
 
 
 def version_of(running: Running, attempt: int) -> int:
-    """The version that an attempt has pinned."""
+    """Returns the version that an attempt has pinned."""
     pinned = pins_of_attempt(running.files, AttemptNumber(attempt)).pinned(NAMES)
     assert pinned
     return version_in(pinned.pins)
@@ -159,7 +159,7 @@ def test_a_stage_that_is_restarted_alone_keeps_the_version_of_its_attempt(
 def test_a_stage_that_goes_on_without_an_ended_input_keeps_the_version_of_its_attempt(
     site: Site, events: Events, names: Names, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is built again once all of the history is read: here it has its first rows after the table has changed."""
+    """The stage is built again once the history is read. It gets its first rows here after the table has changed."""
     caplog.set_level(logging.INFO)
     switch = tmp_path / "switch"
     switch.touch()
@@ -177,11 +177,11 @@ def test_a_stage_that_goes_on_without_an_ended_input_keeps_the_version_of_its_at
 
 
 class TestABatchThatIsDoneAgain:
-    """It was planned, and staged, by an attempt that died before Spark committed it."""
+    """An attempt has planned and staged the batch, and died before Spark committed it."""
 
     @pytest.fixture
     def died(self, site: Site, events: Events, names: Names) -> None:
-        """Two batches, of which Spark knows that it has committed the first; then the table has another version."""
+        """Runs two batches and removes the second commit. The table then gets another version."""
         with Running(site.spark, named(site, events, names, interval="1 hour"), site.home) as running:
             running.until(lambda: commits(site))
             events.add(1)
@@ -204,7 +204,7 @@ class TestABatchThatIsDoneAgain:
     def test_with_the_newest_version_it_would_come_to_others(
         self, site: Site, events: Events, names: Names, died: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What the rule is for."""
+        """The test shows why the rule is needed."""
         monkeypatch.setattr(round_run, "keep_pinned_versions", lambda *arguments: None)
         with Running(site.spark, named(site, events, names, restart=RestartStrategy.none()), site.home) as running:
             error = running.ends()
@@ -213,6 +213,6 @@ class TestABatchThatIsDoneAgain:
 
 
 def commits(site: Site) -> list[Path]:
-    """Spark's marks of committed batches, the newest last."""
+    """Returns Spark's marks of committed batches, the newest last."""
     found = [path for path in site.home.glob("work/*/stages/named/checkpoint/commits/*") if path.name.isdigit()]
     return sorted(found, key=lambda path: int(path.name))

@@ -1,4 +1,4 @@
-"""A running pipeline is stopped with a savepoint, or drained, and goes on or not."""
+"""A running pipeline is stopped with a savepoint, or drained. It goes on afterwards or is refused."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ def events(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 def cascade(site: Site, events: Events) -> Pipeline:
-    """Counts per minute, and of those the counts per hour: only a drain of one after the other lets both go."""
+    """Declares counts per minute, and counts of those per hour. Only a drain of one stage after the other releases both."""
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 hour"))
     events.source(pipeline)
 
@@ -74,9 +74,9 @@ def all_hours(site: Site, rows: int) -> DataFrame:
 
 
 def assert_drained(site: Site, events: Events) -> None:
-    """The tables of the cascade have all rows of the input so far, and everything that follows from them.
+    """Checks that the tables of the cascade show all input rows so far, and all of their results.
 
-    A batch that is planned is drained, too: where the input has an end, that of its next rows.
+    A planned batch is drained, too: with a bounded input, this is the batch of its next rows.
     """
     read = len(ids(site, "copied"))
     assert ids(site, "copied") == list(range(read))
@@ -93,7 +93,10 @@ def has_staged(running: Running, stage: str, rows: int) -> Callable[[], object]:
 
 
 def has_closed_windows(running: Running, events: Events) -> Callable[[], object]:
-    """The windows become rows in the batch after the one that has moved the watermark. Those of a bounded pipeline wait for its end."""
+    """Returns a function that tells whether the watermark has closed the last windows.
+
+    They become rows in the next batch. Windows of a bounded pipeline wait for its end.
+    """
     newest_ms = (events.rows - 1 - DELAY_S) * 1000
     return lambda: events.bounded or (running.status and running.status.stages[StageName("minutes")].watermark_ms == newest_ms)
 
@@ -107,14 +110,14 @@ def answered(running: Running, request: RequestId) -> CheckpointResponse:
 
 
 def steps_from(watched: Watched, first: Step) -> set[Step]:
-    """What was passed from a step on."""
+    """Returns the steps that were passed from ``first`` on."""
     passed = [point.step for point in watched.points]
     return set(passed[passed.index(first) :])
 
 
 @contextmanager
 def log_of(spark: SparkSession) -> Iterator[Callable[[], str]]:
-    """What Spark logs in the context."""
+    """Yields a function that returns Spark's log output within the context."""
     jvm: Any = spark._jvm
     text, log4j = jvm.java.io.StringWriter(), jvm.org.apache.logging.log4j
     appender = log4j.core.appender.WriterAppender.createAppender(None, None, text, "test", False, True)
@@ -157,7 +160,7 @@ def test_a_pipeline_that_was_stopped_goes_on_as_if_nothing_had_happened(site: Si
         running.until(has_closed_windows(running, events))
         stopped = stop(site, "--request", "now")
         ended = running.stopped()
-    housekeeping = HOUSEKEEPING if events.bounded else set()  # the stages behind have read nothing yet
+    housekeeping = HOUSEKEEPING if events.bounded else set()  # the stages behind have read no rows yet
     assert steps_from(watched, Step.PIN_STATE) | housekeeping == set(STOP_STEPS) | housekeeping
     manifest = running.head()
     assert (manifest.checkpoint_kind, manifest.aligned, manifest.drained) == (CheckpointKind.STOP, True, False)
@@ -230,7 +233,7 @@ def test_who_asks_once_a_stop_is_answered_is_turned_down_and_stops_no_later_atte
     class AsksLate:
         def before(self, step: Step) -> None:
             requests = CheckpointRequests(running.files)
-            is_stopped = requests.answer_of(first) is not None  # so what comes now is the answer to the start
+            is_stopped = requests.answer_of(first) is not None  # so this must be the answer to the start
             if step is Step.RESPONSE_CREATE and is_stopped and requests.answer_of(late) is None and not requests.open():
                 create_document(running.files, f"requests/{late}.json", asked(late))
 
@@ -243,7 +246,7 @@ def test_who_asks_once_a_stop_is_answered_is_turned_down_and_stops_no_later_atte
             CheckpointRequests(running.files).ask(first)
             running.stopped()
     assert CheckpointRequests(running.files).open() == ()
-    create_document(running.files, f"requests/{later}.json", asked(later))  # by somebody who has seen the driver at work
+    create_document(running.files, f"requests/{later}.json", asked(later))  # by a client that has seen the driver at work
     events.add(100)
     with Running(site.spark, pipeline, site.home) as running:
         running.until(has_staged(running, "again", 100))
@@ -328,7 +331,7 @@ def test_a_drain_that_fails_on_the_way_leaves_nothing_flushed_in_public_and_can_
     pipeline = cascade(site, events)
 
     class Breaks:
-        """The disk fails once the second stage is to be flushed."""
+        """Lets the disk fail when the second stage is flushed."""
 
         plans = 0
 
@@ -389,7 +392,7 @@ def test_a_drain_that_is_cancelled_on_the_way_is_ended_by_the_next_attempt(site:
     pipeline = cascade(site, events)
 
     class Dies:
-        """The process dies once the second stage is to be flushed."""
+        """Lets the process die when the second stage is flushed."""
 
         plans = 0
 
@@ -410,7 +413,7 @@ def test_a_drain_that_is_cancelled_on_the_way_is_ended_by_the_next_attempt(site:
             assert isinstance(running.ends(), RunCancelledError)
     if not events.bounded:
         events.add(100)
-        events.rows -= 100  # what came after the drain was begun stays in the source
+        events.rows -= 100  # rows after the start of the drain stay in the source
     with Running(site.spark, pipeline, site.home) as again:
         again.stopped()
     assert_drained(site, events)
@@ -420,7 +423,7 @@ def test_a_drain_that_is_cancelled_on_the_way_is_ended_by_the_next_attempt(site:
 
 
 class Reminders(StatefulProcessor):
-    """By team how many rows there were, a minute after the newest one: its timer is set anew by each batch."""
+    """Reports the number of rows of each team, a minute after the newest one. Each batch sets the timer again."""
 
     def init(self, handle: Any) -> None:
         self._handle = handle
@@ -449,7 +452,7 @@ class Reminders(StatefulProcessor):
 def test_a_drain_lets_go_what_a_join_and_timers_hold_back_and_what_follows_from_it(
     site: Site, events: Events, tmp_path: Path
 ) -> None:
-    """A window behind the join has rows that have found no partner: only the drain of the join hands them on."""
+    """A window behind the join has rows without a partner. Only the drain of the join hands them on."""
     replies = str(tmp_path / "replies")
     numbers = pa.array(range(0, 201, 2), pa.int64())
     at = pa.array([(2 * each + 5) * 1_000_000 for each in range(101)], pa.timestamp("us", tz="UTC"))
@@ -464,7 +467,7 @@ def test_a_drain_lets_go_what_a_join_and_timers_hold_back_and_what_follows_from_
     @pipeline.stage(sink=DeltaSink(str(site.tables / "joined")), event_time="at", watermark_delay="10 minutes")
     def joined(events: DataFrame, answers: DataFrame) -> DataFrame:
         soon = F.expr("reply = id AND replied_at >= at AND replied_at <= at + INTERVAL 1 MINUTE")
-        # Spark takes a row of 1970-01-01 00:00:00 for late: its first watermark is there
+        # Spark takes a row of 1970-01-01 00:00:00 as late: its first watermark is there
         return events.where("id > 0").join(answers, soon, "left_outer").select("id", "at", "reply")
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes")))

@@ -1,4 +1,4 @@
-"""Every kind of table holds the rows that it should after two rounds, whoever publishes and whoever reads."""
+"""Every kind of table holds the right rows after two rounds, with any publisher and any reader."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -45,16 +45,16 @@ SCHEMA = pa.schema(
     }
 )
 BATCHES = ((0, 1), (2,))
-"""The batches of each round: a publication of several, and one onto rows."""
+"""The batches of each round: a publication of several batches, and a publication into a table with rows."""
 ROUNDS = len(BATCHES)
 BATCH_ROWS = 20
 EVERY_TABLE = frozenset({"appendOnly", "invariants"})
-"""The table features of a table that is made without any, by the oldest protocol that Delta makes tables with."""
+"""The table features of a table made without options, with the oldest protocol that Delta uses for new tables."""
 BY_KEY = {feature.key: feature for feature in FEATURES}
 
 
 def _batch(number: int) -> pa.Table:
-    """Twenty rows of twenty keys; the last one has half of the keys of the one before again."""
+    """Returns twenty rows with twenty keys. The last batch repeats half of the keys of the batch before."""
     first = number * BATCH_ROWS - (number // 2) * (BATCH_ROWS // 2)
     rows = []
     for key in range(first, first + BATCH_ROWS):
@@ -81,25 +81,25 @@ class Made:
     mode: SinkMode
     site: Site
     publishers: Mapping[str, Any]
-    """By round and sink."""
+    """The publishers of each round and sink."""
     staged: Mapping[str, Rows]
-    """What an auditor has read before the first publication, by sink; for appends."""
+    """For each sink: the rows that an auditor has read before the first publication. Only appends have them."""
     read: dict[str, Rows] = field(default_factory=dict)
-    """What Spark has read already, by sink."""
+    """For each sink: the rows that Spark has read already."""
 
     def path(self, feature: Feature) -> Path:
         return self.site.tables / feature.key
 
     def rows(self, round: int) -> DataFrame:
-        """The input of a round."""
+        """Returns the input of a round."""
         return self.site.spark.createDataFrame(pa.concat_tables(_batch(number) for number in BATCHES[round]))
 
     def returned(self, feature: Feature) -> DataFrame:
-        """What a stage returns in the first round, with what its table adds to each row."""
+        """Returns the rows that a stage returns in the first round, with the columns that its table adds."""
         return self.rows(0).selectExpr(*(feature.answer or feature.staged))
 
     def expected(self, feature: Feature, rounds: int = ROUNDS) -> Rows:
-        """Batch SQL over the whole input."""
+        """Returns the expected rows from batch SQL over the whole input."""
         columns = feature.answer or feature.staged
         rows = self.returned(feature)
         if feature.held and self.mode is not SinkMode.COMPLETE:
@@ -115,20 +115,20 @@ class Made:
         return answer(rows)
 
     def found(self, feature: Feature) -> Rows:
-        """What Spark reads."""
+        """Returns the rows that Spark reads."""
         if feature.key not in self.read:
             table = self.site.spark.read.format("delta").load(str(self.path(feature)))
             self.read[feature.key] = answer(table.selectExpr(*feature.names))
         return self.read[feature.key]
 
     def changes(self, feature: Feature, version: int) -> Rows:
-        """What the change data feed has of a version."""
+        """Returns the changes of a version in the change data feed."""
         feed = self.site.spark.read.format("delta").option("readChangeFeed", "true")
         feed = feed.option("startingVersion", version).option("endingVersion", version)
         return answer(feed.load(str(self.path(feature))).selectExpr("_change_type", *feature.names))
 
     def row_ids(self, feature: Feature, version: int) -> list[tuple[int, int | None]]:
-        """The keys of a version's rows, and the row ids."""
+        """Returns the keys of a version's rows, and their row ids."""
         table = self.site.spark.read.format("delta").option("versionAsOf", version).load(str(self.path(feature)))
         return [(row["id"], row["row_id"]) for row in table.select("id", "_metadata.row_id").collect()]
 
@@ -137,7 +137,7 @@ def _pipeline(mode: SinkMode, site: Site, source: Path, features: Sequence[Featu
     pipeline = Pipeline(f"{mode.value}_tables", on_end="suspend")
     options: dict[SinkMode, dict[str, Any]] = {
         SinkMode.UPSERT: {"keys": ["id"], "sequence_by": "seq"},
-        SinkMode.APPEND: {"target_file_size": "10mb"},  # packs the first round, which has two batches; not the second
+        SinkMode.APPEND: {"target_file_size": "10mb"},  # packs the first round, which has two batches, and not the second one
     }
 
     @pipeline.source(bounded=True)
@@ -199,7 +199,7 @@ Make = Callable[[SinkMode, Feature], Made]
 
 @pytest.fixture(scope="module")
 def make(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """Makes the tables of a mode once: those of every day, or the others."""
+    """Makes the tables of a mode once, for the features of every day or for the others."""
     session = spark.newSession()
     for key, value in SMALL.items():
         session.conf.set(key, value)
@@ -212,7 +212,7 @@ def make(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 
 def _cases(features: Sequence[Feature]) -> list[Any]:
-    """Each feature in each mode that it can be had in."""
+    """Returns each feature in each of its modes."""
     return [
         pytest.param(
             mode, feature, id=f"{mode.value}-{feature.key}", marks=[] if mode in feature.everyday else pytest.mark.nightly
@@ -327,7 +327,7 @@ def test_a_publication_is_one_version_of_the_change_data_feed(mode: SinkMode, fe
 
 
 def _changes(made: Made, feature: Feature, round: int) -> Rows:
-    """What a round changes, by the batch answers before and after it."""
+    """Returns the changes of a round, from the batch answers before and after it."""
     before, after = made.expected(feature, round) if round else Rows(), made.expected(feature, round + 1)
     if made.mode is SinkMode.COMPLETE:
         return _typed("delete", before) + _typed("insert", after)

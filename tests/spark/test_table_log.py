@@ -1,4 +1,4 @@
-"""The log of a table as Spark writes it: its checkpoints of every kind, read without the list of files."""
+"""The log of a table as Spark writes it, with checkpoints of every kind. The product reads it without a list of files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a table forbids is refused while it is staged, and a table that cannot be published into before that, by name."""
+"""Tables that refuse rows. Forbidden rows are refused while they are staged. An unpublishable table is refused earlier, by name."""
 
 import json
 from collections.abc import Sequence

@@ -1,5 +1,4 @@
-"""Tables that are there already: their columns' order and types count, and so does how their sinks declare them; what a table is
-made with; and what a partition value or a path can be."""
+"""Existing tables, whose columns and layout must fit their sinks; new tables; and odd partition values and paths."""
 
 from pathlib import Path
 from typing import Any

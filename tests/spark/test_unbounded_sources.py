@@ -1,4 +1,4 @@
-"""Sources of every kind that have no end: a pipeline goes on in place, and from its checkpoint, and each row is public once."""
+"""Sources of every kind that have no end. A pipeline goes on in place and from its checkpoint, and each row is public once."""
 
 import json
 import os
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 COPIED, TOPIC = StageName("copied"), "without-an-end"
 STEP = 60
-"""So many rows come at a time."""
+"""The number of rows that come at a time."""
 
 
 class Growing(Protocol):
@@ -35,7 +35,7 @@ class Growing(Protocol):
         """Adds a row for each of the numbers."""
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """A stream with the column ``id``, which has the numbers; of several batches for each ``add``."""
+        """Returns a stream with the numbers in the column ``id``, in several batches for each ``add``."""
 
 
 class Records:
@@ -60,10 +60,10 @@ class Records:
 
 
 class JsonFiles:
-    """Four files at a time, one for each batch: Spark's list of those that it has read becomes a compact one in the second attempt.
+    """JSON files that come four at a time, one per batch. In the second attempt, Spark's list of read files becomes a compact one.
 
-    Each is a month older than those before it, as files are that were copied with their times, or waited for days somewhere else. Left
-    to itself Spark passes over files that are a week older than its newest one.
+    Each file is a month older than the files before it, as with files that were copied with their times or waited elsewhere for days. By
+    default, Spark skips files that are a week older than its newest one.
     """
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
@@ -113,7 +113,7 @@ def rows_in(running: Running) -> int:
 
 
 AT_NIGHT = [pytest.param(kind, marks=pytest.mark.nightly) for kind in (Lines, Table, Records)]
-"""None of them keeps anything in Spark's checkpoint but offsets; and most other tests of running pipelines read Delta, some Kafka."""
+"""These kinds keep only offsets in Spark's checkpoint. Most other tests of running pipelines read Delta, and some read Kafka."""
 
 
 @pytest.mark.parametrize("kind", [JsonFiles, *AT_NIGHT])

@@ -1,4 +1,4 @@
-"""What an upsert sink takes for its columns, keys and constraints; what it cannot is refused before anything is written."""
+"""The columns, keys and constraints that an upsert sink accepts. Others are refused before any write."""
 
 from datetime import date
 from typing import Any
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 
 def _pipeline(site: Site, *columns: str, **sink: Any) -> Pipeline:
-    """Upserts ``columns`` of the changes, which are SQL expressions."""
+    """Declares an upsert of ``columns`` of the changes. The columns are SQL expressions."""
     pipeline = Pipeline("customers", on_end="suspend")
 
     @pipeline.source(bounded=True)
@@ -182,7 +182,7 @@ def test_expressions_mean_what_they_did_where_the_rows_were_staged(site: Site) -
     abroad = site.spark.newSession()
     abroad.conf.set("spark.sql.session.timeZone", "America/New_York")
     hours = "timestamp '2024-01-01 00:00:00Z' + make_interval(0, 0, 0, 0, seq) AS at"
-    condition = "at > '2024-01-02 00:00:00'"  # where there is no time zone in it, it is the session's
+    condition = "at > '2024-01-02 00:00:00'"  # the time has no zone: the session's applies
     _pipeline(site, "id", hours, apply_as_deletes=condition, publish="external").run(spark=abroad, home=site.home)
     publish(open_files(str(site.home)), publishers=Publishers(lambda: site.spark))
     assert public(site.tables / "customers", ["id", "day"]) == {(1, date(2023, 12, 31)): 1, (2, date(2024, 1, 1)): 1}

@@ -1,4 +1,4 @@
-"""A sink with mode="upsert" holds per key the row that comes last in the order of its rows, whenever it came."""
+"""A sink with mode="upsert" holds the last row of each key in the order of its rows, in any order of arrival."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ DELETES = "op = 'delete'"
 
 
 def changes(rows: int = 4_000, keys: int = 300, seed: int = 7) -> pd.DataFrame:
-    """Changes of some keys in no order: ties, exact repetitions, null keys, deletes, rows after their delete."""
+    """Returns changes of some keys in no order: ties, exact repetitions, null keys, deletes, rows after their delete."""
     random = np.random.default_rng(seed)
     table = pd.DataFrame(
         {
@@ -39,7 +39,7 @@ def changes(rows: int = 4_000, keys: int = 300, seed: int = 7) -> pd.DataFrame:
 
 
 def expected(spark: SparkSession, source: str) -> Rows:
-    """Batch SQL over all changes: the last one of each key, unless it is a delete."""
+    """Returns the last change of each key unless it is a delete, from batch SQL over all changes."""
     spark.read.format("delta").load(source).createOrReplaceTempView("all_changes")
     return answer(
         spark.sql(f"""

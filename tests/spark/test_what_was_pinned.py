@@ -1,4 +1,4 @@
-"""What was pinned was read: files that change while a round is interrupted fail the run by name, and it goes on when they are back."""
+"""Pinned files change while a round is interrupted. The run fails by name, and goes on when the files are back."""
 
 import csv
 import json
@@ -67,7 +67,7 @@ def move_away(path: Path) -> str:
 
 
 def shrink(path: Path) -> str:
-    """Only what ends between two rows: whoever reads it meets no error."""
+    """Removes the last row of a file. A reader of the file meets no error."""
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
     return "bytes, but had"
@@ -143,7 +143,7 @@ def test_a_file_that_was_changed_after_its_pin_fails_the_run_by_name_until_it_is
 def test_a_file_that_cannot_be_read_is_not_tried_again_and_another_takes_its_place(
     site: Site, format_: str, bad: bytes | str, condition: str
 ) -> None:
-    """The remedy is followed in a round that has staged a batch."""
+    """The test follows the remedy in a round that has staged a batch."""
     folder = site.home.parent / "in"
     folder.mkdir()
     pipeline, wrong = Pipeline("files", on_end="suspend"), folder / f"1.{format_}"
@@ -174,7 +174,7 @@ def test_a_file_that_cannot_be_read_is_not_tried_again_and_another_takes_its_pla
 
 
 def test_a_folder_that_is_tidied_between_two_tables_loses_no_row_of_the_second(site: Site) -> None:
-    """As cleanSource, or a job of one's own, would: each stage reads the folder by itself."""
+    """A job tidies the folder, as cleanSource would. Each stage reads the folder by itself."""
     folder = site.home.parent / "in"
     folder.mkdir()
     for number in range(4):
@@ -279,9 +279,9 @@ def test_lost_versions_of_a_table_are_no_option(site: Site) -> None:
 
 
 def test_a_table_that_has_gone_back_behind_what_was_read_is_refused(site: Site) -> None:
-    """An older copy was put back, with the same id: what is written next has version numbers that were read already.
+    """An older copy is put back with the same id. The next commits reuse version numbers that were already read.
 
-    The independent answer: the rows that were read before, and those of the table as it is, which is read from its beginning.
+    The expected rows are those read before, and those of the current table, which is read from its beginning.
     """
     path, copy_of_it = site.home.parent / "in", site.home.parent / "backup"
     pipeline = Pipeline("back", on_end="suspend")
@@ -356,7 +356,7 @@ def test_an_older_copy_is_found_by_what_a_running_pipeline_has_read_and_while_it
 def test_the_rows_that_were_read_of_each_source_stand_in_the_manifest(
     site: Site, request: pytest.FixtureRequest, kind: str
 ) -> None:
-    """Two sources of one stage, one of them twice, and a static table."""
+    """One stage reads two sources, one of them twice, and a static table."""
     root, pipeline = site.home.parent, Pipeline("counted", on_end="suspend")
     kafka: KafkaBroker | None = request.getfixturevalue("kafka") if kind == "kafka" else None
     if kafka is not None:

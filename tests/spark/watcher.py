@@ -11,9 +11,9 @@ _POLL_S = 0.05
 
 
 class Watcher:
-    """Polls every table while the context is open, and asks after each look whether a manifest exists.
+    """A reader that polls every table while the context is open. After each look it checks whether a manifest exists.
 
-    A table is looked at before the manifest, so rows that were seen without one were public before the checkpoint was complete.
+    A table is read before the manifest, so rows seen without a manifest were public before the checkpoint was complete.
     """
 
     def __init__(self, tables: Mapping[str, Path], home: Path) -> None:
@@ -21,7 +21,7 @@ class Watcher:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watcher")
         self.seen: dict[str, list[tuple[int, bool]]] = {name: [] for name in tables}
-        """By table each look: how many rows, and whether a manifest existed right after it."""
+        """The looks at each table: the number of rows, and whether a manifest existed right after it."""
         self.failure: Exception | None = None
 
     def __enter__(self) -> "Watcher":

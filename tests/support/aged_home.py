@@ -1,4 +1,4 @@
-"""A home that has had many rounds, made by the product's own code without Spark, and counted storage operations."""
+"""A home after many rounds, made by the product's own code without Spark. Counts storage operations."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -39,13 +39,16 @@ GRAPH = small_pipeline.pipeline.graph()
 
 
 class CountedFiles(MemoryFiles):
-    """Counts the operations of each kind, and lists a directory without looking through the others: an old home has thousands of files."""
+    """Counts the operations of each kind.
+
+    A home after many rounds has thousands of files, so a listing reads only one directory's paths.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
         self._paths: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        """The paths by the first part of each."""
+        """The paths, grouped by the first part of each."""
 
     def create(self, path: str, data: bytes) -> None:
         self.counts["create"] += 1
@@ -74,7 +77,7 @@ class CountedFiles(MemoryFiles):
             del self.contents[found], paths[found]
 
     def copy_all(self) -> "CountedFiles":
-        """The same files, of which nothing is counted yet."""
+        """Returns a copy of these files, with all counts at zero."""
         made = CountedFiles()
         for path, data in self.contents.items():
             made.create(path, data)
@@ -82,13 +85,13 @@ class CountedFiles(MemoryFiles):
         return made
 
     def cost(self, work: Callable[["CountedFiles"], object]) -> Counter[str]:
-        """The operations of ``work`` on a copy of these files."""
+        """Returns the operations of ``work`` on a copy of these files."""
         copy = self.copy_all()
         work(copy)
         return copy.counts
 
     def _beside(self, path: str) -> dict[str, None]:
-        """The paths whose first part is the same."""
+        """Returns the paths with the same first part."""
         return self._paths[path.partition("/")[0]]
 
 
@@ -122,7 +125,7 @@ def end(
     kind: CheckpointKind = CheckpointKind.FINAL,
     asked: RequestId | None = None,
 ) -> Manifest:
-    """Completes a checkpoint, by default the final one of a round, and deletes what it has made needless."""
+    """Completes a checkpoint, by default the final one of a round, and deletes everything that the checkpoint replaces."""
     store, head = CheckpointStore(files), CheckpointStore(files).head()
     number = store.next_id(head.checkpoint) if head else store.first_id(attempt.incarnation)
     manifest = a_manifest(
@@ -154,7 +157,7 @@ def answer(
 
 
 def take(files: MemoryFiles, name: str, wanted: Wanted, attempt: AttemptDocument, checkpoint: CheckpointId) -> RequestId:
-    """A request for a checkpoint, asked and answered."""
+    """Creates a request for a checkpoint and its answer."""
     request, requests = request_id(name, wanted), CheckpointRequests(files)
     create_document(files, request_path(request), CheckpointRequest(request=request, requested_at=NOW, wanted=wanted))
     requests.answer(CheckpointResponse(request=request, attempt=attempt.attempt, checkpoint=checkpoint, answered_at=NOW))
@@ -163,7 +166,7 @@ def take(files: MemoryFiles, name: str, wanted: Wanted, attempt: AttemptDocument
 
 
 def run_round(files: MemoryFiles, run: str, *, requests: bool = False) -> Manifest:
-    """A whole round of a pipeline that runs once a day."""
+    """Runs a whole round of a pipeline that runs once a day."""
     request = ask(files, RunId(run))
     Owners(files, request.attempt).take_charge(f"task of {run}")
     attempt = begin(files, request)
@@ -177,7 +180,10 @@ def run_round(files: MemoryFiles, run: str, *, requests: bool = False) -> Manife
 
 
 def run_until_stopped(files: MemoryFiles, run: str) -> Manifest:
-    """One start of a pipeline without an end: a driver that is lost, one that goes on, checkpoints, and a stop whose savepoint is kept."""
+    """Runs a pipeline without an end once.
+
+    One driver is lost. The next one goes on, takes checkpoints, and stops with a savepoint that is kept.
+    """
     lost = begin(files, ask(files, RunId(run)))
     forget_old_starts(files, lost)
     end(files, lost, CheckpointKind.PERIODIC)
@@ -196,7 +202,7 @@ def run_until_stopped(files: MemoryFiles, run: str) -> Manifest:
 
 
 def answered_before(files: MemoryFiles, run: str) -> CheckpointId | None:
-    """The checkpoint that a run which is repeated is told, without a new attempt; None: it would run again."""
+    """Returns the checkpoint with which a repeated run is answered without a new attempt. Returns None if the run would start again."""
     given = Channel(files).answer(RunId(run))
     if given is not None and given.checkpoint is not None:
         return given.checkpoint

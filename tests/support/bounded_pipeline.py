@@ -1,7 +1,7 @@
 """A pipeline whose input ends: a stage without a sink, and behind it windows and an upsert with deletes.
 
-Stages wait where the test holds them, so a run is as far as a test wants it to be, on any machine. Also the entry of real drivers,
-in which each stage is held.
+Stages wait where the test holds them, so a run stops at the same point on any machine. The module is also the entry of real drivers, in
+which each stage is held.
 """
 
 import time
@@ -29,7 +29,7 @@ Answer = dict[str, list[tuple[Any, ...]]]
 
 
 def rows_of(part: int) -> pd.DataFrame:
-    """The rows of one file of the input: changes of a few keys, seven seconds apart.
+    """Returns the rows of one file of the input: changes of a few keys, seven seconds apart.
 
     Some are deletes. A delete is newer than the next change of its key, which comes after it.
     """
@@ -70,7 +70,7 @@ class Changes:
                 (self._admitted / stage / str(part)).touch()
 
     def begun(self) -> dict[str, list[int]]:
-        """By stage the parts whose batches have begun."""
+        """Returns for each stage the parts whose batches have begun."""
         return {stage: sorted(int(mark.name) for mark in (self._begun / stage).iterdir()) for stage in STAGES}
 
     def forget(self) -> None:
@@ -79,7 +79,7 @@ class Changes:
             mark.unlink()
 
     def answer(self, parts: int | None = None) -> Answer:
-        """The result of a batch query over the rows of the first parts, or of all."""
+        """Returns the result of a batch query over the rows of the first parts, or of all."""
         rows = pd.concat([rows_of(part) for part in range(self.parts if parts is None else parts)])
         begin = rows["at"].dt.floor("10min")
         windows = rows.groupby(begin)["id"].agg(["count", "sum"]).itertuples()
@@ -91,7 +91,7 @@ class Changes:
 
 
 def public(warehouse: Path) -> Answer:
-    """The rows of both tables, sorted; a table that does not exist is empty."""
+    """Returns the rows of both tables, sorted. A table that does not exist is empty."""
     columns = {"windows": ("begin", "rows", "ids"), "newest": ("key", "id", "part")}
     found: Answer = {name: [] for name in columns}
     for name, names in columns.items():
@@ -106,7 +106,7 @@ def _marks(changes: str) -> tuple[Path, Path]:
 
 
 def admitted(changes: str, stage: str) -> Column:
-    """The column ``part``. A row waits until its part is admitted."""
+    """Returns the column ``part``. A row waits until its part is admitted."""
     admitted, begun = (marks / stage for marks in _marks(changes))
 
     def wait(part):  # type: ignore[no-untyped-def]  # with type hints it would be another kind of UDF
@@ -126,12 +126,12 @@ class Params(BaseModel):
 def orders(
     interval: str = "1 hour", on_end: Literal["drain", "suspend"] = "drain", held: tuple[str, ...] = (FIRST_STAGE,)
 ) -> Pipeline:
-    """Changes; of those the windows of ten minutes, and the newest row of each key.
+    """Declares a pipeline of changes, with their windows of ten minutes and the newest row of each key.
 
     Args:
-        interval: Between checkpoints.
-        on_end: What becomes of open windows.
-        held: The stages that wait for their parts. Those behind the first one read a part a batch then, all in one otherwise.
+        interval: The interval of checkpoints.
+        on_end: ``drain`` closes the open windows, ``suspend`` keeps them.
+        held: The stages that wait for their parts. If all are held, the later stages read one part per batch, otherwise all in one batch.
     """
     pipeline = Pipeline("orders", params=Params, checkpoint=CheckpointSettings(interval=interval), on_end=on_end)
     limit = 1 if held == STAGES else None

@@ -1,4 +1,4 @@
-"""A pipeline for each day of a table that changes: it returns one column more than the day before, and has a sink of each mode.
+"""A pipeline for each day of a changing table: it returns one column more than the day before, and has a sink of each mode.
 
 A stage without a sink gains the columns as well, its files are packed where they become public, and one table is published by Spark,
 because delta-rs cannot.
@@ -22,7 +22,7 @@ _DELETED = "minute(at) < 20"
 
 
 def changing(day: int) -> Pipeline:
-    """The pipeline as it is deployed on a day: rows get the columns ``day_0`` to that day's."""
+    """Returns the pipeline of a day. Its rows have the columns from ``day_0`` to that day's column."""
     pipeline = Pipeline("changing", params=Params, on_end="suspend")
     columns = [f"day_{number}" for number in range(day + 1)]
 

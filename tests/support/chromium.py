@@ -1,4 +1,4 @@
-"""A Chromium without a window, as somebody who looks at pages and clicks. Debian's package ``chromium`` has it."""
+"""A Chromium without a window that shows pages and clicks. Debian's package ``chromium`` provides it."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ _FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-
 
 
 class Chromium:
-    """One tab. Speaks the DevTools protocol: no driver has to be installed that fits the browser's version."""
+    """One tab. It uses the DevTools protocol, so no driver is needed that fits the browser's version."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket, self._numbers = socket, count(1)
@@ -38,7 +38,7 @@ class Chromium:
                 self.complaints.append(json.dumps(message["params"]))
 
     def sign_in(self, token: str) -> None:
-        """Becomes somebody else."""
+        """Signs in as another user."""
         self.call("Network.clearBrowserCookies")
         self.call("Network.setCookie", name="_token", value=token, domain="127.0.0.1", path="/", httpOnly=True)
 
@@ -48,7 +48,7 @@ class Chromium:
         return found["result"].get("value")
 
     def shows(self, script: str, what: str) -> None:
-        """Waits until a script is true of the page."""
+        """Waits until a script returns true on the page."""
         until(lambda: bool(self.evaluate(script)), what)
 
     def open(self, url: str) -> None:
@@ -56,17 +56,17 @@ class Chromium:
         self.shows("document.readyState === 'complete'", f"{url} is there")
 
     def click(self, selector: str) -> None:
-        """Clicks on an element as soon as it is there."""
+        """Clicks on an element as soon as it exists."""
         self.shows(f"document.querySelector({json.dumps(selector)}) !== null", f"{selector} is there")
         self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
 
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Chromium]:
-    """Starts a browser, which ends with the context.
+    """Starts a browser, which ends when the context closes.
 
     Args:
-        profile: An empty directory, or one that is not there yet.
+        profile: An empty or new directory.
     """
     browser = subprocess.Popen(
         ["chromium", *_FLAGS, f"--user-data-dir={profile}", "about:blank"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL

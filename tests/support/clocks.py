@@ -1,4 +1,4 @@
-"""Clocks for what is measured by them: a test waits for something to happen, not for time to pass."""
+"""Clocks for code that measures time: a test waits for an event, not for time to pass."""
 
 import time
 from threading import Event
@@ -7,7 +7,7 @@ HOUR_S = 3_600.0
 
 
 class ALongTimeOnce:
-    """As the module ``time``, but that hours pass at once when something has happened."""
+    """Replaces the module ``time``. Hours pass at once after an event."""
 
     def __init__(self, happened: Event) -> None:
         self._happened = happened

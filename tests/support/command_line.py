@@ -1,4 +1,4 @@
-"""A home, its tables and the file that declares its pipeline, as the command line finds them; and how it is called."""
+"""A home, its tables and the file of its pipeline, for tests of the command line. Calls the command line in this process."""
 
 import json
 from datetime import timedelta
@@ -89,11 +89,11 @@ BLOCKED = BlockedPublication(
     ),
     rows_kept_until=NOW,
 )
-"""A publication that the table of one sink refuses."""
+"""A blocked publication: the table of one sink refuses it."""
 
 
 class UsedHome:
-    """The home of the pipeline ``flights``, in which something has happened already; and the pipeline's file."""
+    """The home of the pipeline ``flights``, which has run before, and the pipeline's file."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -107,7 +107,7 @@ class UsedHome:
         self.graph = load_pipeline(self.entry).graph().describe()
 
     def begin(self, attempt: int = 1, *, run: str = "monday", **changes: Any) -> None:
-        """An attempt that began a round of its own and was interrupted, unless a checkpoint follows."""
+        """Begins an attempt with a round of its own. It counts as interrupted unless a checkpoint follows."""
         if Channel(self.files).pipeline() is None:
             create_document(self.files, "pipeline.json", PipelineDocument(name=PipelineName("flights"), uuid=PIPELINE))
             self.staged.make_table(HOURLY)
@@ -143,7 +143,7 @@ class UsedHome:
         )
 
     def complete(self, *, run: str = "monday", late_rows: int = 0, **changes: Any) -> Manifest:
-        """The final checkpoint of the newest round: three rows in each sink, staged."""
+        """Completes the final checkpoint of the newest round, with three rows staged in each sink."""
         number = max(Attempts(self.files).numbers())
         rows: dict[Any, list[Row]] = {sink: [(number, "a"), (number, "b"), (number, "c")] for sink in (HOURLY, DAILY)}
         fields: dict[str, Any] = {
@@ -178,7 +178,7 @@ class UsedHome:
         )
 
     def beat(self, state: RunState = RunState.DONE, stop: StopStatus | None = None) -> None:
-        """A heartbeat of attempt 1."""
+        """Writes a heartbeat of attempt 1."""
         stages = {
             StageName("daily"): StageStatus(state=StageState.WAITING),
             StageName("hourly"): StageStatus(
@@ -189,12 +189,12 @@ class UsedHome:
         write_status(self.files, status)
 
     def ask(self, run: str = "tuesday") -> StartRequest:
-        """A start request, as somebody else writes it."""
+        """Writes a start request, as another client does."""
         return Channel(self.files).request_start(RunId(run), parameters={"warehouse": str(self.directory / "warehouse")})
 
 
 def a_try(checkpoint: int, **changes: Any) -> CheckpointHistory:
-    """The history of one try, which succeeded."""
+    """Returns the history of one try, which succeeded."""
     fields: dict[str, Any] = {
         "checkpoint": CheckpointId(checkpoint),
         "checkpoint_kind": CheckpointKind.FINAL,
@@ -209,10 +209,10 @@ def a_try(checkpoint: int, **changes: Any) -> CheckpointHistory:
 
 
 def spark_jobs(*arguments: object, **environment: str) -> Result:
-    """Calls the command line in this process, wide enough that no line is folded."""
+    """Calls the command line in this process, with a terminal so wide that no line wraps."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "300", **environment})
 
 
 def document(result: Result) -> Any:
-    """The one JSON document that a command wrote to standard output."""
+    """Returns the JSON document that a command wrote to standard output."""
     return json.loads(result.stdout)

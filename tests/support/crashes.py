@@ -1,6 +1,6 @@
 """Runs that lose power at a durable step.
 
-The steps are not listed anywhere: a clean run is watched, and every step that it passes becomes a point to crash at.
+The steps are not listed here: a clean run is watched, and every step that it passes becomes a point of a crash.
 """
 
 import os
@@ -18,8 +18,10 @@ from tests.support.run_site import RunSite
 from tests.support.systems import Crashed, CrashSystem
 
 HOUSEKEEPING = frozenset({Step.SWEEP, Step.LOG_FOLD, Step.LOG_CHECKPOINT, Step.LOG_TRIM})
-"""Steps of a small run that come after its manifest. Who finds the manifest answers at once, and leaves them to the next attempt that
-makes one."""
+"""Steps of a small run after its manifest.
+
+An attempt that finds the manifest answers at once, and leaves these steps to a later attempt.
+"""
 NOT_IN_A_SMALL_RUN = frozenset(
     {
         Step.WORKSPACE_CREATE,
@@ -55,14 +57,14 @@ NOT_IN_A_SMALL_RUN = frozenset(
         Step.SAVEPOINT_REMOVE,
     }
 )
-"""Steps that the small pipeline has no cause for."""
+"""Steps that the small pipeline never passes."""
 OF_EACH_TRY = frozenset({Step.PIN_STATE, Step.PERSIST_STATE, Step.ACTIONS_CREATE, Step.CHANNEL_CREATE})
-"""Steps that each try at a checkpoint passes again from the first one, until there is a manifest."""
+"""Steps that each try at a checkpoint repeats from the first one, until a manifest exists."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Before or after the n-th time that a run passes a step."""
+    """A point before or after the n-th time that a run passes a step."""
 
     step: Step
     occurrence: int
@@ -78,7 +80,7 @@ class Point:
 
 @dataclass
 class Watched:
-    """Remembers each point that a run passes, and crashes at the one that ``choose`` wants."""
+    """Records each point that a run passes, and crashes at the point that ``choose`` accepts."""
 
     choose: Callable[[Point], bool] = lambda point: False
     crash: Callable[[], object] = lambda: None
@@ -104,7 +106,7 @@ class Watched:
 
 
 def watched(run: Callable[[], object]) -> list[Point]:
-    """The points that an undisturbed run passes, in order."""
+    """Returns the points that an undisturbed run passes, in order."""
     observer = Watched()
     with observed_by(observer):
         run()
@@ -114,17 +116,17 @@ def watched(run: Callable[[], object]) -> list[Point]:
 def run_into(
     site: RunSite, choose: Callable[[Point], bool], run: str = "first", *, foreign: tuple[str, ...] = (), **options: Any
 ) -> Point | None:
-    """Runs until the first point that ``choose`` wants, loses power there, and checks that the dead run then leaves everything alone.
+    """Runs until the first point that ``choose`` accepts, and loses power there. Checks that the dead run changes nothing afterwards.
 
     Args:
-        site: Where.
-        choose: Asked at each point.
+        site: The site of the run.
+        choose: Called at each point. Returns True to crash there.
         run: The run id.
-        foreign: Files of others that are lost as well, see :class:`~tests.support.systems.CrashSystem`.
-        options: For :meth:`~tests.support.run_site.RunSite.run`.
+        foreign: Patterns of other writers' files that are lost as well, see :class:`~tests.support.systems.CrashSystem`.
+        options: Options of :meth:`~tests.support.run_site.RunSite.run`.
 
     Returns:
-        The point; None where the run came to its end.
+        The point. None if the run ended.
     """
     system = CrashSystem(site.directory, foreign=foreign)
     found: dict[str, str] = {}
@@ -143,7 +145,7 @@ def run_into(
 
 
 def contents(directory: Path) -> dict[str, str]:
-    """The hash of every file that is the product's own: not Spark's checkpoints, locks, or the log for people."""
+    """Returns the hash of every file of the product: not of Spark's checkpoints, locks, or the log for users."""
     return {
         str(path.relative_to(directory)): sha256(path.read_bytes()).hexdigest()
         for path in map(Path, _files(directory))
@@ -158,11 +160,11 @@ def _files(directory: Path) -> list[str]:
 class InTurn:
     """Chooses the points of a chain of attempts, each of which goes on where the one before it crashed.
 
-    Each attempt gets one point further: before a step, then after it, then before the next. So one chain dies before and after every
-    occurrence of every step that comes before the answer, and costs little more than one run.
+    Each attempt gets one point further: before a step, then after it, then before the next. One chain thus dies before and after every
+    occurrence of every step up to the answer, and costs little more than one run.
 
     Args:
-        steps: At which steps; the answer is to be among them.
+        steps: The steps of the crashes. They include the answer.
     """
 
     def __init__(self, steps: Collection[Step] = tuple(Step)) -> None:
@@ -193,7 +195,7 @@ class InTurn:
             return 0
         if step is Step.WORKSPACE_CREATE:  # each start passes it until the home has begun
             return inf if (Step.WORKSPACE_CREATE, False) in [point.name for point in self.chosen] else 0
-        if step is Step.ATTEMPT_BEGIN:  # each attempt that is started anew passes it
+        if step is Step.ATTEMPT_BEGIN:  # each attempt that starts from the beginning passes it
             return inf if (Step.ATTEMPT_BEGIN, False) in [point.name for point in self.chosen] else 0
         if step in (Step.REQUEST_CREATE, Step.ATTEMPT_CREATE):
             asking = self.last.step in (Step.PIPELINE_CREATE, Step.REQUEST_CREATE) or self.last.name == (
@@ -201,7 +203,7 @@ class InTurn:
                 True,
             )
             return 0 if asking else inf
-        if step is Step.STAGE_FILES:  # files that no version names are made again
+        if step is Step.STAGE_FILES:  # files that no version names are written again
             return int(self.last.name == (Step.STAGE_FILES, False))
         if step in OF_EACH_TRY:
             return [point.name for point in self.chosen].count((step, False))
@@ -209,7 +211,7 @@ class InTurn:
 
 
 class AtRandom:
-    """Chooses one of the next points that a run passes, by chance: further on or at once."""
+    """Chooses one of the next points that a run passes, at random."""
 
     def __init__(self, chosen: Random, points_max: int) -> None:
         self._left = chosen.randrange(points_max)

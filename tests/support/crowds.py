@@ -1,7 +1,7 @@
-"""Publishers who race with each other and with a crowd of other writers, without any order.
+"""Publishers that race with each other and with other writers, in no order.
 
-Each writer notes in each of its commits what it does. So the table's log gives the order in which everything has happened, and
-what has to be in the table at each version is computed from that order.
+Each writer records its action in each of its commits. The table's log thus gives the order of all actions. The expected rows of each
+version are computed from that order.
 """
 
 import json
@@ -39,11 +39,11 @@ NOTE = "userMetadata"
 
 
 class Writer(ABC):
-    """Does things to a table in a drawn order. What was refused to it was not done.
+    """Changes a table in a random order. An action that was refused counts as not done.
 
     Args:
         table: The table's directory.
-        draw: Draws.
+        draw: The source of random numbers.
         name: The writer's own number.
     """
 
@@ -53,21 +53,21 @@ class Writer(ABC):
         self._table, self._draw, self._name = table, draw, name
         self._ids = count(1000 * name)
         self.appended: set[int] = set()
-        """The rows whose append has succeeded."""
+        """The rows whose append succeeded."""
 
     @abstractmethod
     def actions(self) -> Sequence[tuple[Callable[[], object], int]]:
         """Returns the actions of the writer, each with its weight."""
 
     def work(self, actions_to_do: int) -> None:
-        """Does so much of it."""
+        """Does this number of actions."""
         actions, weights = zip(*self.actions(), strict=True)
         for action in self._draw.choices(actions, weights, k=actions_to_do):
             with suppress(*self.refusals):
                 action()
 
-    def undo(self) -> None:  # noqa: B027 - most have nothing to undo
-        """Takes away what publications are refused for."""
+    def undo(self) -> None:  # noqa: B027 - most writers have nothing to undo
+        """Removes the things for which publications are refused."""
 
     def _append(self) -> None:
         number = next(self._ids)
@@ -79,7 +79,7 @@ class Writer(ABC):
         """Adds the row ``(number, "x")``."""
 
     def _some_id(self) -> int:
-        """Of a row of ours."""
+        """Returns the id of a row of the product."""
         return self._draw.randint(1, CHECKPOINTS)
 
     def _some_version(self) -> int:
@@ -88,12 +88,12 @@ class Writer(ABC):
 
 
 def noted(did: str, **what: int) -> str:
-    """A writer's note."""
+    """Returns the record of a writer's action."""
     return json.dumps({"did": did, **what})
 
 
 class DeltaRsWriter(Writer):
-    """Appends, deletes, updates, compacts, vacuums, restores, adds columns and writes checkpoints of the log, by delta-rs."""
+    """Appends, deletes, updates, compacts, vacuums, restores, adds columns and checkpoints the log with delta-rs."""
 
     refusals = (DeltaError, OSError)
 
@@ -103,7 +103,7 @@ class DeltaRsWriter(Writer):
             (self._delete, 2),
             (self._update, 2),
             (self._restore, 1),
-            # Two who compact at once double rows: see test_two_compactions_by_delta_rs_at_once_double_the_rows.
+            # Two compactions at once double rows: see test_two_compactions_by_delta_rs_at_once_double_the_rows.
             (lambda: self._open().optimize.compact(commit_properties=self._note("compact")), 1 if self._name == 1 else 0),
             (lambda: self._vacuum(full=True), 1),
             (lambda: self._vacuum(full=False), 1),
@@ -144,13 +144,13 @@ class DeltaRsWriter(Writer):
 
 
 def rounds(sample: int, at_night: int) -> list[Any]:
-    """The rounds of a race as parameters: some for every change, all at night."""
+    """Returns the rounds of a race as parameters: some for every change, all at night."""
     return [pytest.param(number, marks=() if number < sample else pytest.mark.nightly) for number in range(at_night)]
 
 
 @dataclass(frozen=True)
 class Size:
-    """The number of checkpoints to publish, and of the actions of each other writer."""
+    """The number of checkpoints to publish, and the number of actions of each other writer."""
 
     checkpoints: int = CHECKPOINTS
     actions: int = 10
@@ -165,7 +165,7 @@ def race(
     writer: Callable[[Path, random.Random, int], Writer],
     size: Size = Size(),
 ) -> list[Rows]:
-    """Two publishers and two other writers, all at once; then compares each version of the table with the order in its log.
+    """Runs two publishers and two other writers at once. Compares each version of the table with the order in its log.
 
     Returns:
         The rows of each version.
@@ -206,7 +206,7 @@ def race(
 
 
 def _try_to_publish(pipeline: StagedPipeline, publishers: Publishers) -> None:
-    """Publishes as a retried task does. In the end it may be refused still, for something that another writer has not undone."""
+    """Publishes as a retried task does. It may still be refused at the end, if another writer has not undone its action."""
     for _ in range(5):
         with suppress(ConflictError, UnsupportedTableError):
             publish(pipeline.files, publishers=publishers)
@@ -214,7 +214,7 @@ def _try_to_publish(pipeline: StagedPipeline, publishers: Publishers) -> None:
 
 
 def _drawn(kind: Kind, number: int, draw: random.Random) -> list[Row]:
-    """The rows of one checkpoint. No two are equal but for an upsert by rule, which has to make the same of them."""
+    """Returns the rows of one checkpoint. All differ, except those of an upsert by rule, which must give equal results for equal rows."""
     if kind is not Kind.SEQUENCED:
         shared: list[Row] = [(0, f"c{number}")] if kind is Kind.UPSERT else []
         return [(number, "a"), (-number, "b"), *shared]
@@ -222,7 +222,7 @@ def _drawn(kind: Kind, number: int, draw: random.Random) -> list[Row]:
 
 
 def _in_order(table: Path, reference: Reference, staged: dict[int, list[Row]]) -> list[Rows]:
-    """Does everything again in the order of the log, and finds the same rows in every version."""
+    """Repeats all actions in the order of the log. Checks that every version has the same rows."""
     versions: list[Rows] = []
     log = commits(table)
     assert len(log) == DeltaTable(str(table)).version() + 1, "the log has a gap"

@@ -1,4 +1,4 @@
-"""Damages files as a disk does, and writes the checksum with which Hadoop would detect it."""
+"""Damages files as a disk does. Writes the checksum with which Hadoop would detect the damage."""
 
 import zlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def write_checksum(path: Path) -> None:
 
 
 def flip(path: Path, at: int | None = None) -> None:
-    """Alters one byte of a file under all of its names: in the middle, unless told where."""
+    """Changes one byte of a file under all of its names, by default the byte in the middle."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2 if at is None else at] ^= 0x10
     with path.open("r+b") as file:
@@ -26,7 +26,7 @@ def flip(path: Path, at: int | None = None) -> None:
 
 @contextmanager
 def flipped(path: Path, at: int) -> Iterator[None]:
-    """One byte of a file is altered while the context is open."""
+    """Changes one byte of a file while the context is open."""
     flip(path, at)
     try:
         yield
@@ -36,7 +36,7 @@ def flipped(path: Path, at: int) -> Iterator[None]:
 
 @contextmanager
 def deleted(path: Path) -> Iterator[None]:
-    """A file is gone while the context is open."""
+    """Removes a file while the context is open."""
     elsewhere = path.with_name(f"{path.name} elsewhere")
     path.rename(elsewhere)
     try:

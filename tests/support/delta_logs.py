@@ -1,4 +1,4 @@
-"""The logs of Delta tables as the JSON that they are: without Spark, delta-rs or any of our code."""
+"""Reads the logs of Delta tables as JSON, without Spark, delta-rs or code of the product."""
 
 import json
 import re
@@ -20,19 +20,19 @@ _V2_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f]{8}(?:-[0-9a-f]{4}){
 
 
 def commits(table: Path) -> list[list[Action]]:
-    """The actions of each version."""
+    """Returns the actions of each version."""
     files = sorted((table / "_delta_log").glob("*.json"))
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in files if file.stem.isdigit()]
 
 
 def newest(table: Path, action: str) -> Action:
-    """The last action of a kind, such as ``protocol``."""
+    """Returns the last action of a kind, such as ``protocol``."""
     found: Action = [each[action] for commit in commits(table) for each in commit if action in each][-1]
     return found
 
 
 def features(table: Path) -> frozenset[str]:
-    """The table features that the protocol supports: those that it lists, or those that its older versions stand for."""
+    """Returns the table features that the protocol supports: the listed ones, or those that its older versions imply."""
     protocol = newest(table, "protocol")
     if protocol["minWriterVersion"] >= _FEATURE_WRITER:
         listed = frozenset(protocol["writerFeatures"])
@@ -44,7 +44,7 @@ def features(table: Path) -> frozenset[str]:
 
 
 def publications(table: Path) -> list[int]:
-    """The versions that have published something."""
+    """Returns the versions that have published rows."""
     return [
         version
         for version, commit in enumerate(commits(table))
@@ -53,7 +53,7 @@ def publications(table: Path) -> list[int]:
 
 
 def files(table: Path, version: int) -> list[Action]:
-    """The ``add`` actions that make up a version."""
+    """Returns the ``add`` actions of the files in a version."""
     found: dict[str, Action] = {}
     for commit in commits(table)[: version + 1]:
         for action in commit:
@@ -65,12 +65,12 @@ def files(table: Path, version: int) -> list[Action]:
 
 
 def v2_checkpoints(table: Path) -> list[int]:
-    """The versions that have a checkpoint under a UUID's name, which only version 2 of checkpoints has."""
+    """Returns the versions that have a checkpoint named by a UUID, which only version 2 of checkpoints uses."""
     names = (_V2_CHECKPOINT.fullmatch(path.name) for path in (table / "_delta_log").iterdir())
     return sorted(int(name[1]) for name in names if name)
 
 
 def _identity(file: Action) -> str:
-    """A file is another one with another deletion vector."""
+    """Returns the identity of a file. A file with another deletion vector has another identity."""
     vector = file.get("deletionVector")
     return json.dumps([file["path"], vector and [vector["storageType"], vector["pathOrInlineDv"], vector.get("offset")]])

@@ -1,4 +1,4 @@
-"""A driver that takes itself for one on another host: ``python -m tests.support.distant_driver run …``."""
+"""A driver that believes it is on another host: ``python -m tests.support.distant_driver run …``."""
 
 import socket
 import tempfile

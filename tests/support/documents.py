@@ -1,4 +1,4 @@
-"""One document of each kind, with something in every field, and any document of each kind."""
+"""One document of each kind with a value in every field, and strategies for any document."""
 
 from datetime import UTC, datetime
 from types import UnionType
@@ -211,11 +211,11 @@ SAMPLES: tuple[Document, ...] = (
     AnsweredRequest(nonce=_NONCE, request=RequestId("stop-nightly"), answered_at=_NOON),
     RunEntry(nonce=_NONCE, attempt=AttemptNumber(3), run=_RUN),
 )  # fmt: skip
-"""One of each kind. Equal in every run."""
+"""One document of each kind, equal in every run."""
 
 
 def a_sample_manifest(checkpoint: int, stages: dict[StageName, StageCut]) -> Manifest:
-    """A manifest without a parent and without sinks."""
+    """Returns a manifest without a parent and without sinks."""
     changes = {"checkpoint": CheckpointId(checkpoint), "parent": None, "stages": stages, "sinks": {}}
     return _manifest().model_copy(update=changes)
 
@@ -224,7 +224,7 @@ KINDS: tuple[type[Document], ...] = tuple(type(sample) for sample in SAMPLES)
 
 
 def kinds_in_the_product() -> set[type[Document]]:
-    """Every kind that these modules of ``protocol`` define."""
+    """Returns every kind of document that these modules of ``protocol`` define."""
     modules = {module.__name__ for module in (documents, checkpoint_requests, history, run_entry, savepoint, workspace)}
     return {kind for kind in Document.__subclasses__() if kind.__module__ in modules}
 
@@ -238,7 +238,7 @@ json_values = st.recursive(
 
 
 def _values(annotation: Any) -> st.SearchStrategy[Any]:
-    """Any value of a field with this type."""
+    """Returns a strategy for any value of a field with this type."""
     arguments = get_args(annotation)
     origin = get_origin(annotation)
     if isinstance(annotation, NewType):
@@ -266,5 +266,5 @@ def _values(annotation: Any) -> st.SearchStrategy[Any]:
 
 
 def any_document() -> st.SearchStrategy[Document]:
-    """Any document of any kind, with any values that its fields allow."""
+    """Returns a strategy for any document of any kind, with any allowed values."""
     return st.sampled_from(KINDS).flatmap(_values)

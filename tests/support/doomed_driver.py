@@ -1,11 +1,11 @@
-"""A driver that something happens to: ``python -m tests.support.doomed_driver FATE STEP before|after OCCURRENCE SINCE run …``.
+"""A driver that meets a fate: ``python -m tests.support.doomed_driver FATE STEP before|after OCCURRENCE SINCE run …``.
 
-When it comes to the step for the n-th time, counted from the end of the step ``SINCE`` or from its ``start``, it meets its fate:
+It meets the fate when it passes the step for the n-th time, counted from the end of the step ``SINCE`` or from its ``start``:
 
 - ``killed``: its process gets SIGKILL; its JVM ends by itself.
-- ``orphans``: its JVM is stopped, then its process gets SIGKILL: the JVM lingers until somebody lets it go on.
+- ``orphans``: its JVM is stopped, then its process gets SIGKILL. The JVM stays until the test continues it.
 - ``widowed``: its JVM gets SIGKILL.
-- ``stopped``: its process is stopped until somebody lets it go on.
+- ``stopped``: its process is stopped until the test continues it.
 """
 
 import os
@@ -17,7 +17,7 @@ from spark_jobs.cli import main
 from spark_jobs.protocol.steps import Step, observed_by
 
 START = "start"
-"""In the place of a step: counted from the beginning."""
+"""The value of ``SINCE`` for a count from the beginning."""
 
 
 def signal_jvm(number: int) -> None:
@@ -43,7 +43,7 @@ FATES: dict[str, Callable[[], None]] = {
 
 
 class Doom:
-    """Calls ``fate`` once, before or after the n-th time that a step is passed, once ``since`` has been."""
+    """Calls ``fate`` once, before or after the n-th time that a step is passed. The count begins after the step ``since``."""
 
     def __init__(self, fate: Callable[[], None], step: Step, *, before: bool, occurrence: int, since: Step | None) -> None:
         self._fate, self._step, self._before, self._left = fate, step, before, occurrence

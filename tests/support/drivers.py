@@ -1,4 +1,4 @@
-"""Real drivers: processes of their own, each with a JVM, on one site."""
+"""Real drivers on one site. Each is a process of its own with a JVM."""
 
 import json
 import os
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 MARK = "SPARK_JOBS_DRIVERS"
 TIMEOUT_S = 180.0
 SETTINGS = APPLICATION | SMALL
-"""The last one halves what a JVM needs until it is warm, and a driver's never is."""
+"""Settings of drivers. ``SMALL`` halves the warm-up of a JVM, and a driver's JVM never gets warm."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Ended:
     """The end of a driver."""
 
     code: int
-    """Negative: the number of the signal."""
+    """The exit code. A negative code is the number of the signal."""
     answer: dict[str, Any]
     """The answer that the driver printed for programs. Empty if it printed none."""
     stderr: str
@@ -53,15 +53,15 @@ class Ended:
 
 @dataclass(frozen=True)
 class Drivers:
-    """Starts drivers on one site and knows their processes, also those whose parents are dead."""
+    """Starts drivers on one site and finds their processes, even if their parents are dead."""
 
     site: RunSite
     entry: str = small_pipeline.__file__
     mark: str = field(default_factory=lambda: str(uuid.uuid4()))
     settings: Mapping[str, str] = field(default_factory=lambda: SETTINGS)
-    """Of Spark."""
+    """Settings of Spark."""
     host: Path | None = None
-    """The directory in which drivers and their JVMs work and have temporary files. None: that of the tests."""
+    """The working and temporary directory of drivers and their JVMs. None: that of the tests."""
 
     def start(
         self, *options: str, run: str | None = "first", doom: Doomed | None = None, entry: str = "spark_jobs"
@@ -69,9 +69,9 @@ class Drivers:
         """Starts ``spark-jobs run`` on the site.
 
         Args:
-            options: More of its options.
-            run: The run id; None where ``options`` has a request.
-            doom: What happens to it.
+            options: More options of the command.
+            run: The run id. None if ``options`` contain a request.
+            doom: The fate of the driver.
             entry: The module that is run as ``spark-jobs``.
         """
         module = [entry] if doom is None else ["tests.support.doomed_driver", doom.fate, doom.step.value]
@@ -102,7 +102,7 @@ class Drivers:
         return ended(self.start(*options, run=run, doom=doom))
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of every driver."""
+        """Returns every living process of every driver."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -111,12 +111,12 @@ class Drivers:
         return found
 
     def wait_gone(self) -> None:
-        """Waits until nothing of them is left."""
+        """Waits until all processes of the drivers are gone."""
         _, alive = psutil.wait_procs(self.processes(), timeout=60)
         assert alive == []
 
     def end(self) -> None:
-        """Ends whatever is left, also what is stopped."""
+        """Ends all remaining processes, also stopped ones."""
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
@@ -131,7 +131,7 @@ def ended(process: subprocess.Popen[str]) -> Ended:
 
 @contextmanager
 def drivers_on(site: RunSite, entry: str = small_pipeline.__file__) -> Iterator[Drivers]:
-    """Drivers of the pipeline in ``entry`` that are ended, with all that they started, when the context closes."""
+    """Returns drivers of the pipeline in ``entry``. They end, with all processes that they started, when the context closes."""
     drivers = Drivers(site, entry)
     try:
         yield drivers

@@ -1,4 +1,4 @@
-"""Engines that read Delta tables and are not Spark."""
+"""Engines other than Spark that read Delta tables."""
 
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -17,7 +17,7 @@ class ReaderError(Exception):
 
 
 def by_delta_rs(path: Path, columns: Sequence[str]) -> Rows:
-    """The rows as delta-rs's own query engine reads them."""
+    """Returns the rows as delta-rs's own query engine reads them."""
     try:
         query = f"SELECT {_listed(columns)} FROM t"
         found = pa.table(QueryBuilder().register("t", DeltaTable(str(path))).execute(query).read_all())
@@ -27,7 +27,7 @@ def by_delta_rs(path: Path, columns: Sequence[str]) -> Rows:
 
 
 def by_duckdb(path: Path, columns: Sequence[str]) -> Rows:
-    """The rows as DuckDB's delta extension reads them; it comes as a package, and DuckDB checks its signature."""
+    """Returns the rows as DuckDB's delta extension reads them. The extension comes as a package, and DuckDB checks its signature."""
     extension = files("duckdb_extension_delta") / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
     with duckdb.connect() as database:
         database.execute(f"LOAD '{extension}'; SET TimeZone = 'UTC'")

@@ -1,4 +1,4 @@
-"""Copies of the examples about ``live_stream``, each with a home and tables of its own: what one test ends, another one needs."""
+"""Copies of the examples about ``live_stream``. Each has a home and tables of its own, so that tests do not end each other's pipelines."""
 
 import shutil
 from collections.abc import Mapping
@@ -6,17 +6,17 @@ from pathlib import Path
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 SOON = {'interval="30 seconds"': 'interval="2 seconds"'}
-"""A shorter interval: a test does not wait for a checkpoint of the old code. The new code must read the old rows before it has one."""
+"""A shorter interval of checkpoints. A test waits for none of the old code. The new code must read the old rows before its first one."""
 
 
 def copy_examples(directory: Path, name: str, *files: str, changes: Mapping[str, Mapping[str, str]] | None = None) -> None:
     """Makes the copies, whose DAGs are ``NAME``, ``NAME_arrivals``, ``NAME_control`` and ``NAME_upgrade``.
 
     Args:
-        directory: Where; its own name is ``dags_examples``.
-        name: Takes the place of ``live_stream``.
+        directory: The target. Its own name is ``dags_examples``.
+        name: Replaces ``live_stream``.
         files: DAG files to copy.
-        changes: By file, below ``dags_examples``, what is to be replaced in it by what.
+        changes: For each file below ``dags_examples``: the texts to replace, and their replacements.
     """
     place = directory / name
     shutil.copytree(EXAMPLES / "pipelines", place / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""A "Python" whose ``-P -m spark_jobs run`` is a driver without Spark; pipelines that are there, and all else, go to the real one."""
+"""A fake Python whose ``-P -m spark_jobs run`` is a driver without Spark. Real pipelines and other commands go to the real Python."""
 
 import shlex
 import sys

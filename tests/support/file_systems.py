@@ -1,4 +1,4 @@
-"""A directory on another file system than that of the tests, where the host has one."""
+"""A directory on another file system than that of the tests, if the host has one."""
 
 import shutil
 import stat
@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 _KINDS = {"apfs", "btrfs", "ext4", "tmpfs", "xfs", "zfs"}
-"""File systems that keep files. A mount table has others."""
+"""Types of file systems that keep files. A mount table lists others, too."""
 
 
 def _for_everybody(beside: Path) -> list[Path]:
@@ -22,7 +22,7 @@ def _for_everybody(beside: Path) -> list[Path]:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[Path]:
-    """A directory on another file system; beside ``tmp_path`` where there is none."""
+    """Returns a directory on another file system. Falls back to one next to ``tmp_path``."""
     places = _for_everybody(tmp_path)
     made = Path(tempfile.mkdtemp(dir=places[0] if places else tmp_path))
     yield made

@@ -1,6 +1,6 @@
 """Actions of other writers on a sink's table while a checkpoint is published into it, and their expected outcomes.
 
-The table of docs/reference/concurrent-writers.md says the same; a test compares them.
+The table in docs/reference/concurrent-writers.md shows the same outcomes; a test compares them.
 """
 
 import shutil
@@ -53,20 +53,20 @@ CHECKED = Outcome.CHECKED
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that another writer does.
+    """An action of another writer.
 
     Args:
-        name: As on the page.
-        append: What a publication after it comes to, by the sink's mode.
-        complete: The same.
-        upsert: The same.
-        effect: What becomes of the rows that are in the table.
-        late: What repeating a publication comes to that was done before it.
-        by_delta_rs: How delta-rs does it, given the table's path.
-        by_spark: How Spark does it: statements with ``{table}`` and ``{directory}`` in them, or a function.
-        touches_day: Whether the table has no column ``day`` afterwards. An upsert that is ordered by it is refused.
-        partitioned: Whether the table is.
-        mapped: Whether the table has column mapping.
+        name: The name on the page.
+        append: The outcome of a later publication by a sink with this mode.
+        complete: The outcome for this mode.
+        upsert: The outcome for this mode.
+        effect: Returns the rows of the table after the action.
+        late: The outcome of repeating a publication that was made before the action.
+        by_delta_rs: Does the action with delta-rs, given the table's path.
+        by_spark: Does the action with Spark: a function, or statements with ``{table}`` and ``{directory}`` in them.
+        touches_day: True if the action removes the column ``day``. An upsert ordered by it is then refused.
+        partitioned: True if the table is partitioned.
+        mapped: True if the table has column mapping.
     """
 
     name: str
@@ -82,13 +82,13 @@ class Action:
     mapped: bool = False
 
     def outcome(self, mode: SinkMode, *, ordered: bool = False) -> Outcome:
-        """Returns the outcome of a publication after the action. ``ordered``: rows are ordered by the days."""
+        """Returns the outcome of a publication after the action. With ``ordered``, an upsert is ordered by the days."""
         if ordered and self.touches_day:
             return UNSUPPORTED
         return {SinkMode.APPEND: self.append, SinkMode.COMPLETE: self.complete, SinkMode.UPSERT: self.upsert}[mode]
 
     def carry_out(self, table: Path, spark: "SparkSession | None") -> None:
-        """Does it: by Spark where there is a session, else by delta-rs."""
+        """Does the action: with Spark if there is a session, otherwise with delta-rs."""
         if spark is None:
             assert self.by_delta_rs is not None
             self.by_delta_rs(str(table))

@@ -1,4 +1,4 @@
-"""A table of deleted keys without Spark: burials and folds are delta-rs's."""
+"""A table of deleted keys without Spark. delta-rs writes burials and folds."""
 
 import random
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ Keys = dict[int, int]
 
 
 class Keeper:
-    """Folds by delta-rs."""
+    """Folds the table with delta-rs."""
 
     def compact(self, uri: str) -> None:
         DeltaTable(uri).optimize.compact(target_size=1_000_000, post_commithook_properties=NO_HOOKS)
@@ -37,12 +37,12 @@ class Keeper:
 
 @dataclass
 class Graves:
-    """The table, and what it is to remember: said in Python, once more."""
+    """The table, and the deleted keys that it must remember, computed independently."""
 
     path: Path
     expected: Keys = field(default_factory=dict)
     checkpoint: int = 0
-    """The newest one that was buried and is public."""
+    """The newest checkpoint that was buried and is public."""
 
     @classmethod
     def made(cls, path: Path) -> "Graves":
@@ -68,7 +68,7 @@ class Graves:
             self.expected |= {key: max(seq, self.expected.get(key, seq)) for key, seq in deletes.items()}
 
     def keep_small(self, system: System | None = None, keeper: Keeper | None = None) -> bool:
-        """Folds the table if that is due, as after a publication. Returns whether it was folded."""
+        """Folds the table if that is due, as after a publication. Returns True if it was folded."""
         files = LocalFiles(self.path, system) if system else quick(self.path)
         due = deleted_keys.is_due(files)
         if due:
@@ -76,7 +76,7 @@ class Graves:
         return due
 
     def rounds(self, count: int, seed: int = 0) -> Iterator[int]:
-        """Buries some keys in each round, now and then none."""
+        """Buries some keys in each round, and none in some rounds."""
         chance = random.Random(seed)
         for number in range(self.checkpoint, self.checkpoint + count):
             some = chance.sample(range(KEYS), chance.choice((0, 1, 1, 3)))
@@ -84,12 +84,12 @@ class Graves:
             yield number
 
     def files(self) -> tuple[int, int]:
-        """Returns the numbers of files in the log and beside it."""
+        """Returns the number of files in the log, and the number of other files."""
         log = [path for path in (self.path / "_delta_log").iterdir() if path.is_file()]
         return len(log), len(list(self.path.glob("*.parquet")))
 
     def assert_right(self, at: Path | None = None, expected: Keys | None = None) -> None:
-        """The table remembers each key once, and a reader without hints does as well."""
+        """Checks that the table remembers each key once, also for a reader without hints."""
         path = at or self.path
         (path / "_delta_log/_last_checkpoint").unlink(missing_ok=True)
         rows = DeltaTable(path).to_pyarrow_table().to_pylist()
@@ -101,7 +101,7 @@ class Graves:
         return OwnTable(quick(at or self.path), "tombstones/sink")
 
     def becomes_due(self) -> None:
-        """Buries until the table is to be folded."""
+        """Buries keys until the table is due for a fold."""
         while not deleted_keys.is_due(quick(self.path)):
             self.bury({1: self.checkpoint})
 

@@ -1,6 +1,6 @@
 """The input of most tests of whole pipelines: a table that grows, or has an end.
 
-What a pipeline promises is the same for both. A test says with :data:`bounded_too` that it runs for both.
+The promises of a pipeline are the same for both. A test runs for both if it is marked with :data:`bounded_too`.
 """
 
 from pathlib import Path
@@ -16,16 +16,16 @@ from tests.support import live_pipeline
 LIVE, BOUNDED = "live", "bounded"
 
 bounded_too = pytest.mark.parametrize("events", [LIVE, BOUNDED], indirect=True)
-"""Runs a test for a live input, and for one that ends."""
+"""Runs a test for a live input, and for an input that ends."""
 bounded_at_night = pytest.mark.parametrize("events", [LIVE, pytest.param(BOUNDED, marks=pytest.mark.nightly)], indirect=True)
-"""The same. The input that ends has its turn at night."""
+"""Runs a test for a live input, and at night for an input that ends."""
 
 
 class Events:
-    """A Delta table: ``id`` counts its rows, ``at`` is a second later each.
+    """A Delta table. ``id`` counts its rows, and ``at`` is one second later for each row.
 
-    Where it has an end, all rows are there when the first run begins, and :meth:`add` lets the runs read the next ones. The last row
-    comes with :meth:`end`: until then no run ends by itself.
+    In a bounded table, all rows exist when the first run begins, and :meth:`add` lets the runs read the next ones. The last row comes with
+    :meth:`end`: no run ends by itself before.
     """
 
     def __init__(self, path: Path, *, bounded: bool = False) -> None:
@@ -39,16 +39,16 @@ class Events:
 
     @property
     def furthest(self) -> str:
-        """The stage of ``three_stages`` that is the last one to read rows before the end of the input."""
+        """Returns the stage of ``three_stages`` that is the last one to read rows before the end of the input."""
         return "copied" if self.bounded else "again"
 
     @property
     def next_rows(self) -> int:
-        """The number of rows of the next batch that exist already."""
+        """Returns the number of rows of the next batch that exist already."""
         return (self._later or [1])[0] if self.bounded and not self.has_ended else 0
 
     def later(self, *rows: int) -> None:
-        """Says what will be added once runs have begun."""
+        """Declares the rows that will be added once runs have begun."""
         self._later += rows
 
     def add(self, rows: int) -> None:
@@ -77,7 +77,7 @@ class Events:
             return (reader.option("maxFilesPerTrigger", 1) if bounded else reader).load(path)
 
     def may_stage(self, batches: int) -> bool:
-        """Returns whether a stage with ``batches`` staged batches may go on: each addition is a batch of the stages that read it."""
+        """Returns True if a stage with ``batches`` staged batches may go on. Each addition is one batch of the stages that read it."""
         return not self.bounded or self.has_ended or batches < self._batches
 
     def _seal(self) -> None:
@@ -88,7 +88,7 @@ class Events:
 
 
 def events_of(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.MonkeyPatch) -> Events:
-    """The input that a test's parameter wants; a live one by default. A stage waits before each batch that is to come later."""
+    """Returns the input for a test's parameter, by default a live one. A stage waits before each batch that comes later."""
     made = Events(path, bounded=getattr(request, "param", LIVE) == BOUNDED)
     has_room = StageOutput.has_room
 

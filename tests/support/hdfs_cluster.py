@@ -1,4 +1,4 @@
-"""HDFS of the tests' own: a name node and a data node, processes on loopback with free ports; and a line to them that loses answers."""
+"""A small HDFS for the tests: a name node and a data node on loopback with free ports. Also a connection to it that loses answers."""
 
 import os
 import signal
@@ -26,9 +26,9 @@ _NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 _SETTINGS = {
     "dfs.replication": 1,
-    "dfs.blocksize": 4 << 20,  # so that the tests' files have several
+    "dfs.blocksize": 4 << 20,  # so that the tests' files have several blocks
     "dfs.namenode.safemode.extension": 0,
-    # The client asks whether a file is whole before the only data node can have told, and then waits for half a second.
+    # The client asks whether a file is complete before the data node has reported it, and then waits for half a second.
     "dfs.namenode.file.close.num-committed-allowed": 1,
     "dfs.heartbeat.interval": 1,
     "dfs.namenode.http-address": "127.0.0.1:0",
@@ -41,7 +41,7 @@ Process = subprocess.Popen[bytes]
 
 @dataclass
 class HdfsCluster:
-    """A name node and a data node that run, until somebody kills them."""
+    """A name node and a data node. They run until a test kills them."""
 
     directory: Path
     authority: str
@@ -49,7 +49,7 @@ class HdfsCluster:
 
     @property
     def settings(self) -> Path:
-        """The directory for ``HADOOP_CONF_DIR``."""
+        """Returns the directory for ``HADOOP_CONF_DIR``."""
         return self.directory / "conf"
 
     def start_name_node(self) -> None:
@@ -66,7 +66,7 @@ class HdfsCluster:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """A time in which the name node takes what it is sent, and answers nothing."""
+        """Stops the name node while the context is open: it accepts calls, and answers none."""
         process = self.processes[_NAME_NODE].pid
         os.kill(process, signal.SIGSTOP)
         try:
@@ -124,20 +124,20 @@ class HdfsCluster:
 
 @contextmanager
 def hdfs_cluster(directory: Path) -> Iterator[HdfsCluster]:
-    """HDFS with its data in ``directory``, until the context closes; takes files on entry.
+    """Starts HDFS with its data in ``directory``. It accepts files on entry, and ends when the context closes.
 
     Raises:
-        AssertionError: Two clusters, one after the other, took no file in time.
+        AssertionError: Two clusters, one after the other, accepted no file in time.
     """
     cluster = _cluster_that_writes(directory)
     try:
         yield cluster
     finally:
-        cluster.kill()  # what it has is thrown away
+        cluster.kill()  # its data is thrown away
 
 
 def _cluster_that_writes(directory: Path) -> HdfsCluster:
-    """A cluster that takes files. One that takes none in time is told with its logs, and another is tried once.
+    """Returns a cluster that accepts files. If the first one accepts none in time, a second one is tried. The error has the logs of both.
 
     A port may be taken between its choice and its use, and a data node may close each connection from its start on.
     """
@@ -172,14 +172,14 @@ def _started(directory: Path) -> HdfsCluster:
 
 @contextmanager
 def default_file_system(cluster: HdfsCluster) -> Iterator[None]:
-    """A time in which this process, and those that it starts, find the cluster by their environment."""
+    """Lets this process and its children find the cluster by their environment while the context is open."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HADOOP_CONF_DIR", str(cluster.settings))
         yield
 
 
 def write_settings(directory: Path, core: Mapping[str, object], hdfs: Mapping[str, object]) -> None:
-    """A directory of Hadoop's settings."""
+    """Writes a directory of Hadoop's settings."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, settings in (("core-site.xml", core), ("hdfs-site.xml", hdfs)):
         properties = "".join(
@@ -190,7 +190,7 @@ def write_settings(directory: Path, core: Mapping[str, object], hdfs: Mapping[st
 
 
 class LossyLine:
-    """A way to a name node on which the answer to one call, or the call itself, is lost once together with the connection."""
+    """A connection to a name node that loses one call, or the answer to it, and then breaks once."""
 
     def __init__(self, authority: str) -> None:
         host, _, port = authority.partition(":")
@@ -201,26 +201,26 @@ class LossyLine:
         self._answer_only = True
         self._silent_after = False
         self.silent = threading.Event()
-        """Set: whatever is sent from now on is lost, and nothing is hung up."""
+        """Set when all later data is lost and no connection is closed."""
         self.lost: list[str] = []
         self._ends: list[socket.socket] = []
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
     def lose(self, *methods: str, answer_only: bool = True, silent_after: bool = False) -> None:
-        """Loses the next call of this name, then the next of the one after it.
+        """Loses the next call of the first name, then the next call of the second name, and so on.
 
         Args:
-            methods: As ``ClientNamenodeProtocol`` calls them.
-            answer_only: Whether the call arrives.
-            silent_after: Whether nothing is hung up then, and nothing arrives any more.
+            methods: The names in ``ClientNamenodeProtocol``.
+            answer_only: True if the call arrives and only its answer is lost.
+            silent_after: True if the connection then stays open without any data.
         """
         self._answer_only, self._silent_after = answer_only, silent_after
         self._methods = [b"\n" + bytes([len(each)]) + each.encode() + b"\x12" for each in methods]
 
     def close(self) -> None:
         with suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)  # or one more would be accepted
+            self._listening.shutdown(socket.SHUT_RDWR)  # otherwise one more would be accepted
         self._listening.close()
         self._accepting.join()
         self._hang_up(*self._ends, always=True)

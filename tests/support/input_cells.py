@@ -46,13 +46,13 @@ class Outcome(StrEnum):
     RIGHT = "right rows"
     """The round ends with all pinned rows."""
     REFUSED = "refused"
-    """The next start is refused before anything is staged; it goes on as :attr:`Cell.remedy` says."""
+    """The next start is refused before any row is staged. It goes on as :attr:`Cell.remedy` says."""
     FAILS = "fails, then continues"
-    """The next start fails before anything is public; it goes on as :attr:`Cell.remedy` says."""
+    """The next start fails before any row is public. It goes on as :attr:`Cell.remedy` says."""
 
 
 class Remedy(StrEnum):
-    """With what a round goes on."""
+    """The action with which a round goes on."""
 
     NONE = ""
     BACK = "restore the old input"
@@ -63,7 +63,7 @@ class Remedy(StrEnum):
 
 @dataclass(frozen=True)
 class Cell:
-    """A source, and what happens to it."""
+    """A source and its event."""
 
     source: Source
     event: Event
@@ -77,7 +77,7 @@ class Cell:
 _COLUMNS = (Source.PARQUET, Source.CSV, Source.JSON, Source.ORC, Source.AVRO, Source.XML)
 FILES = (*_COLUMNS, Source.TEXT, Source.BINARY)
 NEXT_ROUND = (Event.SCHEMA_CHANGED, Event.ROWS_UPDATED, Event.ROWS_REPLACED, Event.LATE, Event.MOVED_COLUMNS)
-"""Events after the end of the round that affect the next one: they concern new rows."""
+"""Events after the end of the round. They concern new rows, and so affect the next round."""
 _ALIKE: tuple[Cell, ...] = (
     Cell(Source.DELTA, Event.MADE_ANEW, Outcome.REFUSED, Remedy.NEW),
     Cell(Source.DELTA, Event.MOVED, Outcome.RIGHT),
@@ -117,7 +117,7 @@ CELLS: tuple[Cell, ...] = (
     *(Cell(source, Event.EMPTY, Outcome.RIGHT) for source in FILES),
     Cell(Source.KAFKA, Event.EMPTY, Outcome.RIGHT),
 )
-"""Every cell. One that is not there cannot happen to the source."""
+"""Every cell. A missing cell cannot happen to its source."""
 
 LIVE_CELLS: tuple[Cell, ...] = (
     *_ALIKE,

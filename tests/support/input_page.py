@@ -1,4 +1,4 @@
-"""Makes the tables in ``docs/reference/inputs.md`` from what the tests try: ``python -m tests.support.input_page``."""
+"""Makes the tables in ``docs/reference/inputs.md`` from the cells that the tests try: ``python -m tests.support.input_page``."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ def made(page: str) -> str:
 
 
 def _cell(cells: Sequence[Cell], sources: Sequence[Source], event: Event) -> str:
-    """Returns what becomes of some sources. It names them if it does not concern them all."""
+    """Returns the outcome of an event for some sources. Names the sources if the outcomes differ."""
     found: dict[str, list[Source]] = {}
     for cell in cells:
         if cell.event is event and cell.source in sources:

@@ -1,9 +1,9 @@
-"""A Kafka broker of the tests' own: one process, on loopback, with free ports; and what writes into it.
+"""A Kafka broker for the tests: one process on loopback with free ports, and functions that write into it.
 
-Reads: a query that has no recorded offsets begins where its source's ``startingOffsets`` (or ``startingTimestamp``, …) say; Spark's default
-is ``latest``, so a test that writes before it starts a query gives ``earliest``. Spark resolves them once, into ``sources/<n>/0`` of the
+A query without recorded offsets begins where its source's ``startingOffsets`` (or ``startingTimestamp``, …) say. Spark's default is
+``latest``, so a test that writes before it starts a query gives ``earliest``. Spark resolves them once, into ``sources/<n>/0`` of the
 query's checkpoint. A restart ignores the options and goes on after the last entry of the offset log. A partition that is added later is
-read from its earliest offset, whatever the options say.
+read from its earliest offset, with any options.
 """
 
 import itertools
@@ -64,7 +64,7 @@ Value = bytes | None
 
 
 def jars(name: str) -> list[str]:
-    """The jars that ``make test`` has fetched: :data:`BROKER_JARS` or :data:`SOURCE_JARS`."""
+    """Returns the jars that ``make test`` has fetched: :data:`BROKER_JARS` or :data:`SOURCE_JARS`."""
     stamp = Path(sys.prefix) / name
     assert stamp.exists(), f"{stamp} is missing: run `make warm`"
     return stamp.read_text().split("\n")[:-1]
@@ -74,7 +74,7 @@ def jars(name: str) -> list[str]:
 class KafkaBroker:
     """A running broker.
 
-    Everything that writes returns once the broker has it.
+    Every method that writes returns once the broker has the record.
     """
 
     servers: str
@@ -82,7 +82,7 @@ class KafkaBroker:
     process: "subprocess.Popen[bytes]"
 
     def create_topic(self, topic: str, partitions: int = 1, **settings: str) -> None:
-        """A new topic; settings have ``_`` for the dots of their names."""
+        """Creates a topic. Settings have ``_`` for the dots of their names."""
         configs = {key.replace("_", "."): value for key, value in settings.items()}
         _done(self.admin.create_topics([NewTopic(topic, partitions, 1, config=configs)]))
 
@@ -93,18 +93,18 @@ class KafkaBroker:
         _done(self.admin.delete_topics([topic]))
 
     def expire(self, topic: str, partition: int, before: int) -> None:
-        """Lets the records of a partition before an offset go, as its retention would."""
+        """Removes the records of a partition before an offset, as its retention would."""
         _done(self.admin.delete_records([TopicPartition(topic, partition, before)]))
 
     def send(self, topic: str, values: Iterable[Value], partition: int = 0, key: bytes | None = None) -> None:
-        """Adds records to one partition, in this order; a value of None is a tombstone of ``key``."""
+        """Adds records to one partition, in this order. A value of None is a tombstone of ``key``."""
         producer = self.producer()
         for value in values:
             producer.produce(topic, value, key, partition)
         assert producer.flush(DEADLINE_S) == 0
 
     def send_in_transaction(self, topic: str, values: Iterable[Value], partition: int = 0, *, commit: bool = True) -> None:
-        """Adds records in a transaction of their own, whose end takes an offset too; aborted unless ``commit``."""
+        """Adds records in a transaction of their own, whose end also takes an offset. It is aborted unless ``commit``."""
         producer = self.producer(**{"transactional.id": f"test-{next(_TRANSACTIONS)}"})
         producer.init_transactions(DEADLINE_S)
         producer.begin_transaction()
@@ -114,19 +114,19 @@ class KafkaBroker:
         (producer.commit_transaction if commit else producer.abort_transaction)(DEADLINE_S)
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """By partition the offset that the next record would get."""
+        """Returns for each partition the offset of the next record."""
         partitions = self.admin.list_topics(topic, DEADLINE_S).topics[topic].partitions
         with closing(Consumer(self._client | {"group.id": "ends"})) as consumer:
             return {number: consumer.get_watermark_offsets(TopicPartition(topic, number))[1] for number in partitions}
 
     def forbid(self, topic: str) -> None:
-        """Takes the permission to see and to read a topic from everybody."""
+        """Takes the permission to see and to read a topic from all clients."""
         nobody = _EVERYBODY, "*", AclOperation.ALL, AclPermissionType.DENY
         _done(self.admin.create_acls([AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, *nobody)]))
 
     def permit(self, topic: str) -> None:
-        """Takes back what :meth:`forbid` has done."""
-        rule: Any = None, None, AclOperation.ANY, AclPermissionType.ANY  # its types forbid None
+        """Undoes :meth:`forbid`."""
+        rule: Any = None, None, AclOperation.ANY, AclPermissionType.ANY  # the stubs forbid None
         _done(self.admin.delete_acls([AclBindingFilter(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, *rule)]))
 
     def producer(self, **settings: Any) -> Producer:
@@ -138,7 +138,7 @@ class KafkaBroker:
 
     @property
     def _client(self) -> dict[str, Any]:
-        return {"bootstrap.servers": self.servers, "log_level": 0}  # it would tell of the broker's end
+        return {"bootstrap.servers": self.servers, "log_level": 0}  # otherwise it would log the broker's end
 
 
 _TRANSACTIONS = itertools.count()
@@ -151,7 +151,7 @@ def _done(changes: "Mapping[Any, Future[Any]]") -> None:
 
 @contextmanager
 def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
-    """A broker with its data in ``directory``, until the context closes; answers on entry."""
+    """Starts a broker with its data in ``directory``. It answers on entry, and ends when the context closes."""
     port, controller_port = _free_ports()
     listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}"
     own = {
@@ -183,7 +183,7 @@ def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
         _wait_until_it_answers(process, port, directory / "broker.log")
         yield KafkaBroker(f"127.0.0.1:{port}", process)
     finally:
-        process.kill()  # what it has is thrown away
+        process.kill()  # its data is thrown away
         process.wait(DEADLINE_S)
 
 
@@ -212,7 +212,7 @@ def _wait_until_it_answers(process: "subprocess.Popen[bytes]", port: int, log: P
 
 
 def kafka_options(broker: KafkaBroker, topics: str, **more: Any) -> dict[str, str]:
-    """Options of ``spark.readStream.format("kafka")`` that read topics from their beginning."""
+    """Returns options of ``spark.readStream.format("kafka")`` that read topics from their beginning."""
     return {"kafka.bootstrap.servers": broker.servers, "subscribe": topics, "startingOffsets": "earliest"} | {
         key: str(value) for key, value in more.items()
     }

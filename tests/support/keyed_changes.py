@@ -1,4 +1,4 @@
-"""Random changes of rows with keys, and what DuckDB says a table of each mode has of them. Imports nothing of the product."""
+"""Random changes of rows with keys, and DuckDB's answer for a table of each mode. Imports no code of the product."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ Row = tuple[Any, ...]
 
 
 def changes_of_one_case(draw: Random) -> list[dict[str, Any]]:
-    """Changes of a few keys, in no order: inserts, updates, deletes, repetitions, two at a time, null in any column."""
+    """Returns changes of a few keys, in no order: inserts, updates, deletes, repetitions, two at a time, null in any column."""
     keys = [(draw.choice((None, 1, 2)), draw.choice((None, "x", "süd"))) for _ in range(draw.randint(1, 3))]
     changes = []
     for _ in range(draw.randint(1, 14)):
@@ -47,7 +47,7 @@ def changes_of_one_case(draw: Random) -> list[dict[str, Any]]:
 
 
 def upserted(changes: pa.Table, keys: Sequence[str] = KEYS, others: Sequence[str] = OTHERS) -> Counter[Row]:
-    """The last change of each key, unless it is a delete: keys, ``seq`` and ``others``, as with the functions below."""
+    """Returns the last change of each key unless it is a delete. As in the functions below, rows have the keys, ``seq`` and ``others``."""
     return query(
         f"""
         SELECT {_list(keys)}, seq, {_list(others)} FROM changes
@@ -60,7 +60,7 @@ def upserted(changes: pa.Table, keys: Sequence[str] = KEYS, others: Sequence[str
 
 
 def inserted(changes: pa.Table, order: str, keys: Sequence[str] = KEYS, others: Sequence[str] = OTHERS) -> Counter[Row]:
-    """The first change of each key, by ``order`` and then by the other columns."""
+    """Returns the first change of each key, by ``order`` and then by the other columns."""
     ties = ", ".join(f"{name} NULLS FIRST" for name in sorted([*others, "seq"]))
     return query(
         f"""
@@ -72,7 +72,7 @@ def inserted(changes: pa.Table, order: str, keys: Sequence[str] = KEYS, others: 
 
 
 def versions(changes: pa.Table, keys: Sequence[str] = KEYS, others: Sequence[str] = OTHERS) -> Counter[Row]:
-    """Every change of each key, one for each ``seq``, until the next one; deletes end a version and are none."""
+    """Returns every change of each key, one for each ``seq``, valid until the next one. A delete ends a version and makes none."""
     return query(
         f"""
         WITH one_at_a_time AS (
@@ -91,7 +91,7 @@ def versions(changes: pa.Table, keys: Sequence[str] = KEYS, others: Sequence[str
 
 
 def query(sql: str, **tables: pa.Table) -> Counter[Row]:
-    """The rows of DuckDB's answer."""
+    """Returns the rows of DuckDB's answer."""
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
         for name, table in tables.items():

@@ -1,4 +1,4 @@
-"""Drivers of one pipeline that get SIGKILL some time after something was seen of them."""
+"""Drivers of one pipeline that get SIGKILL some time after they have shown progress."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +25,7 @@ class KilledDrivers:
         self.drivers, self.random = drivers, random
         self.files = drivers.site.files()
         self.options: tuple[str, ...] = ()
-        """Options with which drivers are started."""
+        """Options of the drivers."""
 
     def start(self) -> Popen[str]:
         return self.drivers.start(*self.options, run="live")
@@ -42,7 +42,7 @@ class KilledDrivers:
             waited_s += LOOK_S
 
     def comes_to_its_end(self, driver: Popen[str], progress: Callable[[], object]) -> Ended:
-        """Waits for a driver's end for as long as there is progress."""
+        """Waits for a driver's end as long as there is progress."""
         seen, waited_s = progress(), 0.0
         while driver.poll() is None:
             assert waited_s < PATIENCE_S, f"it comes no further than {seen}"
@@ -55,18 +55,18 @@ class KilledDrivers:
         return len(Channel(self.files).attempts.numbers())
 
     def runs(self, attempt: int) -> bool:
-        """Returns whether the stages of an attempt, or of a later one, have begun."""
+        """Returns True if the stages of an attempt, or of a later one, have begun."""
         status = read_status(self.files)
         return status is not None and status.attempt >= attempt and status.state is RunState.RUNNING
 
     def kill(self, driver: Popen[str]) -> None:
-        """Kills a driver that is at work."""
+        """Kills a driver that still runs."""
         driver.send_signal(SIGKILL)
         assert ended(driver).code == -SIGKILL, "it had ended before"
         self.drivers.wait_gone()
 
     def workers(self, driver: Popen[str]) -> list[Process]:
-        """The Python processes in which a driver's stages run functions."""
+        """Returns the Python processes in which a driver's stages run functions."""
         found = []
         for process in self.drivers.processes():
             with suppress(NoSuchProcess):

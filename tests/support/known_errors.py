@@ -1,4 +1,4 @@
-"""For each error of Spark, Delta and Python that has a remedy, a program with the mistake, and the program that has followed the remedy."""
+"""Programs with a mistake for each error of Spark, Delta and Python that has a remedy, and the same programs after the remedy."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

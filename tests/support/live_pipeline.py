@@ -1,6 +1,6 @@
-"""A pipeline without an end: a copy through Python workers, what follows from it, and counts per minute; each into a table.
+"""A pipeline without an end: a copy through Python workers, a copy behind it, and counts per minute, each into a table.
 
-In a process whose environment has :data:`BOUNDED` its input has an end, and each of its batches one file.
+If the environment has :data:`BOUNDED`, its input ends, and each of its batches reads one file.
 """
 
 import os
@@ -64,7 +64,7 @@ def minutes(copied: DataFrame) -> DataFrame:
 
 
 class Events:
-    """The pipeline's input: ``id`` counts the rows, ``at`` is a second later for each, so that none is ever late."""
+    """The pipeline's input. ``id`` counts the rows, and ``at`` is one second later for each row, so that no row is ever late."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, 0
@@ -80,19 +80,19 @@ class Events:
         self.rows += rows
 
     def closed_minutes(self) -> list[tuple[Any, ...]]:
-        """Every window that the watermark has passed once all rows were read: its begin, how many rows it has and their sum."""
+        """Returns every window that the watermark has passed once all rows were read: its start, its number of rows and their sum."""
         newest_s = self.rows - 1 - DELAY_S
         return [window for window in self.all_minutes() if window[0] + 60 <= newest_s]
 
     def all_minutes(self, rows: int | None = None) -> list[tuple[Any, ...]]:
-        """Returns every window of the rows, as a drain leaves them: of all rows, or of the first ones."""
+        """Returns every window of the rows, as after a drain: of all rows, or of the first ones."""
         ids = pd.DataFrame({"id": range(self.rows if rows is None else rows)})
         windows = ids.groupby(ids["id"] // 60)["id"].agg(["count", "sum"])
         return [(int(w) * 60, int(n), int(s)) for w, n, s in windows.itertuples()]
 
 
 def public_ids(table: Path) -> list[int]:
-    """The column ``id`` of a table, sorted; empty where there is no table."""
+    """Returns the column ``id`` of a table, sorted; empty if the table does not exist."""
     return (
         sorted(DeltaTable(str(table)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
         if DeltaTable.is_deltatable(str(table))
@@ -101,7 +101,7 @@ def public_ids(table: Path) -> list[int]:
 
 
 def public_minutes(table: Path) -> list[tuple[Any, ...]]:
-    """The windows that are public, as :meth:`Events.closed_minutes` gives them."""
+    """Returns the public windows in the form of :meth:`Events.closed_minutes`."""
     if not DeltaTable.is_deltatable(str(table)):
         return []
     found = DeltaTable(str(table)).to_pyarrow_table().to_pandas()

@@ -1,4 +1,4 @@
-"""A line to a store that is cut once the store has done what it was asked for: whoever has asked gets no answer."""
+"""A connection to a store that breaks after the store has done a request. The client gets no answer."""
 
 import socket
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ class LostAnswers:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self.ending: bytes | None = None
-        """The answer to the next PUT of an object whose name ends so is lost; None: none is."""
+        """The answer to the next PUT of an object whose name ends with this is lost. None: no answer is lost."""
         self.lost = 0
 
     def serve(self) -> None:
-        """Accepts lines until :meth:`close`."""
+        """Accepts connections until :meth:`close`."""
         with suppress(OSError):
             while True:
                 line, _ = self._listening.accept()
@@ -59,7 +59,7 @@ class LostAnswers:
 
 @contextmanager
 def lost_answers(store: str) -> Iterator[LostAnswers]:
-    """A proxy of a store that loses no answer yet."""
+    """Starts a proxy of a store that loses no answer yet."""
     proxy = LostAnswers(store)
     thread = Thread(target=proxy.serve, daemon=True)
     thread.start()

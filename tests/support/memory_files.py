@@ -1,4 +1,4 @@
-"""The storage port in memory: for tests of what is built on it. Safe for several threads."""
+"""The storage port in memory, for tests of the code above it. Safe for several threads."""
 
 from collections.abc import Generator
 from contextlib import suppress
@@ -11,7 +11,7 @@ from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Files, paths_by_nam
 
 
 class MemoryFiles:
-    """Files that live as long as the object. ``contents`` may be altered by a test."""
+    """Files that live as long as the object. A test may change ``contents``."""
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}
@@ -86,15 +86,15 @@ class MemoryFiles:
 
 
 class Death(BaseException):
-    """The process ends here."""
+    """The end of the process."""
 
 
 class DyingFiles(MemoryFiles):
     """The files of a process that dies before one of its changes.
 
     Args:
-        contents: What is there. It is changed.
-        changes: How many changes come before that.
+        contents: The existing files. They are changed.
+        changes: The number of changes before the death.
     """
 
     def __init__(self, contents: dict[str, bytes], changes: int) -> None:
@@ -120,7 +120,7 @@ class DyingFiles(MemoryFiles):
 
 
 class _Below(MemoryFiles):
-    """A directory of another one's contents."""
+    """A directory of another object's contents."""
 
     def __init__(self, outer: MemoryFiles, directory: str) -> None:
         super().__init__()

@@ -30,13 +30,13 @@ class MergeSite:
     """A table, the deleted keys of its sink, and the directory of its staged rows.
 
     Args:
-        root: Where they are. Tables that are there already are taken as they are.
-        mode: The sink's.
-        columns: The table's, each with its type as Delta writes it.
-        keys: The sink's.
-        sequence_by: The same.
+        root: Their directory. Existing tables are used as they are.
+        mode: The mode of the sink.
+        columns: The columns of the table, each with its type as Delta writes it.
+        keys: The keys of the sink.
+        sequence_by: The option of the sink.
         deletes: The sink's ``apply_as_deletes``.
-        store: A place in a store, which has the tables instead.
+        store: A place in a store for the tables, in place of ``root``.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class MergeSite:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of staged rows."""
+        """Returns the schema of staged rows."""
         return pa.schema(delta_table(self.rule.staged_in).schema().to_arrow())
 
     def cut(self) -> SinkCut:
@@ -92,7 +92,7 @@ class MergeSite:
         )
 
     def stage(self, rows: pa.Table, batch: int = 0) -> dict[str, Any]:
-        """Writes rows into a file; returns its line."""
+        """Writes rows into a file. Returns its line."""
         name, written = f"{uuid4()}.parquet", BytesIO()
         pq.write_table(rows.select(self.schema.names).cast(self.schema), written)
         table_files(self.rule.staged_in).create(name, written.getvalue())
@@ -106,7 +106,7 @@ class MergeSite:
         publish_merge(table, cut, lines, APP, self.checkpoint, {"checkpoint": self.checkpoint})
 
     def rows(self, columns: Sequence[str] = ()) -> Counter[Row]:
-        """The rows of the table, as delta-rs reads them."""
+        """Returns the rows of the table, as delta-rs reads them."""
         if is_in_store(self.uri):  # a query would hold Python's lock, and the store's server may be in this process
             found = delta_table(self.uri).to_pyarrow_table(columns=list(columns) or None)
         else:
@@ -116,7 +116,7 @@ class MergeSite:
 
     @property
     def version(self) -> int:
-        """The table's newest Delta version."""
+        """Returns the table's newest Delta version."""
         return open_table(self.uri).facts.version
 
 
@@ -125,6 +125,6 @@ def _options() -> dict[str, str]:
 
 
 def schema_of(columns: Mapping[Any, str]) -> Schema:
-    """A Delta schema of columns that may all be null."""
+    """Returns a Delta schema with nullable columns."""
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns.items()]
     return Schema.from_json(json.dumps({"type": "struct", "fields": fields}))

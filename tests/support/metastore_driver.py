@@ -1,7 +1,7 @@
 """A driver whose Spark keeps its catalog: ``python -m tests.support.metastore_driver DIRECTORY TABLE``.
 
-Runs a pipeline from the Delta table ``events`` of the directory into the table of that name, and prints as JSON what the run
-answered and what the catalog says afterwards.
+Runs a pipeline from the Delta table ``events`` of the directory into the table of that name. Prints as JSON the answer of the run and the
+later state of the catalog.
 """
 
 import json
@@ -16,7 +16,7 @@ from tests.support.run_site import APPLICATION, SMALL
 
 
 def metastore_session(directory: Path) -> SparkSession:
-    """A session with a Hive metastore in an embedded database, which the next process finds again."""
+    """Returns a session with a Hive metastore in an embedded database, which the next process finds again."""
     database = f"jdbc:derby:;databaseName={directory / 'metastore'};create=true"
     java = f"{APPLICATION['spark.driver.extraJavaOptions']} -Dderby.stream.error.file={directory / 'derby.log'}"
     settings = {
@@ -31,7 +31,7 @@ def metastore_session(directory: Path) -> SparkSession:
 
 
 def pipeline_into(table: str, events: Path) -> Pipeline:
-    """Copies the events into the table of this name."""
+    """Declares a copy of the events into the table of this name."""
     pipeline = Pipeline("named", on_end="suspend")
 
     @pipeline.source(bounded=True)
@@ -46,7 +46,7 @@ def pipeline_into(table: str, events: Path) -> Pipeline:
 
 
 def main(directory: Path, table: str) -> None:
-    """One run."""
+    """Runs the pipeline once."""
     spark = metastore_session(directory)
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {table.rpartition('.')[0]}")
     existed = spark.catalog.tableExists(table)

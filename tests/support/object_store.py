@@ -1,4 +1,4 @@
-"""An S3 server on this machine, for tests of what is kept in an object store."""
+"""An S3 server on this machine, for tests of files in an object store."""
 
 import logging
 import os
@@ -15,15 +15,15 @@ BUCKET = "savepoints"
 S3_JARS = ".s3.jars"
 """The list of the jars with which Spark speaks to S3."""
 OTHER_SERVER = "SPARK_TESTS_S3"
-"""An environment variable: with it the tests use the server that the environment names, whose bucket ``savepoints`` is there."""
+"""An environment variable. If it is set, the tests use the server that the environment names. The server has a bucket ``savepoints``."""
 
 
 @contextmanager
 def object_store(silence: "Lock | None" = None) -> Iterator[str]:
-    """A server with a place that is empty, which this process and those that it starts find by their environment; the place's URL.
+    """Starts a server with an empty place, found by this process and its children in their environment. Yields the place's URL.
 
     Args:
-        silence: While somebody holds it, no request is answered; with it the server is one of this process's own.
+        silence: No request is answered while a test holds this lock. The server then belongs to this process alone.
     """
     if silence is None and OTHER_SERVER in os.environ:
         yield f"s3://{BUCKET}/{uuid4()}"
@@ -40,7 +40,7 @@ def object_store(silence: "Lock | None" = None) -> Iterator[str]:
 
 @contextmanager
 def _server(one_at_a_time: "Lock") -> Iterator[str]:
-    # Imported here: it takes a second, which processes that only find the server need not spend.
+    # Imported here because it takes a second, which processes that only find the server save.
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
@@ -48,7 +48,7 @@ def _server(one_at_a_time: "Lock") -> Iterator[str]:
     moto = DomainDispatcherApplication(create_backend_app)
 
     def answer(environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        with one_at_a_time:  # it looks whether an object is there, and puts it, in two steps
+        with one_at_a_time:  # moto checks whether an object exists, and puts it, in two steps
             found: Iterable[bytes] = moto(environment, start_response)
         return found
 

@@ -14,7 +14,7 @@ _HEADING = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of code. ``title`` is the name of the file that it is, or is a part of."""
+    """A fenced block of code. ``title`` is the name of its file; a block may be a part of one."""
 
     page: Path
     line: int
@@ -28,7 +28,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table, by column, as written."""
+    """A row of a table: the text of each column, as written."""
 
     heading: str
     cells: dict[str, str]
@@ -39,12 +39,12 @@ def named(page: Path) -> str:
 
 
 def pages() -> list[Path]:
-    """The README and everything in ``docs``."""
+    """Returns the README and all pages in ``docs``."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def guides() -> list[Path]:
-    """The pages that readers copy from: all of their code has to run."""
+    """Returns the pages that readers copy from. All of their code must run."""
     return [ROOT / "README.md", ROOT / "docs/quickstart.md", *sorted((ROOT / "docs/how-to").glob("*.md"))]
 
 
@@ -58,7 +58,7 @@ def blocks(page: Path, language: str | None = None) -> list[Block]:
 
 
 def files(page: Path, language: str = "python") -> dict[str, str]:
-    """The files that a page's titled blocks make; blocks with one title follow each other, as on the page."""
+    """Returns the files that a page's titled blocks make. Blocks with the same title are joined in the order of the page."""
     made: dict[str, str] = {}
     for block in blocks(page, language):
         if block.title is not None:
@@ -67,7 +67,7 @@ def files(page: Path, language: str = "python") -> dict[str, str]:
 
 
 def prose(page: Path) -> str:
-    """A page without its blocks of code."""
+    """Returns a page without its blocks of code."""
     return _FENCE.sub("", page.read_text())
 
 
@@ -76,7 +76,7 @@ def links(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub makes of a page's headings."""
+    """Returns the anchors that GitHub makes of a page's headings."""
     return {_anchor(title) for _, title in _HEADING.findall(prose(page))}
 
 
@@ -85,7 +85,7 @@ def headings(page: Path, level: int) -> list[str]:
 
 
 def table_rows(page: Path) -> Iterator[Row]:
-    """The rows of all tables, each with the nearest heading above it."""
+    """Returns the rows of all tables, each with the nearest heading above it."""
     heading = ""
     columns: list[str] = []
     for line in prose(page).splitlines():

@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own, which can be away for a while."""
+"""A PostgreSQL for the tests, which a test can stop for a while."""
 
 import os
 from collections.abc import Iterator
@@ -15,24 +15,24 @@ class Postgres:
 
     @property
     def uri(self) -> str:
-        """Without the scheme."""
+        """Returns the URI without the scheme."""
         return str(self._server.get_uri()).removeprefix("postgresql://")
 
     def stop(self) -> None:
-        """Ends it, and every connection to it."""
+        """Ends the server, and every connection to it."""
         from pgserver._commands import pg_ctl  # type: ignore[attr-defined]  # made when the module is imported
 
         pg_ctl(["-w", "-m", "fast", "stop"], pgdata=self._server.pgdata, user=self._server.system_user)
 
     def start(self) -> None:
-        """Starts it again; ready on return."""
+        """Starts the server again. It is ready on return."""
         self._server.ensure_postgres_running()
 
 
 @contextmanager
 def postgres(directory: Path) -> Iterator[Postgres]:
-    """A PostgreSQL with its data in ``directory``; ends with the context."""
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(directory.parent))  # where it keeps its locks
+    """Starts a PostgreSQL with its data in ``directory``, which ends when the context closes."""
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(directory.parent))  # for its locks
     from pgserver.postgres_server import get_server
 
     server = get_server(directory, cleanup_mode="stop")
@@ -43,7 +43,7 @@ def postgres(directory: Path) -> Iterator[Postgres]:
 
 
 def airflow_settings(database: Postgres) -> dict[str, str]:
-    """Airflow's settings for it."""
+    """Returns Airflow's settings for the server."""
     return {
         "DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{database.uri}",
         "DATABASE__SQL_ALCHEMY_CONN_ASYNC": f"postgresql+asyncpg://{database.uri}",

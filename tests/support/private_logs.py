@@ -1,4 +1,4 @@
-"""Private logs without Spark: batches that stage files nobody has written."""
+"""Private logs without Spark: batches whose staged files do not exist."""
 
 import json
 from pathlib import Path
@@ -40,5 +40,5 @@ def begun(files: Files, directory: str = "log") -> PrivateLog:
 
 
 def versions(root: Path, directory: str = "log") -> list[str]:
-    """The names in the log without the leading zeros."""
+    """Returns the names in the log without the leading zeros."""
     return sorted(path.name[16:] for path in (root / directory / "_delta_log").iterdir() if not path.name.startswith("."))

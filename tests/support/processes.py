@@ -18,7 +18,7 @@ def ready(process: "subprocess.Popen[str]", mark: Path) -> None:
 
 
 def ended(pid: int) -> bool:
-    """Returns whether there is no such process any more."""
+    """Returns True if the process does not exist any more."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""A publication of two checkpoints, and one thing that another writer does at a chosen moment of it."""
+"""A publication of two checkpoints, and one action of another writer at a chosen moment of it."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 PUBLISHED: Rows = [(1, "a"), (2, "a"), (3, "b")]
 OF_ANOTHER: Row = (50, "a")
-"""Was in the table before, so that there is something to compact and to keep."""
+"""A row that was in the table before, for the compactions and the rows that must stay."""
 PENDING: list[Rows] = [[(1, "c"), (4, "c")], [(5, "b"), (4, "d")]]
 PENDING_CHANGES: list[Rows] = [
     [(1, "c"), (2, "d!"), (3, "c"), (4, "c"), (4, "b"), (100, "b!")],
     [(5, "b"), (4, "d"), (2, "b"), (1, "b"), (3, "x!"), (6, "e!"), (50, "a!")],
 ]
-"""For an upsert with a rule: late rows, two of one key at once, deletes of rows that are ours, another's, and nowhere."""
+"""The rows of an upsert with a rule: late rows, two of one key at once, deletes of our rows, of another's row, and of missing rows."""
 
 
 def pending(kind: Kind) -> list[Rows]:
-    """The rows of the two checkpoints."""
+    """Returns the rows of the two checkpoints."""
     return PENDING_CHANGES if kind is Kind.SEQUENCED else PENDING
 
 
@@ -76,26 +76,26 @@ class Case:
 
     @property
     def transactions(self) -> list[Rows]:
-        """The rows of each transaction that is to be made."""
+        """Returns the rows of each transaction of the publication."""
         return pending(self.kind)[-1:] if self.kind is Kind.COMPLETE else pending(self.kind)
 
     @property
     def error(self) -> type[StreamPipelineError] | None:
-        """The error of the publication. None if it succeeds."""
+        """Returns the error of the publication, and None if it succeeds."""
         ordered = self.kind is Kind.SEQUENCED
         outcome = self.action.late if self.moment is Moment.AFTER else self.action.outcome(self.kind.mode, ordered=ordered)
         return outcome.error(spark=self.by_spark or self.publisher is Publisher.SPARK)
 
     @property
     def landed(self) -> int:
-        """The number of transactions that are committed."""
+        """Returns the number of transactions that are committed."""
         if self.error is None or self.moment is Moment.AFTER:
             return len(self.transactions)
         return self._made_before
 
     @property
     def expected(self) -> Reference:
-        """The expected rows: the transactions one after the other, with the other writer's in its place."""
+        """Returns the expected rows: the transactions one after the other, with the other writer's in its place."""
         reference = Reference(self.kind, [*PUBLISHED, OF_ANOTHER])
         for made in range(self.landed + 1):
             if made == self._made_before:
@@ -103,12 +103,12 @@ class Case:
             if made < self.landed:
                 reference.publish(self.transactions[made])
         if self.action.effect([OF_ANOTHER]) == [(OF_ANOTHER[0], None)]:
-            reference.rows = self.action.effect(reference.rows)  # of rows that come later, too
+            reference.rows = self.action.effect(reference.rows)  # also to rows that come later
         return reference
 
     @property
     def remembers_more(self) -> bool:
-        """True if there are tombstones of one transaction more than is committed. They are written first, and do no harm."""
+        """Returns True if one more transaction has tombstones than is committed. Tombstones are written first, and do no harm."""
         return self.landed < len(self.transactions) and self.moment in (Moment.FIRST, Moment.BURIED, Moment.SECOND)
 
     @property
@@ -117,7 +117,7 @@ class Case:
 
 
 def cases(publisher: Publisher, kinds: Iterable[Kind], *, by_spark: bool) -> Iterator[Case]:
-    """Every schedule that makes sense."""
+    """Yields every schedule that makes sense."""
     for kind in kinds:
         for action in ACTIONS:
             for moment in Moment:
@@ -127,7 +127,7 @@ def cases(publisher: Publisher, kinds: Iterable[Kind], *, by_spark: bool) -> Ite
 
 
 def sampled(every: Iterable[Case], stride: int) -> list[Any]:
-    """All cases as parameters; only each ``stride``-th is for every change."""
+    """Returns all cases as parameters. Every ``stride``-th case runs on every change, the others at night."""
     return [
         pytest.param(case, id=str(case), marks=() if number % stride == 0 else pytest.mark.nightly)
         for number, case in enumerate(every)
@@ -135,7 +135,7 @@ def sampled(every: Iterable[Case], stride: int) -> list[Any]:
 
 
 class Interruption(Publishers):
-    """Publishers, and an observer of their steps, that let another writer in at a moment, once."""
+    """Publishers, and an observer of their steps, that let another writer in once at a chosen moment."""
 
     def __init__(self, case: Case, table: Path, spark: "SparkSession | None") -> None:
         super().__init__(None if spark is None else lambda: spark)
@@ -166,7 +166,7 @@ class Interruption(Publishers):
 
 
 def published_into(directory: Path, *, partitioned: bool = True) -> StagedPipeline:
-    """A table with a published checkpoint and a row of another writer."""
+    """Returns a table with a published checkpoint and a row of another writer."""
     pipeline = StagedPipeline(quick(directory / "home"), directory)
     pipeline.make_table(HOURLY, partition_by=("day",) if partitioned else ())
     pipeline.checkpoint({HOURLY: PUBLISHED}, publish=Publish.EVERY_CHECKPOINT)
@@ -177,7 +177,7 @@ def published_into(directory: Path, *, partitioned: bool = True) -> StagedPipeli
 
 
 def stage_pending(pipeline: StagedPipeline, publisher: Publisher, kind: Kind) -> Mapping[str, Any]:
-    """Completes two checkpoints; returns what their cuts have that others do not."""
+    """Completes two checkpoints. Returns the special fields of their cuts."""
     cut = cut_of(pipeline, publisher, kind)
     for rows in pending(kind):
         pipeline.checkpoint({HOURLY: rows}, publish=Publish.EVERY_CHECKPOINT, cut=cut)
@@ -185,7 +185,7 @@ def stage_pending(pipeline: StagedPipeline, publisher: Publisher, kind: Kind) ->
 
 
 def assert_right_or_refused(case: Case, directory: Path, spark: "SparkSession | None" = None) -> None:
-    """Publishes twice and compares with what the page says."""
+    """Publishes twice, and compares the outcome with the page."""
     pipeline = published_into(directory, partitioned=case.action.partitioned)
     table = path_of(pipeline.tables[HOURLY])
     if case.action.mapped and spark:
@@ -224,7 +224,7 @@ def _assert_remembered(case: Case, found: Graves) -> None:
 
 
 def rows_of(table: Path, spark: "SparkSession | None") -> Rows:
-    """The rows of a table, sorted: read by Spark where there is a session."""
+    """Returns the rows of a table, sorted. Spark reads them if there is a session."""
     return rows_in(
         DeltaTable(str(table)).to_pyarrow_table() if spark is None else spark.read.format("delta").load(str(table)).toArrow()
     )

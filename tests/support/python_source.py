@@ -1,7 +1,7 @@
-"""A Python data source of the tests' own: it streams the lines of a file to which a test adds rows whenever it likes.
+"""A Python data source for the tests: it streams the lines of a file to which a test can add rows at any time.
 
-Without recorded offsets a query begins at the first line; a restart goes on after the last entry of the offset log. Unbounded: it never
-ends, and with ``Trigger.AvailableNow`` takes what is there when a query starts.
+Without recorded offsets a query begins at the first line. A restart goes on after the last entry of the offset log. The source never ends.
+With ``Trigger.AvailableNow`` it reads the lines that exist when a query starts.
 """
 
 import json
@@ -22,19 +22,19 @@ _sent_by_value(sys.modules[__name__])  # Python workers do not find the tests
 
 
 def add_rows(path: Path, rows: Sequence[Sequence[Any]]) -> None:
-    """Adds rows; times are given as ISO texts with a zone."""
+    """Adds rows. Times are ISO texts with a zone."""
     with path.open("a") as file:
         file.write("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def lines_stream(session: SparkSession, path: Path, schema: str, rows_per_batch: int | None = None) -> DataFrame:
-    """The stream of a file's rows; the file may be missing yet.
+    """Returns the stream of a file's rows. The file may be created later.
 
     Args:
-        session: The source is registered there.
+        session: The session that registers the source.
         path: The file.
-        schema: As DDL.
-        rows_per_batch: How many rows a batch may have.
+        schema: The schema as DDL.
+        rows_per_batch: The largest number of rows in a batch.
     """
     session.dataSource.register(LinesSource)
     reader = session.readStream.format(LinesSource.name()).schema(schema).option("path", str(path))
@@ -79,6 +79,6 @@ class LinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield tuple(datetime.fromisoformat(value) if time and value else value for value, time in row)
 
     def _lines(self) -> list[str]:
-        """Whole lines only."""
+        """Returns the lines that are complete."""
         path = Path(self._path)
         return path.read_text().split("\n")[:-1] if path.exists() else []

@@ -1,7 +1,7 @@
-"""Random cases: a source with changes of rows, how its rows arrive in rounds, and the stage and the sink that they go to.
+"""Random cases: a source with changes of rows, the rounds in which its rows arrive, and their stage and sink.
 
-A case is drawn as data, then written round by round: as a Delta table, a folder of files, or a table with a change data feed. Imports
-nothing of the product.
+A case is drawn as data, then written round by round: as a Delta table, a folder of files, or a table with a change data feed. Imports no
+code of the product.
 """
 
 import csv
@@ -25,7 +25,7 @@ BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
 ROUNDS = 3
 FEED_KEYS = 8
 LARGE = 5 * 10**10
-"""More than the narrow type of ``size`` holds."""
+"""A value that the narrow type of ``size`` cannot hold."""
 
 Change = dict[str, Any]
 
@@ -55,9 +55,9 @@ class Kind(StrEnum):
 
 
 FEEDS = (Kind.APPEND, Kind.UPSERT, Kind.HISTORY)
-"""The kinds that a change feed is read for."""
+"""The kinds whose input may be a change feed."""
 TIMED = (Kind.WINDOWS, Kind.DISTINCT)
-"""The kinds with a watermark: rows that come too late in a later round are left out."""
+"""The kinds with a watermark. Rows that come too late in a later round are left out."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Columns:
     """The columns of a source at some time."""
 
     added: bool
-    """There is one more column, ``more``."""
+    """True if there is one more column, ``more``."""
     widened: bool
-    """``size`` is a ``LONG``, and an ``INT`` before."""
+    """True if ``size`` is a ``LONG``. Otherwise it is an ``INT``."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -101,9 +101,9 @@ class Operation:
     what: str
     """``merge``, ``delete`` or ``update``."""
     rows: Sequence[Change] = ()
-    """Of a merge."""
+    """The rows of a merge."""
     least: int = 0
-    """The least key that is deleted or updated."""
+    """The smallest key that is deleted or updated."""
     every: int = 1
     """The step between the changed keys: 1, 2 or 3."""
 
@@ -122,14 +122,14 @@ class Case:
     """One source, one stage and one sink.
 
     Args:
-        name: The stage's.
-        format: What the source reads.
-        kind: What the stage makes of it.
-        files_per_batch: The limit of the source; None without one.
-        relayed: A stage without a sink hands the rows on.
-        publish_early: Each checkpoint makes rows public, not only the last one of a round.
-        widens: The sink's table gets the wider type, too; its ``size`` is a ``LONG`` from the beginning otherwise.
-        rounds: What arrives before each round.
+        name: The name of the stage.
+        format: The format of the source.
+        kind: The function of the stage.
+        files_per_batch: The limit of the source; None without a limit.
+        relayed: True if a stage without a sink hands the rows on.
+        publish_early: True if each checkpoint makes rows public, not only the last one of a round.
+        widens: True if the sink's table gets the wider type, too. Otherwise its ``size`` is a ``LONG`` from the beginning.
+        rounds: The deliveries before each round.
     """
 
     name: str
@@ -153,12 +153,12 @@ class Case:
         return f"{self.name}: {', '.join(traits)}\n{arrives}"
 
     def columns(self, round: int) -> Columns:
-        """The columns that are declared in a round."""
+        """Returns the columns that are declared in a round."""
         found = [delivery.columns for deliveries in self.rounds[: round + 1] for delivery in deliveries]
         return found[-1] if found else Columns(added=False, widened=False)
 
     def changes(self, round: int) -> pa.Table:
-        """The rows that have arrived by the end of a round, with the columns of all rounds and the round of each row."""
+        """Returns the rows that have arrived by the end of a round, with the columns of all rounds and the round of each row."""
         rows = [
             {**change, "round": number}
             for number, deliveries in enumerate(self.rounds[: round + 1])
@@ -219,7 +219,7 @@ def _arrivals(draw: Random, tables: int) -> list[list[Delivery]]:
 
 
 def _completed(draw: Random, change: Change, round: int, columns: Columns) -> Change:
-    """A change with an event time, which may be late, and with the columns that there are when it arrives."""
+    """Returns a change with an event time, which may be late, and with the columns that exist when it arrives."""
     late_at = BEGIN + timedelta(minutes=draw.randrange(120 * (round + 1)), seconds=draw.choice((0, 0, 30)))
     change = {**change, "moment": draw.choice((None, late_at, late_at, late_at)), "size": draw.choice((None, 1, 2, 3))}
     if columns.widened and draw.random() < 0.5:
@@ -268,11 +268,11 @@ class Input:
             self._commit([*changed, *map(_add, written)])
 
     def files(self) -> list[Path]:
-        """The files with rows."""
+        """Returns the files with rows."""
         return sorted(path for path in self.path.rglob("*") if path.is_file() and "_delta_log" not in path.parts)
 
     def feed(self) -> pa.Table:
-        """The change feed as delta-rs reads it."""
+        """Returns the change feed as delta-rs reads it."""
         table = DeltaTable(str(self.path))
         if table.version() == 0:
             columns = [("id", pa.int64()), ("name", pa.string()), ("_change_type", pa.string()), ("_commit_version", pa.int64())]
@@ -319,7 +319,7 @@ class Input:
 
 
 def _texts(row: Change) -> Change:
-    """A row whose times are texts."""
+    """Returns a row whose times are texts."""
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in row.items()}
 
 

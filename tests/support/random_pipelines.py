@@ -1,6 +1,6 @@
-"""A pipeline of random cases side by side, each with a source, a stage and a sink of its own, and DuckDB's answer for each.
+"""A pipeline of random cases, each with a source, a stage and a sink of its own, and DuckDB's answer for each.
 
-Also the entry of real drivers, which :data:`DRAWN` tells the cases and the round.
+The module is also the entry of real drivers. :data:`DRAWN` gives them the cases and the round.
 """
 
 import json
@@ -42,7 +42,7 @@ _FEED_COLUMNS = {kind: (*FEED, *VERSIONS) if kind is Kind.HISTORY else FEED for 
 
 
 def draw_cases(seed: int, count: int, tables: int) -> list[Case]:
-    """Draws cases of every kind and every format, in other pairs with each seed."""
+    """Draws cases of every kind and every format. Each seed combines them in another way."""
     draw = Random(seed)
     formats = [format for format in Format if format is not Format.FEED]
     kinds, of_files = list(Kind), iter(cycle(draw.sample(formats, len(formats))))
@@ -59,7 +59,7 @@ class Params(BaseModel):
 
 
 def pipeline_of(cases: list[Case], round: int, interval: str) -> Pipeline:
-    """The pipeline as its code is in a round: declared schemas have the columns that have arrived by then."""
+    """Returns the pipeline as its code is in a round. Declared schemas have the columns that have arrived by then."""
     pipeline = Pipeline("random", params=Params, on_end="suspend", checkpoint=CheckpointSettings(interval=interval))
     for case in cases:
         _declare(pipeline, case, case.columns(round))
@@ -131,7 +131,7 @@ def _stage(rows: Any, case: Case) -> Any:
 
 
 def answer(case: Case, given: Input, round: int, *, drained: bool) -> Counter[Row]:
-    """The rows that the case's table has after a round, over all that had arrived when the round began."""
+    """Returns the rows of the case's table after a round, over all rows that had arrived when the round began."""
     if case.format is Format.FEED:
         return _answer_of_feed(case, given)
     changes = case.changes(round)
@@ -197,7 +197,7 @@ class Tables:
         self._database.execute(f"LOAD '{extension}'; SET TimeZone = 'UTC'")
 
     def rows(self, case: Case) -> Counter[Row]:
-        """The rows of a case's table; a column that it does not have yet is null, and a table that is not there is empty."""
+        """Returns the rows of a case's table. A missing column is null, and a missing table is empty."""
         table = self._warehouse / case.name
         if not (table / "_delta_log").exists():
             return Counter()

@@ -1,6 +1,6 @@
-"""Rounds of a pipeline of random cases, each interrupted at random before it comes to its end.
+"""Rounds of a pipeline of random cases. Each round is interrupted at random before its end.
 
-After each round every table has the rows of DuckDB's answer. In between a table that becomes public at the end of a round has those of the
+After each round every table has the rows of DuckDB's answer. During a round, a table that becomes public at the end has the rows of the
 round before, or already those of this one.
 """
 
@@ -37,7 +37,7 @@ from tests.support.systems import Crashed, FaultSystem
 
 _HELD_WITHIN_S = 5.0
 _POINTS, _OPERATIONS = 300, 2_000
-"""The least numbers of points and operations of an attempt that completes."""
+"""Lower bounds for the points and operations of an attempt that completes."""
 
 
 class What(StrEnum):
@@ -54,10 +54,10 @@ class Interruption:
     """The events during one attempt and before the next one.
 
     Args:
-        what: What ends it.
-        share: When: the share of what an undisturbed attempt does.
-        work_is_lost: The work directory is deleted after it.
-        more_arrives: The first rows of the next round arrive after it.
+        what: The cause that ends the attempt.
+        share: The moment, as a share of the work of an undisturbed attempt.
+        work_is_lost: True if the work directory is deleted afterwards.
+        more_arrives: True if the first rows of the next round arrive afterwards.
     """
 
     what: What
@@ -72,12 +72,12 @@ class Interruption:
 
 @dataclass(frozen=True)
 class Plan:
-    """Some cases, and what happens to the rounds of their pipeline; all of it follows from the seed.
+    """Some cases, and the interruptions of their pipeline's rounds. The seed decides all of it.
 
     Args:
-        seed: What it is drawn from.
-        count: How many cases.
-        tables: How many tables of changes each has, under keys of their own.
+        seed: The seed of all random choices.
+        count: The number of cases.
+        tables: The number of tables of changes in each case, under keys of their own.
     """
 
     seed: int
@@ -134,7 +134,7 @@ class Observer:
 
 
 class Dying(Observer):
-    """Lets the attempt die at a point: nothing durable comes after it."""
+    """Lets the attempt die at a point. Nothing later is durable."""
 
     def __init__(self, point: int) -> None:
         super().__init__()
@@ -164,11 +164,11 @@ class Stopping(Observer):
 
 
 class RandomRounds:
-    """Does what a plan says.
+    """Runs a plan.
 
     Args:
         plan: The plan.
-        root: Where inputs, tables and home are.
+        root: The directory of inputs, tables and home.
     """
 
     def __init__(self, plan: Plan, root: Path) -> None:
@@ -192,7 +192,7 @@ class RandomRounds:
         """Runs until the end of the round, or until the interruption.
 
         Returns:
-            Whether the run has ended the round; False if it was stopped, None if it did not come to its end.
+            True if the run has ended the round, False if it was stopped, None if it did not end.
         """
         what, observer = interruption.what if interruption else None, self._observer(interruption)
         fault = FaultSystem(self._share_of(interruption, self._operations) if what is What.FAULT else None)
@@ -242,7 +242,7 @@ class RandomRounds:
         self._earlier = dict(self._expected)
 
     def _is_pinned(self, number: int) -> bool:
-        """Returns whether the ends of all inputs are recorded, so that new rows belong to the next round."""
+        """Returns True if the ends of all inputs are recorded, so that new rows belong to the next round."""
         rounds = Rounds(self.site.files())
         return all(rounds.pinned(RoundNumber(number + 1), InputName(f"{case.name}_rows")) for case in self.plan.cases)
 
@@ -318,7 +318,7 @@ _KILLED_AT = (
 
 
 class KilledRounds(RandomRounds):
-    """The same with drivers of their own, that get SIGKILL where a plan has any interruption."""
+    """Runs the same plan with real drivers. Every interruption is a SIGKILL."""
 
     def attempt(self, number: int, run: str, on_end: OnEnd, interruption: Interruption | None) -> bool | None:
         drawn = {"cases": self.plan.arguments, "round": number, "interval": self.plan.interval}

@@ -1,4 +1,4 @@
-"""Publications whose commit another writer's takes the place of: what the publisher makes of it."""
+"""Publications whose commit is replaced by another writer's commit, and the reaction of the publisher."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.support.staged_pipeline import HOURLY, Row, StagedPipeline, path_of
 
 
 def assert_made_again_at_once(directory: Path, publisher: Publisher, kind: Kind, publishers: Publishers) -> None:
-    """The first publication's commit is replaced right after it was made."""
+    """Checks a publication whose first commit is replaced right after it was made."""
     pipeline = published_into(directory)
     cut = stage_pending(pipeline, publisher, kind)
     with observed_by(_ReplacesCommit(pipeline)):
@@ -32,7 +32,10 @@ def assert_made_again_at_once(directory: Path, publisher: Publisher, kind: Kind,
 
 
 def assert_found_out_later(directory: Path, publisher: Publisher, kind: Kind, publishers: Publishers) -> None:
-    """The last one's is, when nobody publishes: the next checkpoint is refused, and the lost one can be published again."""
+    """Checks a publication whose last commit is replaced later.
+
+    The next checkpoint is refused, and the lost one can be published again.
+    """
     pipeline = published_into(directory)
     cut = stage_pending(pipeline, publisher, kind)
     publish(pipeline.files, publishers=publishers)
@@ -62,22 +65,22 @@ def _expected(kind: Kind, checkpoints: int, *, stranger_after: int) -> Reference
 
 
 def _replace_newest_commit(pipeline: StagedPipeline, row: Row) -> None:
-    """Replaces the newest commit, as a writer does that finds no file of its version and renames its own to it too late.
+    """Replaces the newest commit by another one, like a writer that finds no file of its version and renames its own too late.
 
-    So does Spark on a local file system, see docs/reference/concurrent-writers.md.
+    Spark does so on a local file system, see docs/reference/concurrent-writers.md.
     """
     newest = max((path_of(pipeline.tables[HOURLY]) / "_delta_log").glob("*.json"))
     info = {"commitInfo": {"timestamp": 0, "operation": "WRITE", "operationParameters": {}}}
     actions = [info, *({"add": line["add"]} for line in pipeline.stage(HOURLY, [row]))]
     other = newest.with_suffix(".other")
     other.write_text("".join(json.dumps(action) + "\n" for action in actions))
-    # Hadoop's own checksum of a file is renamed with it; that of another content would make the file unreadable to Spark.
+    # Hadoop's checksum of a file is renamed with it. A checksum of other content would make the file unreadable for Spark.
     newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
     os.replace(other, newest)
 
 
 class _ReplacesCommit:
-    """Puts another writer's commit in the place of the first publication's, right after it was made."""
+    """Replaces the commit of the first publication by another writer's right after it was made."""
 
     def __init__(self, pipeline: StagedPipeline) -> None:
         self._pipeline, self._left = pipeline, 1

@@ -1,4 +1,4 @@
-"""The site of a run of :mod:`tests.support.small_pipeline`, or of another pipeline with its parameters, and the files of the run."""
+"""The site of a run of :mod:`tests.support.small_pipeline`, or of another pipeline with the same parameters, and the files of the run."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -39,7 +39,7 @@ SMALL = {
 
 
 def small_session() -> SparkSession:
-    """A session for small runs; other tests of this process have their own."""
+    """Returns a session for small runs. Other tests of this process have sessions of their own."""
     obey_permissions()
     session = start_session("tests", APPLICATION, jars=jars(SOURCE_JARS)).newSession()
     for key, value in SMALL.items():
@@ -49,14 +49,14 @@ def small_session() -> SparkSession:
 
 @dataclass(frozen=True)
 class RunSite:
-    """A directory with a home and a warehouse; the events lie elsewhere, so that many sites can share them."""
+    """A directory with a home and a warehouse. The events have a directory of their own, so that many sites can share them."""
 
     directory: Path
     events: Path
     pipeline: Pipeline = small_pipeline.pipeline
     adopt_offsets: Mapping[str, str] = field(default_factory=dict)
     store: str | None = None
-    """Place of the home's documents, if not in :attr:`home`, which is then the workspace."""
+    """The place of the home's documents, if it is not :attr:`home`, which is then the workspace."""
 
     @property
     def home(self) -> Path:
@@ -75,7 +75,7 @@ class RunSite:
 
     @property
     def options(self) -> list[str]:
-        """The options that give a driver the home."""
+        """Returns the options that give a driver the home."""
         return [f"--home={self.store}", f"--workspace={self.home}"] if self.store else [f"--home={self.home}"]
 
     def run(
@@ -93,12 +93,12 @@ class RunSite:
 
         Args:
             run: The run id.
-            system: What the storage port calls, for the home and for the tables' directories.
-            home: Instead of a home on ``system``.
-            on_end: As in ``RunOptions``, as all that follow.
+            system: The operating system of the storage port, for the home and for the tables' directories.
+            home: The home, if not on ``system``.
+            on_end: The option of ``RunOptions``, as all that follow.
             publish: The policy of every sink.
-            fresh: Begin anew.
-            on_rewind: What becomes of public rows.
+            fresh: True for a fresh start.
+            on_rewind: The treatment of public rows at a rewind.
         """
         return launch(
             self.pipeline,
@@ -113,7 +113,7 @@ class RunSite:
         return self.directory / "warehouse" / sink
 
     def public(self) -> dict[str, list[tuple[Any, ...]]]:
-        """The rows of every table, sorted; a table that does not exist is empty."""
+        """Returns the rows of every table, sorted. A table that does not exist is empty."""
         return {sink: _rows(self.table(sink)) for sink in SINKS}
 
     def publications(self) -> dict[str, int]:
@@ -127,7 +127,7 @@ class RunSite:
         return len(Attempts(self.files()).numbers())
 
     def orphans(self) -> list[Path]:
-        """Parquet files in the tables' directories that neither a table nor a private log names."""
+        """Returns the Parquet files in the tables' directories that neither a table nor a private log names."""
         named = {path for log in self._logs() for entry in delta_logs.commits(log) for path in _added(entry, log)}
         folded = {name for path in self.home.glob("work/*/stages/*/log/segments/*") for name in _folded(path)}
         staged = [*self.directory.glob("warehouse/**/*.parquet"), *self.home.glob("channels/**/*.parquet")]
@@ -137,7 +137,7 @@ class RunSite:
         return [log.parent for log in self.directory.rglob("_delta_log")]
 
     def assert_answered(self, days: Iterable[int] = (0,), *, checkpoints: int = 1) -> None:
-        """Every row is public, once, by one transaction a checkpoint."""
+        """Checks that every row is public once, by one transaction per checkpoint."""
         assert self.public() == answer(days)
         assert self.publications() == dict.fromkeys(SINKS, checkpoints)
         assert self.checkpoints() == list(range(1, checkpoints + 1))
@@ -157,6 +157,6 @@ def _added(entry: list[dict[str, Any]], table: Path) -> list[Path]:
 
 
 def _folded(segment: Path) -> list[str]:
-    """The names of the files in a segment; they are unique."""
+    """Returns the names of the files in a segment, which are unique."""
     lines = [json.loads(line) for line in segment.read_text().splitlines()]
-    return [unquote(add["path"]).rpartition("/")[2] for line in lines[:-1] for add in line["adds"]]  # the last one is their hash
+    return [unquote(add["path"]).rpartition("/")[2] for line in lines[:-1] for add in line["adds"]]  # the last line is their hash

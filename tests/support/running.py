@@ -1,4 +1,4 @@
-"""A running pipeline in a thread of its own, and somebody who waits for what it does and ends it."""
+"""Runs a pipeline in a thread of its own. The test waits for its progress and ends it."""
 
 import tempfile
 import time
@@ -27,7 +27,7 @@ _PATIENCE_S = 120.0
 
 
 def lose(directory: Path) -> None:
-    """Takes a directory of queries that have ended away in one step: the maintenance thread of their state stores still writes there."""
+    """Removes a directory of ended queries in one step: the maintenance thread of their state stores may still write there."""
     directory.rename(Path(tempfile.mkdtemp()) / directory.name)
 
 
@@ -36,12 +36,12 @@ class Running:
 
     Args:
         spark: The session.
-        pipeline: With an unbounded input.
+        pipeline: A pipeline, usually with an unbounded input.
         home: The home.
-        run: Whose run it is; a new one's unless given.
-        options: What else the run chooses for itself.
-        patience_s: How long :meth:`until` waits.
-        parameters: The pipeline's.
+        run: The run id, by default a new one.
+        options: Other options of the run.
+        patience_s: The time limit of :meth:`until`.
+        parameters: The parameters of the pipeline.
     """
 
     def __init__(
@@ -89,21 +89,21 @@ class Running:
         assert not self._thread.is_alive(), "the attempt did not end"
 
     def stopped(self) -> StartResponse:
-        """Waits until the attempt ends with success; its answer."""
+        """Waits until the attempt ends with success. Returns its answer."""
         self._thread.join(_PATIENCE_S)
         assert self.response is not None, f"the pipeline ended: {self.error!r}"
         self._ended_as_expected = True
         return self.response
 
     def ends(self) -> BaseException:
-        """Waits until the attempt ends by itself; with what."""
+        """Waits until the attempt ends by itself. Returns its error."""
         self._thread.join(_PATIENCE_S)
         assert self.error is not None
         self._ended_as_expected = True
         return self.error
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Waits for something that the pipeline does."""
+        """Waits until the condition holds."""
         deadline_s = time.monotonic() + self._patience_s
         while not condition():
             assert time.monotonic() < deadline_s, "it did not happen"
@@ -111,26 +111,26 @@ class Running:
             self._ticks.wait(_LOOK_S)
 
     def checkpointed(self, more: int = 1) -> Manifest:
-        """Waits for so many further checkpoints; the newest."""
+        """Waits for ``more`` further checkpoints. Returns the newest."""
         newest = max(self.store.taken(), default=0)
         self.until(lambda: max(self.store.taken(), default=0) >= newest + more)
         return self.head()
 
     def head(self) -> Manifest:
-        """The newest checkpoint."""
+        """Returns the newest checkpoint."""
         manifest = self.store.head()
         assert manifest is not None
         return manifest
 
     def is_quiet(self) -> bool:
-        """Returns whether no checkpoint comes within three seconds."""
+        """Returns True if no checkpoint comes within three seconds."""
         newest = self.store.taken()
         self._ticks.wait(3.0)
         return self.store.taken() == newest
 
     @property
     def status(self) -> Status | None:
-        """The heartbeat of this attempt. None while there is only that of an earlier one."""
+        """Returns the heartbeat of this attempt. Returns None while only an earlier attempt has one."""
         found = read_status(self.files)
         return found if found and found.attempt > self._before else None
 
@@ -138,5 +138,5 @@ class Running:
         try:
             options = self._options
             self.response = launch(self._pipeline, self.files, self._parameters, options, lambda: self._spark)
-        except BaseException as error:  # noqa: BLE001 - raised where the test looks
+        except BaseException as error:  # noqa: BLE001 - raised where the test checks it
             self.error = error

@@ -1,4 +1,4 @@
-"""A running Airflow of the tests' own: ``airflow standalone`` on loopback ports, with PostgreSQL or SQLite as its database."""
+"""A running Airflow for the tests: ``airflow standalone`` on loopback ports, with PostgreSQL or SQLite as its database."""
 
 import json
 import os
@@ -21,7 +21,7 @@ DEADLINE_S = 90.0
 COMPONENTS = ("scheduler", "dag-processor", "api-server", "triggerer")
 _PAUSE_S = 0.2
 _USERS = {"admin": "admin", "ann": "user", "bob": "viewer", "eve": ""}
-"""By name the role; without one nothing is allowed."""
+"""The role of each user. A user without a role may do nothing."""
 SETTINGS = {
     "CORE__LOAD_EXAMPLES": "False",
     "CORE__PARALLELISM": "4",
@@ -38,8 +38,8 @@ SETTINGS = {
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8",
     "LOGGING__LOGGING_LEVEL": "INFO",
 }
-"""Settings that detect faults within seconds and isolate the Airflows of one host. A DAG file is read once: none changes, and reading all
-of them every half a minute would take a fifth of a core."""
+"""Settings that detect faults within seconds and isolate the Airflows of one host. A DAG file is read once: no file changes, and reading
+all of them every half minute would take a fifth of a core."""
 
 
 def free_port() -> int:
@@ -70,7 +70,7 @@ class RunningAirflow:
     _tokens: dict[str, str] = field(default_factory=dict)
 
     def call(self, method: str, path: str, body: Any = None, user: str = "admin") -> httpx.Response:
-        """One request as a user."""
+        """Sends one request as a user."""
         headers = {"Authorization": f"Bearer {self._token(user)}"}
         return httpx.request(method, f"http://127.0.0.1:{self.port}{path}", json=body, headers=headers, timeout=30.0)
 
@@ -80,38 +80,38 @@ class RunningAirflow:
         return answer.json()
 
     def trigger(self, dag_id: str, **conf: Any) -> "TaskRun":
-        """Starts a run of a DAG, and names its task ``run``."""
+        """Starts a run of a DAG. Returns its task ``run``."""
         self.unpause(dag_id)
         answer = self.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})
         assert answer.status_code == 200, answer.text
         return TaskRun(self, dag_id, answer.json()["dag_run_id"])
 
     def unpause(self, dag_id: str) -> None:
-        """Lets a DAG run, once it is known."""
+        """Unpauses a DAG as soon as Airflow knows it."""
         until(lambda: self.call("GET", f"/api/v2/dags/{dag_id}").status_code == 200, f"DAG {dag_id} is known")
         assert self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False}).status_code == 200
 
     def read_again(self, dag_id: str) -> None:
-        """Has the file of a DAG read once more."""
+        """Makes Airflow read the file of a DAG again."""
         token = self.get(f"dags/{dag_id}")["file_token"]
         assert self.call("PUT", f"/api/v2/parseDagFile/{token}").status_code == 201
 
     def component(self, name: str) -> psutil.Process:
-        """The process of a component, such as ``triggerer``."""
+        """Returns the process of a component, such as ``triggerer``."""
         found = self._component(name)
         if found is None:
             raise AssertionError(f"Airflow has no {name}")
         return found
 
     def kill_triggerer(self) -> None:
-        """As a host that loses power."""
+        """Kills the triggerer, as if its host lost power."""
         triggerer = self.component("triggerer")
         for process in [*triggerer.children(recursive=True), triggerer]:
             process.kill()
         until(lambda: not triggerer.is_running() or triggerer.status() == psutil.STATUS_ZOMBIE, "the triggerer is dead")
 
     def kill_workers(self) -> None:
-        """As a host that loses power: the workers, and the scheduler whose children they are."""
+        """Kills the workers and the scheduler that started them, as if their host lost power."""
         scheduler = self.component("scheduler")
         for process in [*scheduler.children(recursive=True), scheduler]:
             process.kill()
@@ -121,20 +121,20 @@ class RunningAirflow:
         self.others.append(self._start("triggerer"))
 
     def start_second_triggerer(self) -> psutil.Process:
-        """One beside the first, as where several share the waits."""
+        """Starts a second triggerer that shares the waits with the first."""
         port = {"AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port())}
         self.others.append(start(self.directory, dict(self.environment) | port, "triggerer"))
         return psutil.Process(self.others[-1].pid)
 
     def start_what_is_missing(self) -> None:
-        """As whatever watches over the components in production does; returns when Airflow is ready again."""
+        """Starts the missing components, as a service manager does in production. Airflow is ready on return."""
         for name in COMPONENTS:
             if self._component(name) is None:
                 self.others.append(self._start(name))
         until(self.is_ready, "Airflow is ready again", START_S)
 
     def stop_components(self) -> None:
-        """As a service manager does: it asks each component to end, and kills what has not ended in time."""
+        """Asks each component to end, as a service manager does, and kills those that do not end in time."""
         components = [found for name in COMPONENTS if (found := self._component(name)) is not None]
         everything = self._processes()
         for process in components:
@@ -144,17 +144,17 @@ class RunningAirflow:
         self._reap()
 
     def restart(self) -> None:
-        """Starts it anew after :meth:`stop_components`; returns when it is ready."""
+        """Starts Airflow again after :meth:`stop_components`. It is ready on return."""
         self.process, self.others, self._tokens = self._start("standalone"), [], {}
         until(self.is_ready, "Airflow is ready again", START_S)
 
     def stop(self) -> None:
-        """Ends every process of it."""
+        """Ends every process of Airflow."""
         _end(self._processes(), psutil.Process.terminate)
         self._reap()
 
     def is_ready(self) -> bool:
-        """Returns whether every component reports that it is healthy."""
+        """Returns True if every component reports that it is healthy."""
         if self.process.poll() is not None:
             raise AssertionError((self.directory / "standalone.log").read_text()[-4000:])
         try:
@@ -221,7 +221,7 @@ class TaskRun:
 
     @property
     def run_state(self) -> str:
-        """Of the DAG run. One that is about to end forgets a task that is cleared in that moment."""
+        """Returns the state of the DAG run. A run that is about to end forgets a task that is cleared in that moment."""
         return str(self.airflow.get(f"dags/{self.dag_id}/dagRuns/{self.run_id}")["state"])
 
     @property
@@ -229,7 +229,7 @@ class TaskRun:
         return int(self.facts()["try_number"])
 
     def reaches(self, *states: str, tries: int = 0, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
-        """Waits for one of some states, in try ``tries`` or later."""
+        """Waits until the task has one of the states, in try ``tries`` or later."""
 
         def reached() -> dict[str, Any] | None:
             facts = self.facts()
@@ -259,17 +259,17 @@ class TaskRun:
         assert self.airflow.call("PATCH", path, {"state": state}).status_code == 200
 
     def process(self) -> psutil.Process:
-        """The process that runs the task."""
+        """Returns the process that runs the task."""
         return psutil.Process(until(lambda: self.facts()["pid"], "the task has a process"))
 
     def worker(self) -> psutil.Process:
-        """The process of the worker that supervises it."""
+        """Returns the process of the worker that supervises the task."""
         found = self.process().parent()
         assert found is not None
         return found
 
     def kill_worker(self) -> None:
-        """As a host that loses power."""
+        """Kills the worker, as if its host lost power."""
         process, worker = self.process(), self.worker()
         for each in (worker, process):
             each.kill()
@@ -279,7 +279,7 @@ class TaskRun:
         return json.loads(value) if isinstance(value, str) else value
 
     def log(self, tried: int | None = None) -> str:
-        """The task's log, as the UI shows it."""
+        """Returns the task's log, as the UI shows it."""
         number = self.facts()["try_number"] if tried is None else tried
         answer = self.airflow.call("GET", f"/api/v2/{self.path}/logs/{number}?full_content=true")
         content = answer.json().get("content", []) if answer.status_code == 200 else []
@@ -287,7 +287,7 @@ class TaskRun:
 
 
 def start(directory: Path, environment: Mapping[str, str], *arguments: str) -> "subprocess.Popen[bytes]":
-    """An ``airflow`` command in a session of its own, with its output beside the database."""
+    """Starts an ``airflow`` command in a session of its own. Its output goes to a file next to the database."""
     with (directory / f"{arguments[0]}.log").open("ab") as output:
         return subprocess.Popen(
             [str(Path(sys.executable).with_name("airflow")), *arguments],
@@ -302,12 +302,12 @@ def start(directory: Path, environment: Mapping[str, str], *arguments: str) -> "
 
 @contextmanager
 def running(directory: Path, dags: Path, environment: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[RunningAirflow]:
-    """An Airflow that is ready; ends with the context.
+    """Starts an Airflow. It is ready on entry, and ends when the context closes.
 
     Args:
-        directory: Its home.
-        dags: Where its DAGs are.
-        environment: More variables of its processes.
+        directory: The home of Airflow.
+        dags: The directory of its DAGs.
+        environment: More environment variables of its processes.
         settings: Airflow's settings, as ``SECTION__NAME``.
     """
     port, ports = free_port(), {f"LOGGING__{name}_LOG_SERVER_PORT": str(free_port()) for name in ("TRIGGER", "WORKER")}
@@ -321,7 +321,7 @@ def running(directory: Path, dags: Path, environment: Mapping[str, str], setting
     }
     variables = {f"AIRFLOW__{name}": value for name, value in (SETTINGS | own | ports | dict(settings)).items()}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it starts its parts by their name
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it starts its components by name
     whole = inherited | {"AIRFLOW_HOME": str(directory), "PATH": path} | variables | dict(environment)
     airflow = RunningAirflow(directory, whole, port, start(directory, whole, "standalone"))
     try:
@@ -341,7 +341,7 @@ def _end(processes: list[psutil.Process], how: Callable[[psutil.Process], None])
 
 
 def survivors(*directories: Path) -> list[psutil.Process]:
-    """Every process that works in one of these directories, or names one on its command line."""
+    """Returns every process that works in one of these directories, or names one on its command line."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):

@@ -1,6 +1,6 @@
-"""A home whose checkpoints have everything that a savepoint may have to hold, without Spark.
+"""A home without Spark whose checkpoints have everything that a savepoint may have to hold.
 
-Stage ``hourly`` keeps state and has a sink; ``copied`` has none, and rows of it may be in flight.
+Stage ``hourly`` keeps state and has a sink. Stage ``copied`` has none, and some of its rows may be in flight.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ STAGE = StageName(HOURLY)
 
 
 class SavepointSite:
-    """Makes checkpoints in the home at ``root / "home"``, of a sink's table at ``root / "tables/hourly"``."""
+    """Makes checkpoints in the home at ``root / "home"``, with a sink's table at ``root / "tables/hourly"``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -42,7 +42,7 @@ class SavepointSite:
         self._head: Manifest | None = None
 
     def complete(self, rows: Sequence[Row] = (), in_flight: Iterable[str] = (), **changes: Any) -> Manifest:
-        """The next checkpoint: a batch later in each stage, with ``rows`` staged for the sink and files in flight."""
+        """Completes the next checkpoint: one batch later in each stage, with ``rows`` staged for the sink and files in flight."""
         self.state.batches(1)
         number = CheckpointId(self._head.checkpoint + 1 if self._head else 1)
         before = self._head.stages[STAGE] if self._head else None
@@ -68,7 +68,7 @@ class SavepointSite:
         return self._head
 
     def _logs(self, number: int, batch: int) -> tuple[StateFile, ...]:
-        """Returns the files of a query without state: here the same as the other one's."""
+        """Returns the log files of a query. They are the same for both stages."""
         found = []
         for path in ("metadata", f"offsets/{batch}", f"commits/{batch}"):
             stored = f"state/copied/{number}-1-1/{path}"

@@ -1,4 +1,4 @@
-"""A savepoint, and the incarnation of a home that begins with it; without Spark."""
+"""A savepoint, and the incarnation of a home that begins with it, without Spark."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,14 +25,14 @@ NEW = IncarnationId("new")
 
 
 def saved(site: SavepointSite, manifest: Manifest, name: str = "savepoint") -> OpenedSavepoint:
-    """The savepoint of a checkpoint, opened."""
+    """Makes a savepoint of a checkpoint and opens it."""
     target = quick(site.root / name)
     export(site.home, manifest.checkpoint, target, request=RequestId("savepoint-a"))
     return replace(open_savepoint(target.url), files=target)
 
 
 def beginning(home: Files, root: Path, *, kept: bool = False) -> Beginning:
-    """An incarnation whose tables are below ``root``; ``kept``: the sink's is the one that the savepoint was taken with."""
+    """Returns an incarnation whose tables are below ``root``. With ``kept``, the sink keeps the table of the savepoint."""
     attempt = AttemptDocument(
         attempt=AttemptNumber(4), request=RequestId("start-4"), run=RunId("tuesday"), round=RoundNumber(2), incarnation=NEW,
         restored_from=None, work_directory=WorkDirectory(id=WorkDirectoryId("w2"), path="work/w2", host="h"), host="h", process=1,

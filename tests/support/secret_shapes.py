@@ -1,4 +1,4 @@
-"""Forty shapes that a secret has in practice. Each holds ``CORE``, which no text that others can read may show."""
+"""Forty shapes of secrets in practice. Each contains ``CORE``, which no text for other readers may show."""
 
 import base64
 import json
@@ -59,4 +59,4 @@ WHOLE = frozenset(
         *("a private key", "a connection string of a store", "a key of a service account", "a JSON web token"),
     }
 )
-"""The shapes in which ``CORE`` is no password of its own."""
+"""The shapes in which ``CORE`` is not a password of its own."""

@@ -1,23 +1,28 @@
-"""Settings that make a Spark of one or two minutes cheap: it would end before its code is fully compiled."""
+"""Settings that make a Spark of one or two minutes cheap. Such a JVM ends before its code is fully compiled."""
 
 import os
 
 _COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m"
-"""With the first compiler alone a JVM has room for 48 MB of code, which Spark fills: it would go on sweeping and compiling anew."""
+"""Options of the compiler. With the first one alone, a JVM has 48 MB for code, which Spark fills. It would sweep and compile forever."""
 _COLLECTOR = "-XX:+UseSerialGC -XX:MetaspaceSize=256m -Xms1g -Xmn400m"
-"""A JVM begins with little room, and collects all its garbage each time that its classes, or what lives on, have outgrown it."""
+"""Options of the collector. A JVM begins with little memory, and runs a full collection each time that it needs more."""
 SHORT_RUN = {"spark.driver.extraJavaOptions": f"{_COMPILER} {_COLLECTOR}"}
 
 COMPILED = bool(os.environ.get("SPARK_TESTS_COMPILE"))
 """True for the nightly tests."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 FEW_ROWS = SHORT_RUN | ({} if COMPILED else _INTERPRETED)
-"""For a query over a few rows Spark's compiler of expressions costs more than the query. The night's tests compile, and those that
-do what a user does: the quickstart and the DAGs."""
+"""Settings for queries over a few rows, for which Spark's code generation costs more than the query.
+
+The nightly tests compile, and so do the tests of user workflows: the quickstart and the DAGs.
+"""
 
 SHARED_BY_MANY = {
     **dict.fromkeys(("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "20"),
     "spark.ui.retainedTasks": "200",
     "spark.databricks.delta.delta.log.cacheSize": "100",
 }
-"""Spark keeps the plans of 1,000 queries, and Delta those of 10,000 tables: they fill the memory of a JVM that many tests share."""
+"""Limits of caches.
+
+Spark keeps the plans of 1,000 queries, and Delta those of 10,000 tables: they would fill the memory of a shared JVM.
+"""

@@ -1,6 +1,6 @@
-"""Kinds of sinks, and what is in a table when checkpoints were published into it one after the other: said in Python, once more.
+"""Kinds of sinks, and the rows of a table after several publications, computed independently in Python.
 
-The rows of an upsert with a rule are deleted where their ``day`` ends in ``!``, and come in the order of their days.
+An upsert with a rule deletes the rows whose ``day`` ends in ``!``, and orders rows by their days.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ Graves = dict[int, str | None]
 
 
 class Kind(Enum):
-    """A mode, for an upsert with what it goes by."""
+    """A mode. An upsert also has its order: by batch or by rule."""
 
     APPEND = "append"
     COMPLETE = "complete"
@@ -31,7 +31,7 @@ class Kind(Enum):
 
     @property
     def mode(self) -> SinkMode:
-        """The sink's mode."""
+        """Returns the sink's mode."""
         return SinkMode.UPSERT if self in (Kind.UPSERT, Kind.SEQUENCED) else SinkMode(self.value)
 
 
@@ -54,7 +54,7 @@ def _made(pipeline: StagedPipeline, name: str) -> str:
 
 
 def graves_in(cut: Mapping[str, Any]) -> Graves:
-    """The deleted keys that a sink remembers."""
+    """Returns the deleted keys that a sink remembers."""
     rule = cut.get("merge")
     if rule is None or rule.tombstones is None:
         return {}
@@ -64,7 +64,7 @@ def graves_in(cut: Mapping[str, Any]) -> Graves:
 
 
 def rows_in(table: pa.Table) -> Rows:
-    """The ids and days of all rows, sorted; None where there are no days any more. Others than us may have renamed them."""
+    """Returns the ids and days of all rows, sorted. Other writers may have renamed the days or dropped them; then a day is None."""
     days = next(
         (table.column(name).to_pylist() for name in ("day", "date") if name in table.column_names), [None] * table.num_rows
     )
@@ -73,14 +73,14 @@ def rows_in(table: pa.Table) -> Rows:
 
 @dataclass
 class Reference:
-    """A table, and what its sink remembers, by what has happened so far."""
+    """The expected rows of a table, and the expected memory of its sink."""
 
     kind: Kind
     rows: Rows = field(default_factory=list)
     graves: Graves = field(default_factory=dict)
 
     def publish(self, staged: Rows) -> None:
-        """One transaction of ours."""
+        """Publishes one transaction of the product."""
         if self.kind is Kind.COMPLETE:
             self.rows = list(staged)
         elif self.kind is Kind.APPEND:
@@ -93,7 +93,7 @@ class Reference:
             self._merge(staged)
 
     def bury(self, staged: Rows) -> None:
-        """The deletes among the staged rows are remembered; that alone changes no row."""
+        """Remembers the deletes among the staged rows. This alone changes no row."""
         for number, day in staged:
             if _is_delete(day) and (number not in self.graves or _place(day) > _place(self.graves[number])):
                 self.graves[number] = day

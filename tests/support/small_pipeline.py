@@ -1,6 +1,6 @@
-"""A pipeline that is small and has a bit of everything: a stage without a sink, windows, a chain, several batches.
+"""A small pipeline with many features: a stage without a sink, windows, a chain, several batches.
 
-Also the entry of real drivers: ``spark-jobs run tests/support/small_pipeline.py``.
+The module is also the entry of real drivers: ``spark-jobs run tests/support/small_pipeline.py``.
 """
 
 import random
@@ -61,7 +61,7 @@ def daily(hourly: Any) -> Any:
 
 
 def events_of(day: int) -> list[Event]:
-    """The events of one day, in no order; the same for ever."""
+    """Returns the events of one day in no order. They are always the same."""
     chosen = random.Random(day)
     seconds = (chosen.randrange(86_400) for _ in range(ROWS_A_DAY))
     return [Event(FIRST_DAY + timedelta(days=day, seconds=s), chosen.choice(["EWR", "JFK", "ZZZ"])) for s in seconds]

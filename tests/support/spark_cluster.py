@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this host: a master and workers, each a JVM of its own."""
+"""A standalone Spark cluster on this host, with a master and workers. Each is a JVM of its own."""
 
 import os
 import re
@@ -36,19 +36,19 @@ class SparkCluster:
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     def executors(self) -> list[psutil.Process]:
-        """The processes that run tasks."""
+        """Returns the processes that run tasks."""
         found = []
         for process in self.processes:
             for child in psutil.Process(process.pid).children(recursive=True):
-                with suppress(psutil.NoSuchProcess):  # it ended under our eyes
+                with suppress(psutil.NoSuchProcess):  # it ended in between
                     found += [child] if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline()) else []
         return found
 
     def start(self, name: str, arguments: Sequence[str], within: Sequence[str] = ()) -> Path:
-        """Starts a part; where its log is.
+        """Starts a part of the cluster. Returns the path of its log.
 
         Args:
-            name: Of the log.
+            name: The name of the log.
             arguments: A class of Spark, and its arguments.
             within: A command that runs the part.
         """
@@ -67,7 +67,7 @@ class SparkCluster:
 
 
 def said(log: Path, words: str) -> re.Match[str]:
-    """Waits until a log has them."""
+    """Waits until a log contains the words. Returns the match."""
     pause = threading.Event()
     for _ in range(int(DEADLINE_S / 0.05)):
         if found := re.search(words, log.read_text(errors="replace")):
@@ -77,7 +77,7 @@ def said(log: Path, words: str) -> re.Match[str]:
 
 
 def delta_on_this_host() -> dict[str, str]:
-    """Settings with which no jar is looked for or sent around: driver and executors find Delta where this host has it."""
+    """Returns settings without which Spark would look for jars or send them around. Driver and executors find Delta on this host."""
     jars = DeltaJars({}, ()).setting()
     if jars is None:
         return {}
@@ -88,11 +88,11 @@ def delta_on_this_host() -> dict[str, str]:
 
 @contextmanager
 def spark_cluster(directory: Path, workers: int = 2, within: Sequence[str] = ()) -> Iterator[SparkCluster]:
-    """A cluster of workers with a core each, until the context closes.
+    """Starts a cluster of workers with one core each. It ends when the context closes.
 
     Args:
-        directory: For its logs and its executors.
-        workers: How many.
+        directory: The directory of its logs and its executors.
+        workers: The number of workers.
         within: A command that runs each worker.
     """
     cluster = SparkCluster(directory)

@@ -1,4 +1,4 @@
-"""Other writers of a table who use Spark, all in one application."""
+"""Other writers of a table that use Spark, all in one application."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _APPEND_ONLY = "'delta.appendOnly'"
 
 
 class SparkWriter(Writer):
-    """Appends, deletes, updates, merges, compacts, vacuums, restores, clones, adds columns, and forbids changes of rows for a while."""
+    """Appends, deletes, updates, merges, compacts, vacuums, restores, clones, adds columns, and blocks changes of rows for a while."""
 
     refusals = (PySparkException, DeltaConcurrentModificationException)
 
@@ -74,6 +74,6 @@ class SparkWriter(Writer):
 
 
 def assert_clones_are_versions(writers: Sequence[SparkWriter], spark: SparkSession, versions: list[Rows]) -> None:
-    """Each clone has the rows of one version of the table."""
+    """Checks that each clone has the rows of one version of the table."""
     for clone in (clone for writer in writers for clone in writer.clones):
         assert rows_of(clone, spark) in versions

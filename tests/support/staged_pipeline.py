@@ -1,5 +1,7 @@
-"""A pipeline's home and tables without Spark: Parquet files staged by pyarrow, tables made by delta-rs, manifests written by the
-product's store."""
+"""A pipeline's home and tables without Spark.
+
+pyarrow stages the Parquet files, delta-rs makes the tables, and the product's store writes the manifests.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -52,11 +54,11 @@ CHECKPOINTING = Checkpointing(
     interval_ms=60_000, timeout_ms=600_000, min_pause_ms=0, tolerable_failures=0, retained=1, unaligned=False,
     aligned_timeout_ms=None, max_in_flight_bytes=None,
 )  # fmt: skip
-"""The checkpointing of a pipeline that declares none."""
+"""The checkpoint settings of a pipeline that declares none."""
 
 
 def a_manifest(checkpoint: int = 1, **changes: Any) -> Manifest:
-    """A valid manifest without sinks. ``changes`` replace fields."""
+    """Returns a valid manifest without sinks. ``changes`` replace fields."""
     fields: dict[str, Any] = {
         "checkpoint": CheckpointId(checkpoint),
         "parent": CheckpointId(checkpoint - 1) if checkpoint > 1 else None,
@@ -118,7 +120,7 @@ def a_channel(batch: int, **changes: Any) -> ChannelCut:
 
 
 def a_stage_cut(batch: int, **changes: Any) -> StageCut:
-    """A stage that was cut at ``batch``. ``changes`` replace fields."""
+    """Returns the cut of a stage at ``batch``. ``changes`` replace fields."""
     fields: dict[str, Any] = {
         "query": "q",
         "batch": BatchId(batch),
@@ -136,7 +138,7 @@ def a_stage_cut(batch: int, **changes: Any) -> StageCut:
 
 
 class Overtaking:
-    """Somebody else, who completes a checkpoint of that number just before the next manifest is created."""
+    """Another driver, which completes a checkpoint of that number just before the next manifest is created."""
 
     def __init__(self, store: CheckpointStore, number: int) -> None:
         self._store = store
@@ -171,7 +173,7 @@ class StagedPipeline:
     def stage(
         self, sink: SinkName, rows: Sequence[Row], batch: int = 0, *, prefix: str = "", uri: str | None = None
     ) -> list[dict[str, Any]]:
-        """Writes rows into a table's directory, beside its own files: by default the sink's. One file per partition value."""
+        """Writes rows next to a table's own files, by default those of the sink's table. One file per partition value."""
         uri = uri or self.tables[sink]
         directory = path_of(uri)
         partitioned = open_table(uri).facts.partition_by == ("day",)
@@ -244,7 +246,7 @@ class StagedPipeline:
         return sorted(zip(table["id"].to_pylist(), table["day"].to_pylist(), strict=True), key=str)
 
     def commits(self, sink: SinkName) -> list[int]:
-        """The version of each SetTransaction in the table's log, in order, whoever made it."""
+        """Returns the version of each SetTransaction in the table's log, in order, of any writer."""
         log = sorted((path_of(self.tables[sink]) / "_delta_log").glob("*.json"))
         actions = [json.loads(line) for path in log for line in path.read_text().splitlines()]
         return [action["txn"]["version"] for action in actions if "txn" in action]

@@ -50,7 +50,7 @@ class Site:
         return cut(batch, persist(self.pin(batch, parent, checkpoint)))
 
     def complete(self, batch: int, parent: StageCut | None = None, checkpoint: int = 1) -> Manifest:
-        """A manifest with the stage cut at a batch."""
+        """Returns a manifest with the stage cut at a batch."""
         files = self.take(batch, parent, checkpoint).files
         return manifest_of(self.home, checkpoint, batch, files, self.channel, parent, self.graph)
 
@@ -64,7 +64,7 @@ def manifest_of(
     parent: StageCut | None = None,
     graph: dict[str, Any] | None = None,
 ) -> Manifest:
-    """A completed checkpoint of one stage; without a channel of its own, of one in which nothing was staged."""
+    """Returns a completed checkpoint of one stage. By default its channel has no rows."""
     number, store = CheckpointId(checkpoint), CheckpointStore(home)
     log = channel or begun(home, "work/nothing/log")
     channel_cut = cut_channel(store, number, HOURLY, log, BatchId(batch), [], parent.batch if parent else None)

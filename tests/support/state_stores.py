@@ -22,7 +22,7 @@ def utf(text: str) -> bytes:
 
 
 def lz4_blocks(data: bytes, block_bytes: int = 1 << 15) -> bytes:
-    """As ``net.jpountz.lz4.LZ4BlockOutputStream`` writes it; a block that does not get smaller is stored as it is."""
+    """Compresses data like ``net.jpountz.lz4.LZ4BlockOutputStream``. A block that does not get smaller is stored as it is."""
     found = b""
     for begin in range(0, len(data), block_bytes):
         block = data[begin : begin + block_bytes]
@@ -40,14 +40,14 @@ def changelog(before: Iterable[StoreVersion], records: bytes = b"records", forma
 
 @dataclass
 class Store:
-    """One RocksDB store. Versions are written one after the other; ``ids`` is the lineage."""
+    """One RocksDB store. Versions are written one after the other. ``ids`` is the lineage."""
 
     directory: Path
     ids: list[StoreVersion] = field(default_factory=list)
     snapshots: int = 0
 
     def write(self, number: int) -> StoreVersion:
-        """The changelog of the next version."""
+        """Writes the changelog of the next version."""
         self.directory.mkdir(parents=True, exist_ok=True)
         item = StoreVersion(len(self.ids) + 1, store_id(number))
         first = max((n for n, each in enumerate(self.ids) if (self.directory / each.snapshot).exists()), default=0)
@@ -59,7 +59,7 @@ class Store:
         return item
 
     def snapshot(self, item: StoreVersion, files: Iterable[str] = ()) -> list[str]:
-        """The snapshot of a version with one new file and those of snapshots before; the names of all of them."""
+        """Writes the snapshot of a version, with one new file and the files of earlier snapshots. Returns the names of all of them."""
         self.snapshots += 1
         names = [*files, f"{self.snapshots:06d}-{store_id(10_000 + self.snapshots)}.sst"]
         (self.directory / "SSTs").mkdir(parents=True, exist_ok=True)
@@ -76,12 +76,7 @@ class Store:
 
 @dataclass
 class SparkCheckpoint:
-    """The checkpoint directory of a query with one operator; each batch writes a version of every store.
-
-    Args:
-        root: The directory.
-        stores: Where the stores are, relative to ``state/0``; those of one partition one after the other.
-    """
+    """The checkpoint directory of a query with one operator. Each batch writes a version of every store."""
 
     root: Path
     stores: tuple[tuple[str, ...], ...] = (("0",), ("1",))
@@ -96,7 +91,7 @@ class SparkCheckpoint:
         self.write("state/0/0/_metadata/schema", "the schema")
 
     def write(self, path: str, data: str) -> None:
-        """A file, with the checksum that Hadoop puts beside it."""
+        """Writes a file, with Hadoop's checksum next to it."""
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.with_name(f"{target.name}.tmp").write_text(data)
@@ -104,7 +99,7 @@ class SparkCheckpoint:
         write_checksum(target)
 
     def batch(self, *, commits: bool = True) -> int:
-        """One more batch, which reads one more file."""
+        """Runs one more batch, which reads one more file."""
         number, self.batches = self.batches, self.batches + 1
         name = f"{number}.compact" if number % 10 == 9 else str(number)
         self.write(f"sources/0/{name}", f'v1\n{{"path":"file:///in/{number}","timestamp":1,"batchId":{number}}}')
@@ -122,7 +117,7 @@ class SparkCheckpoint:
         self.write(f"commits/{number}", "v2\n" + json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": ids}))
 
     def snapshot(self, number: int) -> None:
-        """The maintenance thread has come to the version after a batch, in every store."""
+        """Writes a snapshot of every store after a batch, as the maintenance thread does."""
         for store in self.by_name.values():
             before = [path.name for path in (store.directory / "SSTs").glob("*.sst")]
             store.snapshot(store.ids[number], sorted(before))

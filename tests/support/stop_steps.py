@@ -1,4 +1,4 @@
-"""The durable steps of a stop, for those who end a process at each of them."""
+"""The durable steps of a stop, for tests that end a process at each of them."""
 
 from spark_jobs.protocol.steps import Step
 
@@ -19,8 +19,8 @@ STOP_STEPS = (
     Step.RESPONSE_CREATE,
     Step.FORGET,
 )
-"""From where every stage is held. ``tests/spark/test_stopping.py`` watches a stop pass them, and no others."""
+"""The steps once every stage is held. ``tests/spark/test_stopping.py`` checks that a stop passes these steps and no others."""
 FLUSH_STEPS = (Step.PLAN_BATCH, Step.STAGE_FILES, Step.STAGE_VERSION)
-"""Of the batches with which a drain flushes, after ``DRAIN_BEGIN``; a batch of before passes the same."""
+"""The steps of the batches with which a drain flushes, after ``DRAIN_BEGIN``. Earlier batches pass the same steps."""
 DRAIN_STEPS = (Step.DRAIN_BEGIN, *FLUSH_STEPS, *STOP_STEPS)
-"""The same of a drain."""
+"""The steps of a drain."""

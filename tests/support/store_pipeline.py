@@ -1,4 +1,4 @@
-"""A pipeline that has everything in a store: its source, a static table, the rows between its stages, deleted keys and its tables.
+"""A pipeline with everything in a store: its source, a static table, the rows between its stages, deleted keys and its tables.
 
 Its first stage waits for parts that the test admits, as in :mod:`tests.support.bounded_pipeline`, whose rows it reads.
 """
@@ -64,19 +64,19 @@ def versions(admit: DataFrame) -> DataFrame:
 
 
 def deliver(store: str, parts: range) -> None:
-    """Appends the rows of some parts to the source, each as a file."""
+    """Appends the rows of some parts to the source, one file per part."""
     for part in parts:
         write_deltalake(f"{store}/changes", _table(rows_of(part)), mode="append", storage_options=_options())
 
 
 def deliver_weights(store: str) -> None:
-    """Makes the static table: each key weighs ten times its number."""
+    """Makes the static table. Each key weighs ten times its number."""
     table = pa.table({"key": list(range(KEYS)), "weight": [10 * key for key in range(KEYS)]})
     write_deltalake(f"{store}/weights", table, storage_options=_options())
 
 
 def answer(parts: int) -> dict[str, list[tuple[Any, ...]]]:
-    """The results of batch queries over the rows of the first parts."""
+    """Returns the results of batch queries over the rows of the first parts."""
     changes = pa.concat_tables([_table(rows_of(part)) for part in range(parts)])
     queries = {
         "windows": """SELECT time_bucket(INTERVAL '10 minutes', "at"), count(*), sum(10 * key)::BIGINT FROM changes GROUP BY 1""",
@@ -90,7 +90,7 @@ def answer(parts: int) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def public(store: str) -> dict[str, list[tuple[Any, ...]]]:
-    """The rows of the tables, sorted."""
+    """Returns the rows of the tables, sorted."""
     columns = {
         "windows": ("begin", "rows", "weight"),
         "newest": ("key", "changed", "id"),

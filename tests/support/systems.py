@@ -1,6 +1,6 @@
-"""Operating systems that fail, and that lose power.
+"""Operating systems that fail or lose power.
 
-Both work on a real directory that other processes may use meanwhile, and both are thread-safe.
+Both work on a real directory that other processes may use at the same time, and both are thread-safe.
 """
 
 import errno
@@ -21,24 +21,24 @@ from spark_jobs.storage.system import RealSystem, System
 
 
 class QuickSystem(RealSystem):
-    """The real system, without the wait: no test can tell what a disk has kept, unless it is told by a :class:`CrashSystem`."""
+    """The real system without fsync. No test can see what a disk has kept, except with a :class:`CrashSystem`."""
 
     def fsync(self, descriptor: int) -> None:
         os.fstat(descriptor)
 
 
 def quick(root: Path) -> LocalFiles:
-    """The files below ``root``, for what a test prepares and looks at."""
+    """Returns the files below ``root``, for tests that prepare or check them."""
     return LocalFiles(root, QuickSystem())
 
 
 class _Observed:
-    """Every call goes through ``_operation``."""
+    """A system that sends every call through ``_operation``."""
 
     def __init__(self, inner: System | None = None) -> None:
         self._inner: System = inner or QuickSystem()
         self.trace: list[str] = []
-        """Every operation so far, with what it was done to."""
+        """Every operation so far, with its path."""
 
     @property
     def operations(self) -> int:
@@ -115,15 +115,15 @@ class _Observed:
 class FaultSystem(_Observed):
     """Raises an ``OSError`` at one operation.
 
-    A failing write has written half; a failing close has closed; everything else has not happened, unless the answer is what was
+    A failing write has written half; a failing close has closed. Any other failing operation has not happened, unless only its answer is
     lost.
 
     Args:
-        fail_at: The index of the operation that fails; None for none.
-        code: From :mod:`errno`.
-        lasting: Whether all later operations fail, too (a close still closes).
-        answer_lost: Whether the operation has happened all the same, as over a network.
-        inner: What performs the operations.
+        fail_at: The index of the operation that fails. None: no operation fails.
+        code: A code of :mod:`errno`.
+        lasting: True if all later operations fail, too (a close still closes).
+        answer_lost: True if the operation has happened all the same, as over a network.
+        inner: The system that performs the operations.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class FaultSystem(_Observed):
 
 
 def every_fault(code: int, *, lasting: bool = False, answer_lost: bool = False) -> Iterator[FaultSystem]:
-    """A system for each operation index, until one of them has failed nothing: use each before you take the next."""
+    """Yields a system for each operation index, until one of them has failed nothing. Use each system before you take the next one."""
     for index in count():
         system = FaultSystem(index, code, lasting=lasting, answer_lost=answer_lost)
         yield system
@@ -203,7 +203,7 @@ def every_fault(code: int, *, lasting: bool = False, answer_lost: bool = False) 
 
 
 class Crashed(BaseException):
-    """The machine has lost power; nothing of this process goes on. Not an ``Exception``, so that no product code survives it."""
+    """The machine has lost power, and the process does nothing more. Not an ``Exception``, so that no product code survives it."""
 
 
 @dataclass(frozen=True)
@@ -217,18 +217,18 @@ class _Change:
 
 
 class CrashSystem(_Observed):
-    """Forgets in a crash what was not fsynced.
+    """Loses everything in a crash that was not fsynced.
 
-    The directory always shows what a running machine would show. ``crash`` turns it into what the next boot finds: contents that
-    were not fsynced are gone, and changes to directories that were not fsynced are undone, the worst that POSIX allows. After it
-    every call raises :class:`Crashed`. Nothing is fsynced in earnest.
+    The directory always shows the state on a running machine. ``crash`` turns it into the state after the next boot: contents that were not
+    fsynced are gone, and changes to directories that were not fsynced are undone, the worst that POSIX allows. After it every call raises
+    :class:`Crashed`. No call really waits for a disk.
 
     Args:
-        root: Contains all that the system is used on. What is there already counts as durable.
-        crash_before: The index of the operation that the crash comes before; None for only when ``crash`` is called.
-        seed: With one, a share of what was not fsynced survives: a beginning of each file, the first changes of each directory.
-        foreign: Patterns of the names of files that somebody else writes below the root (``*.parquet``) and that are lost, too,
-            unless they were fsynced through this system, and the directories that name them.
+        root: Contains all files that the system is used on. Existing files count as durable.
+        crash_before: The index of the operation before which the crash comes. None: only ``crash`` causes one.
+        seed: With a seed, a share of the lost data survives: a beginning of each file, the first changes of each directory.
+        foreign: Patterns of the names of files that other writers make below the root (``*.parquet``). They are lost, too,
+            unless they and the directories that name them were fsynced through this system.
     """
 
     def __init__(
@@ -350,7 +350,7 @@ class CrashSystem(_Observed):
             if change.directory != directory:
                 kept.append(change)
             elif change.removed is not None:
-                # What happened inside can no longer come back.
+                # Changes inside it can no longer come back.
                 below = change.removed + "/"
                 kept = [other for other in kept if not f"{other.directory}/".startswith(below)]
         self._changes = kept

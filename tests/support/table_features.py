@@ -1,4 +1,4 @@
-"""The kinds of tables that there are: what the tests make, and what the table in ``docs/reference/tables.md`` says of them."""
+"""The kinds of tables that the tests try, and their rows in ``docs/reference/tables.md``."""
 
 import re
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ MODES = (SinkMode.APPEND, SinkMode.COMPLETE, SinkMode.UPSERT)
 """Modes for which tables are created. The other modes with keys merge as an upsert does."""
 ALL_MODES = frozenset(MODES)
 APPEND_AND_UPSERT = frozenset({SinkMode.APPEND, SinkMode.UPSERT})
-"""A replacement is published as an append is, and has tests of its own: tests/spark/test_complete_sinks.py."""
+"""The modes without a replacement. A replacement is published as an append is; its own tests are tests/spark/test_complete_sinks.py."""
 AT_NIGHT: frozenset[SinkMode] = frozenset()
-"""For another version of a kind of table that every run of the tests tries, or one that they try elsewhere."""
+"""No everyday modes: for another version of a kind of table that every run tries, or for a kind with tests elsewhere."""
 DELTA_RS_READER, DUCKDB_READER = "delta-rs", "DuckDB"
 READERS = frozenset({DELTA_RS_READER, DUCKDB_READER})
-"""Besides Spark, which reads everything."""
+"""The readers besides Spark, which reads everything."""
 
 
 @dataclass(frozen=True)
@@ -27,25 +27,25 @@ class Feature:
     """A kind of table.
 
     Args:
-        title: What the page calls it.
-        protocol: The table features that it has in Delta's protocol, besides those that every new table has.
-        columns: The table's, as SQL declares them.
-        clauses: What follows in its CREATE TABLE.
+        title: The name on the page.
+        protocol: Its table features in Delta's protocol, besides those that every new table has.
+        columns: The columns of the table, as SQL declares them.
+        clauses: The end of its CREATE TABLE.
         properties: Its TBLPROPERTIES.
-        sink: Options of the sink, which makes the table; None: it is made by SQL.
+        sink: Options of the sink, which makes the table. None: SQL makes it.
         held: The rows that are inserted before the first round, as SQL lists them.
-        before: SQL between them and the first round; ``{table}`` stands for the table.
-        staged: What the stage returns, as expressions over the input.
-        answer: The rows of the table as expressions over the input; by default what is staged.
-        columns_of_answer: How they are read; by default by their names.
-        elsewhere: The columns that engines other than Spark are asked for; by default all.
+        before: SQL between them and the first round. ``{table}`` stands for the table.
+        staged: The result of the stage, as expressions over the input.
+        answer: The rows of the table as expressions over the input. Default: ``staged``.
+        columns_of_answer: The expressions that read these columns. Default: their names.
+        elsewhere: The columns that engines other than Spark read. Default: all.
         between: SQL between the two rounds, as ``before``.
-        deleted: Which rows a statement of ``between`` deletes.
-        publisher: Who publishes an append or a replacement.
-        merged_by: Who publishes an upsert.
-        modes: Which modes can be had; the others are refused.
-        everyday: The modes that every run of the tests tries; the others wait for the night.
-        readers: Who, besides Spark, reads the table.
+        deleted: The condition of the rows that a statement of ``between`` deletes.
+        publisher: The publisher of an append or a replacement.
+        merged_by: The publisher of an upsert.
+        modes: The possible modes. The others are refused.
+        everyday: The modes that every run of the tests tries. The others wait for the night.
+        readers: The readers of the table besides Spark.
     """
 
     title: str
@@ -70,12 +70,12 @@ class Feature:
 
     @property
     def key(self) -> str:
-        """The name of its stage, its sink and its table's directory."""
+        """Returns the name of its stage, its sink and its table's directory."""
         return "_".join(re.findall(r"\w+", self.title.partition(" (")[0])).lower()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns of the answer."""
+        """Returns the names of the columns of the answer."""
         return self.columns_of_answer or tuple(text.rpartition(" ")[2] for text in self.answer or self.staged)
 
     def published_by(self, mode: SinkMode) -> Publisher:
@@ -83,7 +83,7 @@ class Feature:
         return SPARK if SPARK in (self.publisher, self.merged_by if mode is SinkMode.UPSERT else DELTA_RS) else DELTA_RS
 
     def create(self, table: str) -> str:
-        """The statement that makes the table."""
+        """Returns the statement that makes the table."""
         listed = ", ".join(f"'{name}' = '{value}'" for name, value in self.properties.items())
         properties = f" TBLPROPERTIES ({listed})" if listed else ""
         return f"CREATE TABLE {table} ({self.columns}) USING delta {self.clauses}{properties}"
@@ -310,13 +310,13 @@ FEATURES = (
 
 @dataclass(frozen=True)
 class Refused:
-    """A kind of table that no publisher takes.
+    """A kind of table that no publisher supports.
 
     Args:
-        title: What the page calls it.
-        evidence: What the error names.
-        protocol: The writer features of its log; ``configuration`` its properties; ``field_metadata`` of its column ``id``.
-        writer_version: Its protocol's; 7 with table features, else another.
+        title: The name on the page.
+        evidence: The text that the error names.
+        protocol: The writer features in its log; ``configuration`` are its properties; ``field_metadata`` is that of its column ``id``.
+        writer_version: The writer version of its protocol: 7 with table features, otherwise another one.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Makes the table in ``docs/reference/tables.md`` from what the tests try: ``python -m tests.support.table_page``."""
+"""Makes the table in ``docs/reference/tables.md`` from the features that the tests try: ``python -m tests.support.table_page``."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ _READERS = ("Spark", "delta-rs", "DuckDB")
 
 
 def table() -> str:
-    """The page's table."""
+    """Returns the page's table."""
     modes = [mode.value for mode in MODES]
     header = ["a table with", *(f"`{mode}`" for mode in modes), "read by"]
     rows = [_row(feature) for feature in FEATURES] + [[refused.title, *[_REFUSED] * len(modes), "none"] for refused in REFUSED]
@@ -22,7 +22,7 @@ def table() -> str:
 
 
 def made(page: str) -> str:
-    """``page`` with the table as it should be."""
+    """Returns ``page`` with the current table."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table()}\n{END}{after}"
