@@ -16,9 +16,10 @@ from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.open import open_place
 from tests.spark import inputs
-from tests.support.kafka_broker import SOURCE_JARS, KafkaBroker, jars, kafka_broker
-from tests.support.object_store import S3_JARS, object_store
+from tests.support.kafka_broker import KafkaBroker, kafka_broker
+from tests.support.object_store import object_store
 from tests.support.permissions import obey_permissions
+from tests.support.session_jars import session_jars
 from tests.support.short_jvm import COMPILED, FEW_ROWS, SHARED_BY_MANY
 
 HIDDEN_SETTING = {"spark.executorEnv.SHOP_LOGIN": "open-sesame"}
@@ -45,7 +46,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         | SHARED_BY_MANY
     )
     obey_permissions()
-    session = start_session("tests", conf, jars=[*jars(SOURCE_JARS), *jars(S3_JARS)])
+    session = start_session("tests", conf, jars=session_jars())
     yield session
     session.stop()
 

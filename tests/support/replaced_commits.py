@@ -42,7 +42,7 @@ def assert_found_out_later(directory: Path, publisher: Publisher, kind: Kind, pu
     _replace_newest_commit(pipeline, STRANGER)
     known = CheckpointId(3)
     pipeline.checkpoint({HOURLY: [(9, "a")]}, publish=Publish.EVERY_CHECKPOINT, known_published=known, cut=cut)
-    with pytest.raises(RejectedError, match="had 3 when 4 was made"):
+    with pytest.raises(RejectedError, match="had 3 when checkpoint 4 was taken"):
         publish(pipeline.files, publishers=publishers)
     assert pipeline.rows(HOURLY) == sorted(_expected(kind, 1, stranger_after=1).rows, key=str)
     assert pipeline.commits(HOURLY) == [1, 2]

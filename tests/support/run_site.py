@@ -23,8 +23,8 @@ from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.system import System
 from tests.support import delta_logs, small_pipeline
-from tests.support.kafka_broker import SOURCE_JARS, jars
 from tests.support.permissions import obey_permissions
+from tests.support.session_jars import session_jars
 from tests.support.short_jvm import FEW_ROWS
 from tests.support.small_pipeline import SINKS, answer
 
@@ -41,7 +41,7 @@ SMALL = {
 def small_session() -> SparkSession:
     """Returns a session for small runs. Other tests of this process have sessions of their own."""
     obey_permissions()
-    session = start_session("tests", APPLICATION, jars=jars(SOURCE_JARS)).newSession()
+    session = start_session("tests", APPLICATION, jars=session_jars()).newSession()
     for key, value in SMALL.items():
         session.conf.set(key, value)
     return session
