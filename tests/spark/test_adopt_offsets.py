@@ -364,6 +364,6 @@ def test_an_old_query_over_files_of_a_pattern_is_continued(files: Move) -> None:
 def test_an_old_query_over_files_is_none_over_a_delta_table(files: Move, tmp_path: Path) -> None:
     files.old.run(files.site.spark, batches=1)
     inputs.append(tmp_path / "a table", _events(1))
-    with pytest.raises(InvalidParameterError, match="reads delta, and the query in .* read files"):
+    with pytest.raises(InvalidParameterError, match="reads delta, but the query in .* read files"):
         files.run(files.pipeline(lambda spark: spark.readStream.format("delta").load(str(tmp_path / "a table"))))
     files.assert_nothing_happened()
