@@ -69,6 +69,7 @@ class HdfsCluster:
         """Stops the name node while the context is open: it accepts calls, and answers none."""
         process = self.processes[_NAME_NODE].pid
         os.kill(process, signal.SIGSTOP)
+        os.waitid(os.P_PID, process, os.WSTOPPED)  # all of its threads have stopped
         try:
             yield
         finally:
