@@ -19,32 +19,21 @@ from tests.spark import inputs
 from tests.support.kafka_broker import KafkaBroker, kafka_broker
 from tests.support.object_store import object_store
 from tests.support.permissions import obey_permissions
-from tests.support.session_jars import session_jars
-from tests.support.short_jvm import COMPILED, FEW_ROWS, SHARED_BY_MANY
-
-HIDDEN_SETTING = {"spark.executorEnv.SHOP_LOGIN": "open-sesame"}
-"""A setting whose name is not on the allow-list of visible settings."""
+from tests.support.shared_application import SHARED_APPLICATION, session_jars
+from tests.support.short_jvm import COMPILED
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    conf = (
-        {
-            "spark.master": "local[2]",
-            "spark.driver.memory": "3g",
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2" if COMPILED else "1",
-            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # otherwise VACUUM takes 10,000 tasks to list files
-            "spark.databricks.delta.snapshotPartitions": "1",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
-            "spark.sql.execution.arrow.pyspark.enabled": "true",
-            "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
-        }
-        | HIDDEN_SETTING
-        | FEW_ROWS
-        | SHARED_BY_MANY
-    )
+    conf = SHARED_APPLICATION | {
+        "spark.sql.shuffle.partitions": "2" if COMPILED else "1",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # otherwise VACUUM takes 10,000 tasks to list files
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
+    }
     obey_permissions()
     session = start_session("tests", conf, jars=session_jars())
     yield session

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.masked_log import mask_log
-from tests.spark.conftest import HIDDEN_SETTING
+from tests.support.shared_application import HIDDEN_SETTING
 
 pytestmark = pytest.mark.spark
 

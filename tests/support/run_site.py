@@ -24,12 +24,12 @@ from spark_jobs.storage.open import open_place
 from spark_jobs.storage.system import System
 from tests.support import delta_logs, small_pipeline
 from tests.support.permissions import obey_permissions
-from tests.support.session_jars import session_jars
+from tests.support.shared_application import SHARED_APPLICATION, session_jars
 from tests.support.short_jvm import FEW_ROWS
 from tests.support.small_pipeline import SINKS, answer
 
 APPLICATION = {"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.ui.enabled": "false"} | FEW_ROWS
-"""Settings of the application, which all tests of a process share."""
+"""Settings of a driver's application."""
 SMALL = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
@@ -41,7 +41,7 @@ SMALL = {
 def small_session() -> SparkSession:
     """Returns a session for small runs. Other tests of this process have sessions of their own."""
     obey_permissions()
-    session = start_session("tests", APPLICATION, jars=session_jars()).newSession()
+    session = start_session("tests", SHARED_APPLICATION, jars=session_jars()).newSession()
     for key, value in SMALL.items():
         session.conf.set(key, value)
     return session
