@@ -37,6 +37,7 @@ CHANGES = [
     "ALTER TABLE {table} RENAME COLUMN value TO amount",
     "ALTER TABLE {table} DROP COLUMN note",
     "ALTER TABLE {table} ADD CONSTRAINT small CHECK (amount < 1000)",
+    "OPTIMIZE {table} ZORDER BY (amount)",
     "ALTER TABLE {table} CLUSTER BY (amount)",
     "OPTIMIZE {table}",
 ]

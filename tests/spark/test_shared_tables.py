@@ -19,6 +19,7 @@ SINKS = {
     "append": {},
     "append by Spark": {"table_properties": {"delta.enableRowTracking": "true"}},
     "upsert": {"mode": "upsert", "keys": ["n"]},
+    "insert": {"mode": "insert", "keys": ["n"]},
     "complete": {"mode": "complete"},
 }
 
