@@ -9,12 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.openlineage.utils.spark import inject_parent_job_information_into_spark_properties
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
+from airflow_provider.version_compat import conf as airflow_conf
 from spark_jobs.protocol.errors import InvalidParameterError
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator
+    from airflow.sdk import BaseOperator, Context
 
 RUN_MAY_SET = frozenset(
     {
@@ -88,6 +90,19 @@ def checked_conf(task: "BaseOperator", written: object, rendered: object) -> dic
             settings=refused,
         )
     return {str(key): _text(value) for key, value in conf.items()}
+
+
+def with_parent_run(conf: Mapping[str, str], context: "Context") -> dict[str, str]:
+    """Returns Spark settings that name the task's run as the parent of the driver's own OpenLineage events.
+
+    The option ``[openlineage] spark_inject_parent_job_info`` turns this on, as for the operators of Airflow's Spark provider. Settings that
+    already name a parent stay. A driver that outlives its try keeps the try that has started it as its parent.
+    """
+    if not airflow_conf.getboolean("openlineage", "spark_inject_parent_job_info", fallback=False):
+        return dict(conf)
+    return {
+        str(key): str(value) for key, value in inject_parent_job_information_into_spark_properties(dict(conf), context).items()
+    }
 
 
 def _declared(task: "BaseOperator", written: object) -> Mapping[Any, Any]:

@@ -1,9 +1,9 @@
 """The base classes of the operators and sensors of this provider."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from airflow.sdk import BaseOperator
 
@@ -16,6 +16,19 @@ from airflow_provider.waits.home_wait import HomeWait
 from airflow_provider.waits.progress import StateChangeLogger
 from airflow_provider.waits.waiting import Patience
 from airflow_provider.waits.worker import patient_look, wait_in_worker
+from spark_jobs.protocol.documents import Manifest
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+
+class HomeResult(NamedTuple):
+    """The result of a task in one home."""
+
+    facts: Mapping[str, Any]
+    """See :mod:`airflow_provider.facts`."""
+    manifest: Manifest | None
+    """The manifest of the checkpoint; None if the checkpoint was discarded since."""
 
 
 class PipelineTask(BaseOperator):
@@ -47,6 +60,15 @@ class PipelineOperator(PipelineTask):
 
     def __init__(self, *, retries: int | None = RETRIES, **kwargs: Any) -> None:
         super().__init__(retries=retries, **kwargs)
+        self._results: tuple[HomeResult, ...] = ()
+        """The results of which the task reports the lineage."""
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> "OperatorLineage[Any, Any]":
+        """Returns what the task has published, and from which inputs. Airflow's OpenLineage provider calls this, also after a failure."""
+        from airflow_provider.lineage import lineage_of
+
+        del task_instance
+        return lineage_of(self._results)
 
 
 class WaitingTask(PipelineTask):

@@ -13,8 +13,8 @@ from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import publication_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.operators.pipeline_task import PipelineOperator
-from airflow_provider.spark_conf import checked_conf
+from airflow_provider.operators.pipeline_task import HomeResult, PipelineOperator
+from airflow_provider.spark_conf import checked_conf, with_parent_run
 from airflow_provider.tasks.time_limits import time_limits
 from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.version_compat import container_of_one_task
@@ -137,13 +137,14 @@ class PublishCheckpointOperator(PipelineOperator):
         return {home: _number(home, number) for home, number in found.items()}
 
     def _publish(self, context: "Context", checkpoints: Mapping[str, CheckpointId]) -> dict[str, Any]:
-        facts = {}
+        facts, self._results = {}, ()
         for home, checkpoint in checkpoints.items():
             self._check_not_killed(home, checkpoint)
             while (plan := plan_publication(self.hook.files(home), checkpoint)).by_spark:
                 self.log.info("Checkpoint %s of %s: Spark publishes %s.", checkpoint, home, ", ".join(plan.by_spark))
-                self._publish_by_spark(home, checkpoints)
+                self._publish_by_spark(context, home, checkpoints)
             facts[home] = publication_facts(home, plan, plan.carry_out())
+            self._results += (HomeResult(facts[home], None if plan.was_discarded else plan.manifest),)
             for sink in facts[home]["sinks"].values():
                 public = (checkpoint, home, sink["table"], sink["version"])
                 self.log.info("Checkpoint %s of %s is public in %s, version %s.", *public)
@@ -151,11 +152,12 @@ class PublishCheckpointOperator(PipelineOperator):
             emit_tables(self, context, each)
         return facts
 
-    def _publish_by_spark(self, home: str, checkpoints: Mapping[str, CheckpointId]) -> None:
+    def _publish_by_spark(self, context: "Context", home: str, checkpoints: Mapping[str, CheckpointId]) -> None:
         """Publishes one checkpoint with Spark, or waits for a process that is already publishing it."""
         checkpoint = checkpoints[home]
         output = self.hook.publication_output(home, checkpoint)
-        self._spark = self.hook.start_publication(home, checkpoint, checked_conf(self, self.written_conf, self.conf))
+        conf = with_parent_run(checked_conf(self, self.written_conf, self.conf), context)
+        self._spark = self.hook.start_publication(home, checkpoint, conf)
         self._check_not_killed(home, checkpoint)
         started = self._spark is not None
         self.log.info("%s Its output: %s", "It is started." if started else "It is already at work.", output)

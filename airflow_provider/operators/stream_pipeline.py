@@ -13,11 +13,11 @@ from airflow_provider.exceptions import PipelineRunRefusedError, raising_airflow
 from airflow_provider.facts import live_facts, log_result, run_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.operators.pipeline_task import WaitingOperator
+from airflow_provider.operators.pipeline_task import HomeResult, WaitingOperator
 from airflow_provider.orders import StartOrder, check_waits, checkpoint_overrides, choice, count, is_true, mapping, names
 from airflow_provider.params import refuse_links_out, warn_of_unknown
 from airflow_provider.retry import is_automatic_retry
-from airflow_provider.spark_conf import checked_conf
+from airflow_provider.spark_conf import checked_conf, with_parent_run
 from airflow_provider.tasks.driver_lease import DriverLease, TaskKillHandler
 from airflow_provider.tasks.identity import run_id_of
 from airflow_provider.tasks.time_limits import not_due, time_limits
@@ -236,6 +236,7 @@ class StreamPipelineOperator(WaitingOperator):
         """
         try:
             order, token = order_of(self, run_id_of(context["ti"])), str(context["ti"].id)
+            order = replace(order, conf=with_parent_run(order.conf, context))
             url = look_or_fail(lambda: self.hook.files(self.home).url, self._check_not_killed)
             record_homes(context, self.conn_id, {url: None})
             while True:
@@ -305,6 +306,7 @@ class StreamPipelineOperator(WaitingOperator):
         log_result(self.log, facts, done_by)
         if done_by == answer.run:
             emit_tables(self, context, facts)
+            self._results = (HomeResult(facts, manifest),)
         if lost and self.on_loss == OnLoss.FAIL:
             raise not_accepted(files.url, answer, [entry.recorded.loss for entry in lost])
         return facts

@@ -27,8 +27,9 @@ _HADOOP = (
     r"hadoop[.](?:(?:dfs|hadoop|io|ipc|mapred|mapreduce|yarn)[.].+|fs[.]defaultFS"
     r"|fs[.].+[.](?:impl|endpoint|endpoint[.]region|path[.]style[.]access|connection[.]ssl[.]enabled|credentials[.]provider))"
 )
+_LINEAGE = r"openlineage[.](?:parent|rootParent)(?:JobNamespace|JobName|RunId)$"
 _HIDDEN = rf"{_ENVIRONMENT}|sql[.]catalog[.](?!spark_catalog$)"
-_SHOWN = rf"(?:{_ENVIRONMENT}{_VARIABLES}$|{_HADOOP}$|(?!{_HIDDEN})(?:{_PARTS})(?:[.]|$))"
+_SHOWN = rf"(?:{_ENVIRONMENT}{_VARIABLES}$|{_HADOOP}$|{_LINEAGE}|(?!{_HIDDEN})(?:{_PARTS})(?:[.]|$))"
 _SECRET = (
     r"(?i:secret|pass(word|wd|phrase)|pwd|pgpass|token|bearer |(access|private|account|encryption|api)[._-]?key(?!gen|size|[.]?provider)"
     r"|[.]sas[.](?!expiry|key[.]mode)|credentials?$)"

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from scripts.demo.independent import compare, read_airlines, read_flights
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import DAGS, EXAMPLES, ROOT, connection
+from tests.airflow.lineage_events import Event, datasets, ended
 from tests.airflow.test_example_pipelines import flights_data
 from tests.support.short_jvm import FEW_ROWS, SHORT_RUN
 
+__all__ = ["ended"]
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.spark,
@@ -144,7 +147,7 @@ def test_bounded_flights_gives_what_an_independent_query_gives(bag: DagBag, home
 
 
 @pytest.mark.usefixtures("few_rows")
-def test_what_passes_the_audit_is_published_and_its_reader_sees_one_cut(bag: DagBag) -> None:
+def test_what_passes_the_audit_is_published_and_its_reader_sees_one_cut(bag: DagBag, ended: Callable[[str], Event]) -> None:
     facts = run(bag, "write_audit_publish", DAYS[0])
     assert {name: sink["version"] for name, sink in facts["sinks"].items()} == {
         "hourly_departures": None,
@@ -152,7 +155,27 @@ def test_what_passes_the_audit_is_published_and_its_reader_sees_one_cut(bag: Dag
     }
     watermark = max(at for at, _, _ in arrivals(DAYS[:1])) - HOUR
     assert rows(published(facts)["hourly_departures"]) == hourly_answer(DAYS[:1], before=watermark)
+    assert_lineage(facts, staged=ended("run"), public=ended("publish"))
     assert counted(bag, "asset_consumer") == {name: table.num_rows for name, table in published(facts).items()}
+
+
+def assert_lineage(facts: dict[str, Any], staged: Event, public: Event) -> None:
+    """Checks that the tables are outputs of the task that has made them public, and that both tasks have the same input."""
+    (arrivals,) = datasets(staged, "inputs")
+    assert arrivals.removeprefix("file ") == f"{EXAMPLES}/write_audit_publish/arrivals"
+    assert datasets(staged, "inputs") == datasets(public, "inputs")
+    assert datasets(staged, "inputs")[arrivals]["version"] == {"datasetVersion": str(DeltaTable(arrivals[5:]).version())}
+    assert datasets(staged, "outputs") == {}
+    outputs = datasets(public, "outputs")
+    tables = published(facts)
+    assert set(outputs) == {
+        f"file {DeltaTable(sink['table']).table_uri.removeprefix('file://').rstrip('/')}" for sink in facts["sinks"].values()
+    }
+    for name, table in tables.items():
+        (found,) = (each for dataset, each in outputs.items() if dataset.endswith(f"/{name}"))
+        assert found["version"] == {"datasetVersion": "1"}
+        assert found["outputStatistics"] == {"rowCount": table.num_rows}
+        assert [field["name"] for field in found["schema"]["fields"]] == table.column_names
 
 
 @pytest.mark.nightly

@@ -123,8 +123,9 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "visits_losses": ["tell"],
         "visits": ["run", "approve", "open_losses", "accept", "look"],
         "watches_orders": ["read"],
+        "with_spark_events": ["run"],
     }
-    assert len(shown) == 24
+    assert len(shown) == 25
 
 
 def arguments_of(kind: Callable[..., object]) -> Iterator[Parameter]:
