@@ -62,6 +62,7 @@ _MODULES = {
     "operators": [
         "airflow_provider.operators.cancel",
         "airflow_provider.operators.losses",
+        "airflow_provider.operators.partitions",
         "airflow_provider.operators.publish_checkpoint",
         "airflow_provider.operators.savepoint",
         "airflow_provider.operators.stream_pipeline",

@@ -11,6 +11,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.execution_time.context import OutletEventAccessor
 from airflow.triggers.base import BaseTrigger
 
 from spark_jobs.protocol.errors import MissingRequirementError
@@ -88,6 +89,9 @@ __all__ = [
     "conf",
 ]
 
+HAS_PARTITION_EVENTS = hasattr(OutletEventAccessor, "add_partitions")
+"""Whether a task may choose the partitions of its asset events. Below 3.3 only a DAG run has a partition."""
+
 HAS_RETRY_POLICIES = RetryDecision is not None
 """Whether a task may have a retry policy. Below 3.3 the task itself fails at once where a next try would meet the error again."""
 
@@ -111,6 +115,20 @@ async def after_cancel(finish: Coroutine[Any, Any, None]) -> None:
 def asset_store(trigger: Any) -> Any:
     """Returns the store of an asset for the state of its trigger; None below Airflow 3.3, which has no such store."""
     return getattr(trigger, "asset_state_store", None)
+
+
+def check_partition_events(what: str) -> None:
+    """Refuses a part of a DAG file that needs partitions of asset events.
+
+    Raises:
+        MissingRequirementError: This Airflow has none.
+    """
+    if not HAS_PARTITION_EVENTS:
+        raise MissingRequirementError(
+            f"In Airflow {version('apache-airflow-core')} a task cannot choose the partitions of its asset events, and {what} needs that.",
+            safe="Nothing was started.",
+            remedy="Use Airflow 3.3 or newer, or schedule the DAG on a PublicationTrigger and read the watermark from the manifest.",
+        )
 
 
 def set_up_metrics() -> None:

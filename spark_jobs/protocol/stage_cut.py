@@ -54,6 +54,9 @@ class StageCut(Part):
     offsets_sha256: str
     commits_sha256: str
     watermark_ms: int
+    """The watermark that the next batch would see."""
+    applied_watermark_ms: int | None = None
+    """The watermark that the last committed batch saw: the rows of every window that ends by then are staged. None: no batch."""
     finished: bool
     drained: bool
     drain_batches: int

@@ -19,6 +19,7 @@ from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.links import LINKS
 from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.operators.losses import AcceptLossOperator
+from airflow_provider.operators.partitions import EmitFinishedPartitionsOperator
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.savepoint import (
     DisposeSavepointOperator,
@@ -63,6 +64,7 @@ OPERATORS: list[type[BaseOperator]] = [
     DisposeSavepointOperator,
     CancelPipelineOperator,
     AcceptLossOperator,
+    EmitFinishedPartitionsOperator,
     CheckpointSensor,
     PipelineStateSensor,
 ]
@@ -99,6 +101,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "cancel_sensors": ["cancel"],
         "drain_sensors": ["drain"],
         "elsewhere": ["orders_are_done"],
+        "finish_hours_of_sales": ["emit"],
         "gated_shop": ["orders", "refunds", "publish"],
         "in_a_pool": ["run"],
         "nightly": ["run"],
@@ -108,6 +111,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "orders_by_hand": ["run"],
         "refresh_prices": ["refresh"],
         "report": ["read"],
+        "report_an_hour": ["report"],
         "report_on_sales": ["read"],
         "sales": ["run"],
         "save_sensors": ["save"],
@@ -125,7 +129,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "watches_orders": ["read"],
         "with_spark_events": ["run"],
     }
-    assert len(shown) == 25
+    assert len(shown) == 26
 
 
 def arguments_of(kind: Callable[..., object]) -> Iterator[Parameter]:

@@ -136,6 +136,7 @@ class SparkLog:
             "offsets_sha256": "" if none else sha256(self.files.read(f"{self.directory}/offsets/{batch}")),
             "commits_sha256": "" if none else sha256(self.files.read(f"{self.directory}/commits/{batch}")),
             "watermark_ms": 0 if none else self.next_watermark_ms(batch),
+            "applied_watermark_ms": None if none else self.offsets(batch).watermark_ms,
         }
 
     def next_watermark_ms(self, batch: BatchId) -> int:

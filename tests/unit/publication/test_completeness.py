@@ -1,0 +1,107 @@
+"""The event time up to which a public table is complete."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import SinkName, StageName
+from spark_jobs.protocol.stage_cut import StateFile
+from spark_jobs.publication.completeness import complete_until
+from spark_jobs.publication.publisher import publish
+from spark_jobs.storage.open import open_files
+from tests.support.staged_pipeline import HOURLY, StagedPipeline, a_stage_cut
+
+END_OF_TIME_MS = 253_402_300_799_000
+
+
+def at(hour: int, minute: int = 0) -> datetime:
+    return datetime(2026, 1, 1, hour, minute, tzinfo=UTC)
+
+
+def ms(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> StagedPipeline:
+    found = StagedPipeline(open_files(str(tmp_path / "home")), tmp_path)
+    found.make_table(HOURLY)
+    return found
+
+
+def take(pipeline: StagedPipeline, applied: datetime | None, following: datetime | None = None, **changes: Any) -> None:
+    """Takes a checkpoint after a batch that saw the watermark ``applied``, and after which the next one sees ``following``."""
+    state = (StateFile(path="state/0/0/1.delta", stored="s", size_bytes=1, sha256=""),)
+    fields: dict[str, Any] = {
+        "files": state,
+        "applied_watermark_ms": None if applied is None else ms(applied),
+        "watermark_ms": ms(following or applied or at(0)),
+    }
+    stage = a_stage_cut(1, **(fields | changes))
+    pipeline.checkpoint({HOURLY: [(1, "monday")]}, stages={StageName(HOURLY): stage})
+
+
+def found(pipeline: StagedPipeline) -> tuple[int, datetime] | None:
+    return complete_until(pipeline.files, HOURLY)
+
+
+def test_a_home_without_a_checkpoint_is_complete_at_no_time(pipeline: StagedPipeline) -> None:
+    assert found(pipeline) is None
+
+
+def test_the_watermark_of_a_checkpoint_counts_once_it_is_public(pipeline: StagedPipeline) -> None:
+    take(pipeline, at(10))
+    assert found(pipeline) is None
+    publish(pipeline.files)
+    assert found(pipeline) == (1, at(10))
+    take(pipeline, at(12))
+    assert found(pipeline) == (1, at(10))
+    publish(pipeline.files)
+    assert found(pipeline) == (2, at(12))
+
+
+def test_a_watermark_that_no_batch_has_seen_yet_does_not_count(pipeline: StagedPipeline) -> None:
+    """The windows that it closes are emitted by the next batch, after the checkpoint."""
+    take(pipeline, at(10), following=at(12))
+    publish(pipeline.files)
+    assert found(pipeline) == (1, at(10))
+
+
+def test_a_watermark_that_a_restore_has_set_back_does_not_count(pipeline: StagedPipeline) -> None:
+    take(pipeline, at(12), following=at(10))
+    publish(pipeline.files)
+    assert found(pipeline) == (1, at(10))
+
+
+@pytest.mark.parametrize(("before", "expected"), [(at(10), (1, at(10))), (None, None)])
+def test_a_drain_finishes_no_time_after_the_newest_event(
+    pipeline: StagedPipeline, before: datetime | None, expected: tuple[int, datetime] | None
+) -> None:
+    before_ms = None if before is None else ms(before)
+    drained: dict[str, Any] = {"drained": True, "drain_batches": 1, "watermark_before_drain_ms": before_ms, "files": ()}
+    take(pipeline, None, applied_watermark_ms=END_OF_TIME_MS, watermark_ms=END_OF_TIME_MS, **drained)
+    publish(pipeline.files)
+    assert found(pipeline) == expected
+
+
+@pytest.mark.parametrize("applied", [None, datetime(1970, 1, 1, tzinfo=UTC)])
+def test_without_a_watermark_nothing_is_complete(pipeline: StagedPipeline, applied: datetime | None) -> None:
+    take(pipeline, applied)
+    publish(pipeline.files)
+    assert found(pipeline) is None
+
+
+def test_a_table_with_late_rows_is_refused(pipeline: StagedPipeline) -> None:
+    take(pipeline, at(10), files=())
+    publish(pipeline.files)
+    with pytest.raises(RejectedError, match="keeps no state"):
+        complete_until(pipeline.files, HOURLY)
+
+
+def test_an_unknown_sink_is_refused(pipeline: StagedPipeline) -> None:
+    take(pipeline, at(10))
+    with pytest.raises(RejectedError, match="Its sinks are hourly"):
+        complete_until(pipeline.files, SinkName("weekly"))
