@@ -3,7 +3,9 @@
 import logging
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable
+from datetime import UTC
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -163,6 +165,18 @@ def test_an_aligned_checkpoint_shows_one_prefix_in_every_table(site: Site, event
     ]
     assert all(copied == again for copied, again in compared)
     assert len({len(copied) for copied, _ in compared}) > 3, "checkpoints of one prefix alone prove nothing"
+    assert_complete_until_the_watermark(site, [manifest for manifest in manifests if versions_with(manifest)], events.rows)
+
+
+def assert_complete_until_the_watermark(site: Site, manifests: list[Manifest], rows: int) -> None:
+    """Checks that every version of a table has all windows that end by the watermark that the last batch of its checkpoint saw."""
+    windows, proved = answer(all_minutes(site, rows)), 0
+    for manifest in manifests:
+        until_ms = manifest.stages[StageName("minutes")].applied_watermark_ms or 0  # None before the first batch
+        ended = Counter({row: n for row, n in windows.items() if row[0].replace(tzinfo=UTC).timestamp() + 60 <= until_ms / 1000})
+        assert ended - public(site.tables / "minutes", version=version_at(site, manifest, "minutes")) == Counter()
+        proved += bool(ended)
+    assert proved > 0
 
 
 @pytest.mark.every_version

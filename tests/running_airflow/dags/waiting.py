@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher
+from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher, PartitionedAssetTimetable
 
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.operators.partitions import EmitFinishedPartitionsOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.retry import PipelineRetryPolicy
 from airflow_provider.sensors.checkpoint import CheckpointSensor
@@ -87,6 +88,20 @@ for name, limits in {
 WATCHER = AssetWatcher(name="watched", trigger=PublicationTrigger(home="watched", poll_interval_s=0.5, max_poll_interval_s=1.0))
 
 with DAG("watching", start_date=START, schedule=[Asset("watched_public", watchers=[WATCHER])]):
+    EmptyOperator(task_id="run")
+
+HOURS_PUBLIC = Asset(
+    "hours_public",
+    watchers=[AssetWatcher(name="hours", trigger=PublicationTrigger(home="hours", poll_interval_s=0.5, max_poll_interval_s=1.0))],
+)
+HOURS = Asset("finished_hours")
+
+with DAG("finishes_hours", start_date=START, schedule=[HOURS_PUBLIC], max_active_runs=1):
+    EmitFinishedPartitionsOperator(
+        task_id="run", home="hours", sink="hourly", outlets=[HOURS], retries=2, retry_delay=timedelta(seconds=1)
+    )
+
+with DAG("runs_once_an_hour", start_date=START, schedule=PartitionedAssetTimetable(assets=HOURS), catchup=False):
     EmptyOperator(task_id="run")
 
 
