@@ -130,19 +130,24 @@ class SparkLog:
             NotFoundError: Spark has purged the batch.
         """
         none = batch == NO_BATCH
-        return {
+        found = {
             "query": self.query_id() or "",
             "batch": batch,
             "offsets_sha256": "" if none else sha256(self.files.read(f"{self.directory}/offsets/{batch}")),
             "commits_sha256": "" if none else sha256(self.files.read(f"{self.directory}/commits/{batch}")),
-            "watermark_ms": 0 if none else self.next_watermark_ms(batch),
-            "applied_watermark_ms": None if none else self.offsets(batch).watermark_ms,
         }
+        applied_ms, next_ms = (None, 0) if none else self._watermarks_ms(batch)
+        return found | {"watermark_ms": next_ms, "applied_watermark_ms": applied_ms}
 
     def next_watermark_ms(self, batch: BatchId) -> int:
         """Returns the watermark after a committed batch."""
+        return self._watermarks_ms(batch)[1]
+
+    def _watermarks_ms(self, batch: BatchId) -> tuple[int, int]:
+        """Returns the watermark that a committed batch saw, and the one after it."""
         lines = self.files.read(f"{self.directory}/commits/{batch}").decode().split("\n")
-        return max(int(json.loads(lines[1])["nextBatchWatermarkMs"]), self.offsets(batch).watermark_ms)
+        applied_ms = self.offsets(batch).watermark_ms
+        return applied_ms, max(int(json.loads(lines[1])["nextBatchWatermarkMs"]), applied_ms)
 
     def query_id(self) -> str | None:
         """Returns Spark's id of the query, or None before its first start."""

@@ -119,6 +119,13 @@ def test_a_torn_entry_is_corrupt(tmp_path: Path, log: SparkLog) -> None:
         log.offsets(BatchId(0))
 
 
+def test_a_cut_has_the_watermark_that_its_batch_saw_and_the_next_one(tmp_path: Path, log: SparkLog) -> None:
+    offsets(tmp_path, 0, "{}")
+    commits(tmp_path, 0, watermark_ms=5_000_000_000)
+    found = log.facts(BatchId(0))
+    assert (found["applied_watermark_ms"], found["watermark_ms"]) == (HEADER["batchWatermarkMs"], 5_000_000_000)
+
+
 def test_the_watermark_after_a_batch_never_goes_back(tmp_path: Path, log: SparkLog) -> None:
     offsets(tmp_path, 0, "{}")
     commits(tmp_path, 0, watermark_ms=400)
