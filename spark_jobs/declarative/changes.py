@@ -53,6 +53,7 @@ def changes_of(definitions: Definitions, flow: AutoCdcFlow) -> Changes:
                 location,
                 f"{who} has {argument}={text or given!r}, but it needs names of columns.",
                 "Give the column's name as a text. Add a computed column to the source first.",
+                condition="AUTOCDC_NON_COLUMN_IDENTIFIER",
                 argument=argument,
             )
         return text.strip("`")
@@ -71,7 +72,12 @@ def changes_of(definitions: Definitions, flow: AutoCdcFlow) -> Changes:
     kept = None if flow.column_list is None else columns("column_list", flow.column_list)
     left_out = columns("except_column_list", flow.except_column_list)
     if kept is not None and left_out:
-        raise definitions.refused(location, f"{who} has both column_list and except_column_list.", "Give one of them.")
+        raise definitions.refused(
+            location,
+            f"{who} has both column_list and except_column_list.",
+            "Give one of them.",
+            condition="AUTOCDC_BOTH_COLUMN_LIST_AND_EXCEPT_COLUMN_LIST",
+        )
     for name in (*keys, sequence_by):
         if name.casefold() in map(str.casefold, left_out) or (
             kept is not None and name.casefold() not in map(str.casefold, kept)
@@ -80,6 +86,7 @@ def changes_of(definitions: Definitions, flow: AutoCdcFlow) -> Changes:
                 location,
                 f"{who} leaves out {name!r}, but later changes are compared with it in the table.",
                 "Keep keys and sequence_by in the table. A view of it may leave them out.",
+                condition="AUTOCDC_KEY_NOT_IN_SELECTED_SCHEMA" if name in keys else None,
                 column=name,
             )
     return Changes(keys, sequence_by, deletes, kept, left_out)

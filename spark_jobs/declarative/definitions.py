@@ -25,7 +25,7 @@ _KINDS = {
 
 
 class Definitions(GraphElementRegistry):
-    """Collects the definitions of a project's files.
+    """Collects the definitions of a project's files. A subclass reads SQL: see :mod:`spark_jobs.declarative.statements`.
 
     Args:
         folder: The project's folder; files are named relative to it.
@@ -36,7 +36,7 @@ class Definitions(GraphElementRegistry):
     def __init__(self, folder: Path, namespace: Namespace, mistakes: Mistakes) -> None:
         self._folder = folder
         self.namespace = namespace
-        self._mistakes = mistakes
+        self.mistakes = mistakes
         self.outputs: dict[Identity, Output] = {}
         self.views: dict[str, TemporaryView] = {}
         self.flows: list[Flow] = []
@@ -44,7 +44,7 @@ class Definitions(GraphElementRegistry):
         """The AUTO CDC flow of each target. Its inputs are read by one of the flows."""
 
     def register_output(self, output: Output) -> None:
-        with self._mistakes.noted():
+        with self.mistakes.noted():
             self._check(output)
             known = self._same_name(output)
             if known is not None:
@@ -52,6 +52,7 @@ class Definitions(GraphElementRegistry):
                     output.source_code_location,
                     f"{self.title(output)} is defined already, at {self.place(known.source_code_location)}.",
                     "Give one of them another name.",
+                    condition="PIPELINE_DUPLICATE_IDENTIFIERS.OUTPUT",
                 )
             if isinstance(output, TemporaryView):
                 self.views[output.name.casefold()] = output
@@ -62,7 +63,7 @@ class Definitions(GraphElementRegistry):
         self.flows.append(flow)
 
     def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:
-        with self._mistakes.noted():
+        with self.mistakes.noted():
             target = self.namespace.identity(flow.target)
             if target in self.changes:
                 raise self.refused(
@@ -70,16 +71,11 @@ class Definitions(GraphElementRegistry):
                     f"a second AUTO CDC flow writes into {flow.target!r}; the first is at "
                     f"{self.place(self.changes[target].source_code_location)}.",
                     "Unite the sources in a table of their own.",
+                    condition="AUTOCDC_MULTIPLE_FLOWS_TO_TARGET",
                 )
             self.changes[target] = flow
             read = partial(ProjectReader(Read(True, ())).table, flow.source)
             self.register_flow(Flow(flow.name or flow.target, flow.target, {}, flow.source_code_location, read))
-
-    def register_sql(self, sql_text: str, file_path: Path) -> None:
-        with self._mistakes.noted():
-            raise self.refused(
-                SourceCodeLocation(str(file_path), 1), "definitions in SQL are not supported.", "Write them in a Python file."
-            )
 
     def find(self, name: str) -> Output | None:
         """Returns the view or the table of the project with this name in a flow, or None."""
@@ -96,8 +92,20 @@ class Definitions(GraphElementRegistry):
     def title(self, output: Output) -> str:
         return f"the {_KINDS[type(output)]} {output.name!r}"
 
-    def refused(self, location: SourceCodeLocation, problem: str, remedy: str, **evidence: Any) -> InvalidPipelineError:
-        """Returns the error to raise. ``problem`` and ``remedy`` are one sentence each."""
+    def refused(
+        self, location: SourceCodeLocation, problem: str, remedy: str, *, condition: str | None = None, **evidence: Any
+    ) -> InvalidPipelineError:
+        """Returns the error to raise. ``problem`` and ``remedy`` are one sentence each.
+
+        Args:
+            location: The place of the definition.
+            problem: What is wrong.
+            remedy: What to do.
+            condition: Spark's name for the mistake, if it has one.
+            evidence: Facts about it.
+        """
+        if condition is not None:
+            problem, evidence = f"[{condition}] {problem}", {"condition": condition, **evidence}
         return InvalidPipelineError(
             f"{self.place(location)}: {problem}",
             safe="Nothing was written.",

@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from pyspark.errors import AnalysisException
 from pyspark.pipelines.flow import Flow
@@ -14,12 +15,16 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from spark_jobs.api.functions import Function
 from spark_jobs.declarative.definitions import Definitions
 from spark_jobs.declarative.frames import FrameStandIn, Use
+from spark_jobs.declarative.names import parts_of
 from spark_jobs.declarative.session import NeedsSparkError, ProjectSession, Read, answering, found_as_active
+from spark_jobs.declarative.sql import ParserProcess, Relation, SqlError, SqlParser
 from spark_jobs.protocol.errors import InvalidPipelineError, StreamPipelineError
 from spark_jobs.runtime.spark import plan
 
 _PACE = frozenset({"maxfilespertrigger", "maxbytespertrigger", "skipchangecommits"})
 """Options of a read that control its progress, not its rows."""
+_BATCH = "INVALID_FLOW_QUERY_TYPE.BATCH_RELATION_FOR_STREAMING_TABLE"
+"""Spark's name for a streaming table whose flow does not read a stream."""
 _ALL_BEFORE = (
     "Read all inputs before the first use of values that only Spark knows, such as columns, a schema or a Spark setting."
 )
@@ -84,11 +89,13 @@ class Flows:
     Args:
         definitions: Definitions of the project's files.
         session: Their variable ``spark``.
+        process: Spark's parser before Spark starts, for SQL.
     """
 
-    def __init__(self, definitions: Definitions, session: ProjectSession) -> None:
+    def __init__(self, definitions: Definitions, session: ProjectSession, process: ParserProcess) -> None:
         self.definitions = definitions
         self.session = session
+        self.process = process
         self.inputs = FoundInputs()
         self._of_views = {
             flow.target.casefold(): flow for flow in definitions.flows if flow.target.casefold() in definitions.views
@@ -129,6 +136,7 @@ class Flows:
                 location,
                 f"the flow {flow.name!r} reads no {what}, which it needs as input.",
                 "Compute it in a task." if view else "Read one of its inputs with spark.readStream.",
+                condition=None if view else _BATCH,
             )
         return FoundFlow(flow, tuple(dict.fromkeys(finding.inputs)), isinstance(returned, FrameStandIn) and returned.aggregated)
 
@@ -184,7 +192,8 @@ class _Finding:
         if not read.streaming and not self._materialized:
             raise self._refused(
                 f"reads the table {name!r} of the project as a batch, but the table grows until the pipeline ends.",
-                f"Read it as a stream: spark.readStream.table({name!r}).",
+                f"Read it as a stream: spark.readStream.table({name!r}), or in SQL: STREAM {name}.",
+                condition=_BATCH,
             )
         if read.streaming and isinstance(output, MaterializedView):
             raise self._refused(
@@ -208,11 +217,20 @@ class _Finding:
             )
         return self._frame(self._flows.inputs.named(read), streaming=read.streaming)
 
-    def sql(self, text: str) -> Any:
-        raise self._refused(
-            "calls spark.sql, but the inputs of a SQL text are not searched.",
-            "Read with spark.readStream.table and spark.read.table.",
-        )
+    def sql(self, text: str, *arguments: Any, **options: Any) -> Any:
+        in_braces = sorted(set(options) - {"args"})
+        if in_braces:
+            raise self._refused(
+                f"calls spark.sql with {', '.join(in_braces)} in braces.",
+                "Name tables and views in the query, and write its values.",
+            )
+        try:
+            query = self._flows.process.parser().query(text)
+        except SqlError as error:
+            raise self._refused(f"has SQL that cannot run here: {error.problem}", "Correct the query.") from error
+        frames = [read_relation(self._flows.session, each) for each in query.relations]
+        aggregated = query.aggregated or any(isinstance(each, FrameStandIn) and each.aggregated for each in frames)
+        return FrameStandIn(self._flows.session, aggregated=aggregated, mark=self._mark)
 
     def attribute(self, name: str) -> Any:
         if name in ("createDataFrame", "range"):
@@ -247,8 +265,10 @@ class _Finding:
             raise self._refused("sets two watermarks on one input.", "Set one.")
         use.watermark = (column, delay)
 
-    def _refused(self, problem: str, remedy: str) -> InvalidPipelineError:
-        return self._flows.definitions.refused(self._flow.source_code_location, f"the flow {self._flow.name!r} {problem}", remedy)
+    def _refused(self, problem: str, remedy: str, *, condition: str | None = None) -> InvalidPipelineError:
+        return self._flows.definitions.refused(
+            self._flow.source_code_location, f"the flow {self._flow.name!r} {problem}", remedy, condition=condition
+        )
 
 
 class _Running:
@@ -289,8 +309,18 @@ class _Running:
     def outside(self, read: Read) -> Any:
         return self._input(self._flows.inputs.name_of(read), read.name())
 
-    def sql(self, text: str) -> Any:
-        raise self._unexpected("spark.sql")
+    def sql(self, text: str, *arguments: Any, **options: Any) -> Any:
+        query = SqlParser.of(self._session).query(text)
+        frames = [read_relation(self._flows.session, each) for each in query.relations]
+        names = [f"spark_jobs_{uuid4().hex}" for _ in frames]
+        try:
+            for frame, name in zip(frames, names, strict=True):
+                frame.createOrReplaceTempView(name)
+            own = [parts_of(relation.name)[-1] for relation in query.relations]
+            return self._session.sql(query.over(names, own), *arguments, **options)
+        finally:
+            for name in names:
+                self._session.catalog.dropTempView(name)
 
     def attribute(self, name: str) -> Any:
         return getattr(self._session, name)
@@ -309,6 +339,14 @@ class _Running:
         if not frame.isStreaming:
             return frame
         return self._given.setdefault(name, InputFrame.of(frame, InputWatermark(self._flows.inputs.watermark(name))))
+
+
+def read_relation(spark: ProjectSession, relation: Relation) -> Any:
+    """Returns the frame of a relation in SQL, read as a flow in Python would read it."""
+    reader, parts = spark.readStream if relation.streaming else spark.read, parts_of(relation.name)
+    file = len(parts) == 2 and "/" in parts[1]  # such as parquet.`/data/incoming`
+    frame = reader.format(parts[0]).load(parts[1]) if file else reader.table(relation.name)
+    return frame if relation.watermark is None else frame.withWatermark(*relation.watermark)
 
 
 @dataclass

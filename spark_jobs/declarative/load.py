@@ -19,6 +19,8 @@ from spark_jobs.declarative.definitions import Definitions
 from spark_jobs.declarative.names import Namespace
 from spark_jobs.declarative.project import build_pipeline
 from spark_jobs.declarative.session import ProjectSession, found_as_active
+from spark_jobs.declarative.sql import ParserProcess
+from spark_jobs.declarative.statements import ProjectDefinitions
 
 
 def load_project(location: PipelineLocation, settings: Mapping[str, str], mistakes: Mistakes) -> Pipeline:
@@ -34,11 +36,14 @@ def load_project(location: PipelineLocation, settings: Mapping[str, str], mistak
     """
     spec = _specification(location)
     session = ProjectSession({**spec.configuration, **settings})
-    definitions = Definitions(location.folder, Namespace(spec.catalog, spec.database), mistakes)
-    with _in_folder(location.folder), graph_element_registration_context(definitions):
-        for file in _files(location, spec):
-            _define(location, file, session, definitions, mistakes)
-        return build_pipeline(spec, definitions, session, mistakes)
+    namespace = Namespace(spec.catalog, spec.database)
+    with _in_folder(location.folder), ParserProcess() as process:
+        definitions = ProjectDefinitions(location.folder, namespace, mistakes, session, process)
+        with graph_element_registration_context(definitions):
+            for file in _files(location, spec):
+                with mistakes.noted():
+                    _define(location, file, session, definitions)
+        return build_pipeline(spec, definitions, session, mistakes, process)
 
 
 def _specification(location: PipelineLocation) -> PipelineSpec:
@@ -71,22 +76,19 @@ def _files(location: PipelineLocation, spec: PipelineSpec) -> Iterator[Path]:
     yield from found
 
 
-def _define(
-    location: PipelineLocation, file: Path, session: ProjectSession, definitions: Definitions, mistakes: Mistakes
-) -> None:
+def _define(location: PipelineLocation, file: Path, session: ProjectSession, definitions: Definitions) -> None:
     relative = file.relative_to(location.folder)
-    with mistakes.noted():
-        if file.suffix == ".sql":
-            definitions.register_sql(file.read_text(), file)
-        elif file.suffix == ".py":
-            with found_as_active(session):
-                import_user_module(PipelineLocation(f"{location.text}, {relative}", file, None, None), {"spark": session})
-        else:
-            raise refused_entry(
-                location.text,
-                f"{relative} is neither a .py nor a .sql file.",
-                "Move it out of the folders in libraries.",
-            )
+    if file.suffix == ".sql":
+        definitions.register_sql(file.read_text(), file)
+    elif file.suffix == ".py":
+        with found_as_active(session):
+            import_user_module(PipelineLocation(f"{location.text}, {relative}", file, None, None), {"spark": session})
+    else:
+        raise refused_entry(
+            location.text,
+            f"[PIPELINE_UNSUPPORTED_DEFINITIONS_FILE_EXTENSION] {relative} is neither a .py nor a .sql file.",
+            "Move it out of the folders in libraries.",
+        )
 
 
 @contextmanager

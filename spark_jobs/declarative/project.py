@@ -22,10 +22,13 @@ from spark_jobs.declarative.changes import changes_of
 from spark_jobs.declarative.definitions import Definitions
 from spark_jobs.declarative.flows import Flows, FoundFlow
 from spark_jobs.declarative.session import SPARKS, ProjectSession, Read
+from spark_jobs.declarative.sql import ParserProcess
 from spark_jobs.protocol.errors import InvalidPipelineError
 
 
-def build_pipeline(spec: PipelineSpec, definitions: Definitions, session: ProjectSession, mistakes: Mistakes) -> Pipeline:
+def build_pipeline(
+    spec: PipelineSpec, definitions: Definitions, session: ProjectSession, mistakes: Mistakes, process: ParserProcess
+) -> Pipeline:
     """Returns a project's pipeline. It suspends at its end, so that each run goes on with the rows since the last one.
 
     Args:
@@ -33,13 +36,14 @@ def build_pipeline(spec: PipelineSpec, definitions: Definitions, session: Projec
         definitions: Definitions of its files.
         session: Their variable ``spark``.
         mistakes: Earlier refusals.
+        process: Spark's parser, for SQL in flows.
 
     Raises:
         InvalidPipelineError: A definition is refused.
     """
     conf = {key: value for key, value in spec.configuration.items() if key.startswith(SPARKS)}
     pipeline = Pipeline(re.sub(r"\W", "_", spec.name), on_end="suspend", conf=conf)
-    flows = Flows(definitions, session)
+    flows = Flows(definitions, session, process)
     sound, found = not mistakes.found, dict(_found(flows, mistakes))
     stages = [(table, _own(definitions, table, found)) for table in definitions.outputs.values() if isinstance(table, Table)]
     with mistakes.noted():
@@ -104,6 +108,7 @@ def _declare_table(pipeline: Pipeline, flows: Flows, table: Table, found: list[F
             table.source_code_location,
             f"no flow writes into {definitions.title(table)}.",
             f"Add one, such as with @dp.append_flow(target={table.name!r}), or remove the table.",
+            condition="PIPELINE_DATASET_WITHOUT_FLOW",
         )
     name = definitions.namespace.short(table.name)
     change_flow = definitions.changes.get(definitions.namespace.identity(table.name))
@@ -162,6 +167,7 @@ def _declare_changes(pipeline: Pipeline, flows: Flows, table: Table, flow: AutoC
             flow.source_code_location,
             f"the AUTO CDC flow into {flow.target!r} is not the only one: {', '.join(each.flow.name for each in found)}.",
             "Let each write into a table of its own.",
+            condition="AUTOCDC_MULTIPLE_FLOWS_TO_TARGET",
         )
     name, changes = definitions.namespace.short(table.name), changes_of(definitions, flow)
     run, sink = flows.as_stage(found[0]), replace(_sink(definitions, table), **changes.options())
@@ -174,7 +180,10 @@ def _declare_view(pipeline: Pipeline, flows: Flows, view: MaterializedView, foun
     if len(found) > 1:
         others = ", ".join(each.flow.name for each in found if each.flow.name != view.name)
         raise definitions.refused(
-            view.source_code_location, f"other flows write into {definitions.title(view)}: {others}.", "Remove them."
+            view.source_code_location,
+            f"other flows write into {definitions.title(view)}: {others}.",
+            "Remove them.",
+            condition="MATERIALIZED_VIEW_WITH_MULTIPLE_QUERIES",
         )
     sink = replace(_sink(definitions, view), mode="complete" if found[0].aggregated else "append")
     _declare_flow(pipeline, flows, view, found[0], definitions.namespace.short(view.name), sink=sink)

@@ -43,8 +43,8 @@ class Reads(Protocol):
     def outside(self, read: "Read") -> Any:
         """Returns the frame of something outside of the project."""
 
-    def sql(self, text: str) -> Any:
-        """Returns the frame of a query."""
+    def sql(self, text: str, *arguments: Any, **options: Any) -> Any:
+        """Returns the frame of a query. The arguments are those of ``spark.sql``."""
 
     def attribute(self, name: str) -> Any:
         """Returns another attribute of the session."""
@@ -145,7 +145,7 @@ class ProjectSession:
         return self.read.table(tableName)
 
     def sql(self, sqlQuery: str, *arguments: Any, **options: Any) -> Any:
-        return _reads().sql(sqlQuery)
+        return _reads().sql(sqlQuery, *arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
         return _reads().attribute(name)

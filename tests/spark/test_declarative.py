@@ -81,6 +81,49 @@ dp.create_auto_cdc_flow(
 )
 """
 
+RAW = """
+from pyspark import pipelines as dp
+
+
+@dp.temporary_view
+def raw():
+    rows = spark.readStream.schema("id LONG, user INT, at TIMESTAMP, amount DOUBLE")
+    return rows.parquet(spark.conf.get("shop.incoming"))
+
+
+@dp.table
+def late_ids():
+    return spark.sql("SELECT orders.id, user FROM STREAM orders WHERE id >= 300").where("user > 0")
+
+
+dp.create_streaming_table("newest")
+dp.create_auto_cdc_flow(target="newest", source="orders", keys=["user"], sequence_by="id", except_column_list=["at"])
+"""
+TABLES = """
+-- All orders; amounts have cents.
+CREATE STREAMING TABLE orders (id INT, user INT COMMENT 'who', at TIMESTAMP, amount DECIMAL(10, 2)) USING delta
+  PARTITIONED BY (user) COMMENT 'orders; all' TBLPROPERTIES ('delta.appendOnly' = 'true')
+  AS SELECT * FROM STREAM raw WHERE amount > 0;
+
+CREATE STREAMING TABLE hourly AS
+  SELECT w.start AS hour, n, text FROM (
+    SELECT window(at, '1 hour') AS w, count(*) AS n, 'a;b' AS text
+    FROM STREAM default.orders WATERMARK at DELAY OF INTERVAL 10 MINUTES GROUP BY window(at, '1 hour'));
+
+CREATE TEMPORARY VIEW large AS
+  WITH orders AS (SELECT * FROM STREAM orders WHERE orders.amount > 90), unused AS (SELECT 1) SELECT orders.* FROM orders;
+CREATE STREAMING TABLE notable CLUSTER BY (id);
+CREATE FLOW of_amount AS INSERT INTO notable BY NAME SELECT id, amount, 'large' AS why FROM STREAM large;
+SET spark.sql.ansi.enabled = false;
+CREATE FLOW of_time AS INSERT INTO notable BY NAME
+  SELECT o.id, CAST('none' AS INT) AS zero, 'early' AS why FROM STREAM(orders) o LEFT ANTI JOIN range(5) r ON o.id = r.id WHERE o.id < 10;
+
+CREATE MATERIALIZED VIEW totals CLUSTER BY (user) AS
+  SELECT user, count(*) AS n, sum(amount) AS amount FROM orders GROUP BY user HAVING count(*) > 50;
+CREATE MATERIALIZED VIEW cheap AS SELECT id, upper(concat('user ', user)) AS name FROM orders WHERE amount < 10;
+CREATE MATERIALIZED VIEW users AS SELECT DISTINCT user FROM orders;
+"""
+
 
 def project(folder: Path, **files: str) -> str:
     transformations = folder / "project" / "transformations"
@@ -148,6 +191,44 @@ def test_a_project_gives_the_tables_of_batch_queries_and_goes_on_in_the_next_run
         "SELECT user, COUNT(*) AS n, SUM(CAST(amount AS DECIMAL(10, 2))) AS amount FROM orders GROUP BY user HAVING n > 65",
     )
     _same(spark, site, "cheap", "SELECT CAST(id AS INT) AS id, CONCAT('user ', user) AS name FROM orders WHERE amount < 10")
+
+
+def test_a_project_in_sql_gives_the_tables_of_batch_queries(site: Site, tmp_path: Path) -> None:
+    entry = project(tmp_path, raw_py=RAW, tables_sql=TABLES)
+    deliver(tmp_path, 0, 400)
+    site.run(load_pipeline(entry).rewired({}, str(site.tables)))
+    deliver(tmp_path, 400, 500)
+    site.run(load_pipeline(entry).rewired({}, str(site.tables)), on_end="drain")
+
+    spark = site.spark.newSession()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark.read.parquet(str(tmp_path / "incoming")).where("amount > 0").selectExpr(
+        "CAST(id AS INT) AS id", "user", "at", "CAST(amount AS DECIMAL(10, 2)) AS amount"
+    ).createOrReplaceTempView("orders")
+    _same(spark, site, "orders", "SELECT * FROM orders")
+    _same(spark, site, "hourly", "SELECT date_trunc('HOUR', at) AS hour, COUNT(*) AS n, 'a;b' AS text FROM orders GROUP BY 1")
+    _same(
+        spark,
+        site,
+        "notable",
+        """
+        SELECT id, amount, 'large' AS why, CAST(NULL AS INT) AS zero FROM orders WHERE amount > 90
+        UNION ALL SELECT id, NULL, 'early', NULL FROM orders WHERE id BETWEEN 5 AND 9
+        """,
+    )
+    _same(spark, site, "totals", "SELECT user, COUNT(*) AS n, SUM(amount) AS amount FROM orders GROUP BY user HAVING n > 50")
+    _same(spark, site, "cheap", "SELECT id, CONCAT('USER ', user) AS name FROM orders WHERE amount < 10")
+    _same(spark, site, "late_ids", "SELECT id, user FROM orders WHERE id >= 300 AND user > 0")
+    _same(spark, site, "users", "SELECT DISTINCT user FROM orders")
+    _same(
+        spark,
+        site,
+        "newest",
+        "SELECT id, user, amount FROM orders WHERE (user, id) IN (SELECT user, MAX(id) FROM orders GROUP BY user)",
+    )
+    table = DeltaTable(str(site.tables / "orders"))
+    assert (table.metadata().partition_columns, table.metadata().description) == (["user"], "orders; all")
+    assert table.metadata().configuration["delta.appendOnly"] == "true"
 
 
 def _same(spark: SparkSession, site: Site, table: str, query: str) -> None:

@@ -9,6 +9,7 @@ from pyspark import SparkContext
 
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.api.pipeline import Pipeline
+from spark_jobs.declarative.sql import ParserProcess, SqlParser
 from spark_jobs.protocol.errors import InvalidPipelineError
 
 
@@ -44,6 +45,22 @@ class Project:
 def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a project be loaded before Spark starts, as in a driver. Earlier tests may have left a Spark context in this process."""
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+
+
+_start_parser = ParserProcess.parser
+
+
+@pytest.fixture(scope="session")
+def parser() -> Iterator[SqlParser]:
+    """Spark's parser in a Java process that the tests share."""
+    with ParserProcess() as process:
+        yield _start_parser(process)
+
+
+@pytest.fixture(autouse=True)
+def _shared_parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets each project that has SQL use the shared parser."""
+    monkeypatch.setattr(ParserProcess, "parser", lambda process: request.getfixturevalue("parser"))
 
 
 @pytest.fixture

@@ -11,8 +11,14 @@ EMPTY = '    return spark.readStream.table("raw.orders")\n'
         ('@dp.table(format="parquet")\ndef plain():\n' + EMPTY, "'plain' has the format 'parquet'"),
         ('dp.create_streaming_table("plain", format="orc")\n', "'plain' has the format 'orc'"),
         ('dp.create_sink("topic", "kafka", {})\n', "the sink 'topic' is not supported"),
-        ('dp.create_streaming_table("alone")\n', "no flow writes into the streaming table 'alone'"),
-        ('dp.create_streaming_table("orders")\n', "'orders' is defined already, at transformations/orders.py, line 4"),
+        (
+            'dp.create_streaming_table("alone")\n',
+            r"\[PIPELINE_DATASET_WITHOUT_FLOW\] no flow writes into the streaming table 'alone'",
+        ),
+        (
+            'dp.create_streaming_table("orders")\n',
+            r"\[PIPELINE_DUPLICATE_IDENTIFIERS\.OUTPUT\].*'orders' is defined already, at transformations/orders.py, line 4",
+        ),
         ('@dp.append_flow(target="order")\ndef more():\n' + EMPTY, "'more' writes into 'order', which is not defined"),
         ('@dp.table(partition_cols=["a"], cluster_by=["b"])\ndef both():\n' + EMPTY, "both partition_by and cluster_by"),
         (

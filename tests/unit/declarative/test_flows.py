@@ -170,7 +170,10 @@ def test_settings_are_those_of_the_command_then_those_of_the_project(project: Pr
         ('spark.read.table("orders")', "reads the table 'orders' of the project as a batch"),
         ('spark.readStream.option("startingVersion", 3).table("orders")', "of the project with the option 'startingversion'"),
         ('spark.readStream.changes("orders")', "of the project by its change feed"),
-        ('spark.sql("SELECT 1")', "calls spark.sql"),
+        ('spark.sql("SELECT 1")', "the flow 'more' reads no stream"),
+        ('spark.sql("SELECT * FROM {rows}", rows=spark.table("raw.rates"))', "calls spark.sql with rows in braces"),
+        ('spark.sql("SELEC 1")', r"has SQL that cannot run here: .PARSE_SYNTAX_ERROR"),
+        ('spark.sql("DROP TABLE x")', "has SQL that cannot run here: DropTable is not a query"),
         ('spark.table("loop")', "reads the view 'loop', which reads itself"),
         (
             'spark.readStream.table("orders").withColumn("t", F.col("at")).withWatermark("t", "1 hour")',
