@@ -90,7 +90,7 @@ class StreamPipelineOperator(WaitingOperator):
     :func:`airflow_provider.facts.run_facts`.
 
     Args:
-        entry: ``FILE.py[:NAME]``, ``package.module[:NAME]`` or a project's ``spark-pipeline.yml``. Not templated, because it is code.
+        entry: ``FILE.py[:NAME]``, ``package.module[:NAME]`` or ``spark-pipeline.yml[:live]``. Not templated, because it is code.
         parameters: The pipeline's parameters, without secrets. Templated.
         secrets: Secret parameters: by name, the id of the Airflow connection whose password is the value.
         on_end: ``"drain"`` or ``"suspend"``, instead of the pipeline's own. Templated; empty: the pipeline's.

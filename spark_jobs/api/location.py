@@ -1,7 +1,7 @@
 """Finds where a pipeline is declared.
 
-A user writes ``flights.py``, ``flights.py:NAME``, ``package.module``, ``package.module:NAME`` or ``spark-pipeline.yml``, the specification
-of a Spark Declarative Pipelines project.
+A user writes ``flights.py``, ``flights.py:NAME``, ``package.module``, ``package.module:NAME``, or ``spark-pipeline.yml``, the specification
+of a Spark Declarative Pipelines project. ``spark-pipeline.yml:live`` is the same project as a stream without an end.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from typing import Any
 from spark_jobs.protocol.errors import InvalidPipelineError
 
 _SPECIFICATIONS = (".yml", ".yaml")
+_LIVE = "live"
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,17 @@ class PipelineLocation:
     module: str | None
     """The module's dotted name; None for a file."""
     name: str | None
-    """The variable's name. None: the only pipeline of the module."""
+    """The variable's name. None: the only pipeline of the module. A project has the name ``live``, or none."""
 
     @property
     def is_project(self) -> bool:
         """True if the file is the specification of a project."""
         return self.file is not None and self.file.suffix in _SPECIFICATIONS
+
+    @property
+    def is_live(self) -> bool:
+        """True if the sources of a project have no end."""
+        return self.is_project and self.name == _LIVE
 
     @property
     def folder(self) -> Path:
@@ -38,22 +44,26 @@ class PipelineLocation:
 
 
 def locate_pipeline(text: str) -> PipelineLocation:
-    """Reads ``FILE.py[:NAME]``, ``package.module[:NAME]`` or ``FILE.yml``. The file need not exist.
+    """Reads ``FILE.py[:NAME]``, ``package.module[:NAME]`` or ``FILE.yml[:live]``. The file need not exist.
 
     Raises:
         InvalidPipelineError: The text has another form.
     """
-    if text.endswith(_SPECIFICATIONS):
-        return PipelineLocation(text, Path(text).expanduser().absolute(), None, None)
     where, colon, name = text.rpartition(":")
     if not colon:
         where, name = text, ""
+    if where.endswith(_SPECIFICATIONS):
+        if name not in ("", _LIVE) or (colon and not name):
+            raise refused_entry(
+                text, f"a project has no {name!r}.", f"Write {where}, or {where}:{_LIVE} for a stream without an end."
+            )
+        return PipelineLocation(text, Path(where).expanduser().absolute(), None, name or None)
     valid_name = name.isidentifier() if colon else True
     if where.endswith(".py") and valid_name:
         return PipelineLocation(text, Path(where).expanduser().absolute(), None, name or None)
     if all(part.isidentifier() for part in where.split(".")) and valid_name:
         return PipelineLocation(text, None, where, name or None)
-    remedy = "Write FILE.py, FILE.py:NAME, package.module, package.module:NAME or spark-pipeline.yml."
+    remedy = "Write FILE.py, FILE.py:NAME, package.module, package.module:NAME, spark-pipeline.yml or spark-pipeline.yml:live."
     raise refused_entry(text, "it names neither a file nor a module.", remedy)
 
 

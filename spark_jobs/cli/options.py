@@ -14,7 +14,10 @@ from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_override
 from spark_jobs.protocol.errors import InvalidParameterError
 
 Entry = Annotated[
-    str, typer.Argument(metavar="ENTRY", help="FILE.py[:NAME], package.module[:NAME] or spark-pipeline.yml", show_default=False)
+    str,
+    typer.Argument(
+        metavar="ENTRY", help="FILE.py[:NAME], package.module[:NAME] or spark-pipeline.yml[:live]", show_default=False
+    ),
 ]
 Home = Annotated[
     str,

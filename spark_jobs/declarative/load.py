@@ -43,7 +43,7 @@ def load_project(location: PipelineLocation, settings: Mapping[str, str], mistak
             for file in _files(location, spec):
                 with mistakes.noted():
                     _define(location, file, session, definitions)
-        return build_pipeline(spec, definitions, session, mistakes, process)
+        return build_pipeline(spec, definitions, session, mistakes, process, live=location.is_live)
 
 
 def _specification(location: PipelineLocation) -> PipelineSpec:

@@ -27,7 +27,13 @@ from spark_jobs.protocol.errors import InvalidPipelineError
 
 
 def build_pipeline(
-    spec: PipelineSpec, definitions: Definitions, session: ProjectSession, mistakes: Mistakes, process: ParserProcess
+    spec: PipelineSpec,
+    definitions: Definitions,
+    session: ProjectSession,
+    mistakes: Mistakes,
+    process: ParserProcess,
+    *,
+    live: bool,
 ) -> Pipeline:
     """Returns a project's pipeline. It suspends at its end, so that each run goes on with the rows since the last one.
 
@@ -37,17 +43,18 @@ def build_pipeline(
         session: Their variable ``spark``.
         mistakes: Earlier refusals.
         process: Spark's parser, for SQL in flows.
+        live: True for sources without an end.
 
     Raises:
         InvalidPipelineError: A definition is refused.
     """
     conf = {key: value for key, value in spec.configuration.items() if key.startswith(SPARKS)}
-    pipeline = Pipeline(re.sub(r"\W", "_", spec.name), on_end="suspend", conf=conf)
+    pipeline = Pipeline(re.sub(r"\W", "_", spec.name), on_end="drain" if live else "suspend", conf=conf)
     flows = Flows(definitions, session, process)
     sound, found = not mistakes.found, dict(_found(flows, mistakes))
     stages = [(table, _own(definitions, table, found)) for table in definitions.outputs.values() if isinstance(table, Table)]
     with mistakes.noted():
-        _declare_inputs(pipeline, flows)
+        _declare_inputs(pipeline, flows, live=live)
     for table, own in stages:
         if len(own) == _flows_into(definitions, table) and (own or sound):  # otherwise the mistake is known
             with mistakes.noted(), definitions.defined_at(table.source_code_location):
@@ -81,12 +88,12 @@ def _own(definitions: Definitions, table: Table, found: Mapping[int, FoundFlow])
     return [each for each in found.values() if definitions.find(each.flow.target) is table]
 
 
-def _declare_inputs(pipeline: Pipeline, flows: Flows) -> None:
+def _declare_inputs(pipeline: Pipeline, flows: Flows, *, live: bool) -> None:
     for name, read in flows.inputs.outside.items():
         if read.streaming:
             column, delay = flows.inputs.watermark(name) or (None, None)
-            held = None if column is None else True
-            pipeline.source(bounded=True, name=name, event_time=column, watermark_delay=delay, hold_watermark=held)(
+            held = None if column is None or live else True
+            pipeline.source(bounded=not live, name=name, event_time=column, watermark_delay=delay, hold_watermark=held)(
                 _reading(read)
             )
         else:

@@ -12,9 +12,13 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.load import load_pipeline
+from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidPipelineError
+from spark_jobs.runtime.launch import RunOptions
 from tests.spark.conftest import Site
+from tests.spark.rows import public_count
 from tests.support.run_site import APPLICATION
+from tests.support.running import Running
 
 pytestmark = pytest.mark.spark
 
@@ -147,7 +151,8 @@ def deliver(folder: Path, first: int, last: int) -> None:
         }
     )
     (folder / "incoming").mkdir(exist_ok=True)
-    rows.to_parquet(folder / "incoming" / f"{first}.parquet", index=False)
+    rows.to_parquet(folder / "unfinished", index=False)
+    (folder / "unfinished").rename(folder / "incoming" / f"{first}.parquet")
 
 
 def rows(frame: DataFrame) -> list[Any]:
@@ -272,3 +277,40 @@ def test_the_command_makes_the_tables_in_the_catalog_and_finds_them_again(tmp_pa
     assert tables["orders"] == (tmp_path / "warehouse" / "orders").as_uri()
     assert set(tables) == {"orders", "hourly", "notable", "totals", "cheap", "newest"}
     assert counts == [sum(number * 37 % 103 > 5 for number in range(last)) for last in (100, 200)]
+
+
+LIVE = """
+CREATE STREAMING TABLE orders AS SELECT * FROM STREAM raw WHERE amount > 0;
+CREATE STREAMING TABLE hourly AS
+  SELECT window(at, '1 hour').start AS hour, count(*) AS n
+  FROM STREAM orders WATERMARK at DELAY OF INTERVAL 10 MINUTES GROUP BY window(at, '1 hour');
+CREATE MATERIALIZED VIEW totals AS SELECT user, count(*) AS n, sum(amount) AS amount FROM orders GROUP BY user;
+"""
+
+
+def test_a_live_project_publishes_the_result_of_its_queries_with_each_checkpoint(site: Site, tmp_path: Path) -> None:
+    entry = project(tmp_path, raw_py=RAW.partition("@dp.table")[0], tables_sql=LIVE)
+    deliver(tmp_path, 0, 100)
+    pipeline = load_pipeline(f"{entry}:live").rewired({}, str(site.tables))
+    options = RunOptions(checkpoint=CheckpointOverrides(interval_ms=1_000))
+    spark = site.spark.newSession()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    def publishes(last: int) -> bool:
+        wanted = sum(n * 37 % 103 > 5 for n in range(last))
+        if not public_count(site.tables / "totals"):
+            return False
+        counted = DeltaTable(str(site.tables / "totals")).to_pyarrow_table()["n"].to_pylist()
+        return bool(sum(counted) == wanted == public_count(site.tables / "orders"))
+
+    with Running(site.spark, pipeline, site.home, options=options) as running:
+        running.until(lambda: publishes(100))
+        deliver(tmp_path, 100, 200)
+        running.until(lambda: publishes(200))
+        closed = "CAST('2026-03-02 06:00' AS TIMESTAMP)"  # the newest order is of 06:38, and the delay is ten minutes
+        running.until(lambda: public_count(site.tables / "hourly") == 6)
+    spark.read.parquet(str(tmp_path / "incoming")).where("amount > 0").createOrReplaceTempView("orders")
+    _same(spark, site, "totals", "SELECT user, COUNT(*) AS n, SUM(amount) AS amount FROM orders GROUP BY user")
+    _same(
+        spark, site, "hourly", f"SELECT date_trunc('HOUR', at) AS hour, COUNT(*) AS n FROM orders WHERE at < {closed} GROUP BY 1"
+    )

@@ -105,3 +105,28 @@ def test_files_see_the_folder_of_the_project_and_import_from_it(project: Project
         """,
     )
     assert list(project.load().graph().sources) == ["source_incoming"]
+
+
+def test_a_live_project_has_sources_without_an_end(orders: Project) -> None:
+    orders.write(
+        "hourly.py",
+        """
+        @dp.table
+        def hourly():
+            rows = spark.readStream.table("raw.events").withWatermark("at", "1 hour")
+            return rows.groupBy(F.window("at", "1 hour")).count()
+        """,
+    )
+    pipeline = load_pipeline(f"{orders.folder}/spark-pipeline.yml:live")
+    assert pipeline.on_end == OnEnd.DRAIN
+    sources = {str(name): source for name, source in pipeline.graph().sources.items()}
+    assert [(name, source.bounded, source.delay_ms) for name, source in sources.items()] == [
+        ("source_events", False, 3_600_000),
+        ("source_incoming", False, None),
+    ]
+
+
+@pytest.mark.parametrize("name", ["other", ""])
+def test_a_project_has_no_other_name(orders: Project, name: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=r"a project has no .* for a stream without an end"):
+        load_pipeline(f"{orders.folder}/spark-pipeline.yml:{name}")
