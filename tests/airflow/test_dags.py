@@ -179,6 +179,20 @@ def assert_lineage(facts: dict[str, Any], staged: Event, public: Event) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("few_rows")
+def test_a_declarative_project_is_published_as_one_cut_after_its_audit(bag: DagBag) -> None:
+    facts = run(bag, "declarative_project", DAYS[0])
+    assert {name: sink["version"] for name, sink in facts["sinks"].items()} == {"hourly_departures": None, "origins": None}
+    watermark = max(at for at, _, _ in arrivals(DAYS[:1])) - HOUR
+    expected = hourly_answer(DAYS[:1], before=watermark)
+    tables = published(facts)
+    assert rows(tables["hourly_departures"]) == expected
+    until = max(end for _, _, end, _, _ in expected if isinstance(end, datetime))
+    flights = Counter(origin for at, origin, _ in arrivals(DAYS[:1]) if at <= until)
+    assert dict(zip(*(tables["origins"][name].to_pylist() for name in ("origin", "flights")), strict=True)) == flights
+
+
+@pytest.mark.nightly
 def test_an_audit_alone_publishes_nothing_and_spark_jobs_publish_does(bag: DagBag) -> None:
     facts = run(bag, "write_audit", DAYS[0])
     assert all(table.num_rows == 0 for table in published(facts).values())

@@ -30,6 +30,7 @@ EXAMPLES = [
     "backfill_then_live",
     "bounded_flights",
     "daily_increment",
+    "declarative_project",
     "live_arrivals",
     "live_stream",
     "live_stream_control",
