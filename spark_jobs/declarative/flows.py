@@ -37,6 +37,8 @@ class FoundFlow:
     flow: Flow
     inputs: tuple[str, ...]
     """The names of sources, static inputs and stages, each once."""
+    conf: Mapping[str, str]
+    """Spark settings of the flow and of the views that it reads."""
     aggregated: bool = False
     """True if its rows are groups, which change when rows are added."""
 
@@ -138,7 +140,8 @@ class Flows:
                 "Compute it in a task." if view else "Read one of its inputs with spark.readStream.",
                 condition=None if view else _BATCH,
             )
-        return FoundFlow(flow, tuple(dict.fromkeys(finding.inputs)), isinstance(returned, FrameStandIn) and returned.aggregated)
+        aggregated = isinstance(returned, FrameStandIn) and returned.aggregated
+        return FoundFlow(flow, tuple(dict.fromkeys(finding.inputs)), finding.conf, aggregated)
 
     def _materialized(self, flow: Flow) -> bool:
         return isinstance(self.definitions.find(flow.target), MaterializedView)
@@ -180,6 +183,7 @@ class _Finding:
         self._materialized = materialized
         self._views: list[str] = []
         self.inputs: list[str] = []
+        self.conf: dict[str, str] = dict(flow.spark_conf)
         self.streams = False
         self.all_found = True
 
@@ -241,7 +245,15 @@ class _Finding:
         if view.name in self._views:
             raise self._refused(f"reads the view {view.name!r}, which reads itself.", "Let it read something else.")
         self._views.append(view.name)
-        frame = self._flows.view(view).func()
+        flow = self._flows.view(view)
+        for key, value in flow.spark_conf.items():
+            if self.conf.setdefault(key, value) != value:
+                raise self._refused(
+                    f"reads the view {view.name!r} with {key}={value!r}, but it has {key}={self.conf[key]!r} itself or of another view.",
+                    "Give them the same value.",
+                    condition="DUPLICATE_FLOW_SQL_CONF",
+                )
+        frame = flow.func()
         self._views.pop()
         return frame
 

@@ -147,7 +147,7 @@ def _declare_flow(pipeline: Pipeline, flows: Flows, table: Table, found: FoundFl
         name,
         found.inputs,
         lambda frames: _as_defined(table, name, run(**frames)),
-        conf=found.flow.spark_conf,
+        conf=found.conf,
         **options,
     )
 
@@ -178,7 +178,14 @@ def _declare_changes(pipeline: Pipeline, flows: Flows, table: Table, flow: AutoC
         )
     name, changes = definitions.namespace.short(table.name), changes_of(definitions, flow)
     run, sink = flows.as_stage(found[0]), replace(_sink(definitions, table), **changes.options())
-    _declare_stage(pipeline, name, found[0].inputs, lambda frames: _as_defined(table, name, changes.of(run(**frames))), sink=sink)
+    _declare_stage(
+        pipeline,
+        name,
+        found[0].inputs,
+        lambda frames: _as_defined(table, name, changes.of(run(**frames))),
+        conf=found[0].conf,
+        sink=sink,
+    )
 
 
 def _declare_view(pipeline: Pipeline, flows: Flows, view: MaterializedView, found: list[FoundFlow]) -> None:

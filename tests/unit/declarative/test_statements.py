@@ -60,6 +60,27 @@ def test_a_project_of_sql_files_is_a_pipeline(project: Project) -> None:
     assert (stages["of_amount"].conf, stages["of_rates"].conf) == ({}, {"spark.sql.ansi.enabled": "false"})
 
 
+CONFIGURED = """
+SET spark.sql.ansi.enabled = false;
+CREATE TEMPORARY VIEW v AS SELECT * FROM STREAM orders;
+SET spark.sql.ansi.enabled = {other};
+CREATE STREAMING TABLE x AS SELECT * FROM STREAM v;
+"""
+
+
+def test_the_settings_of_a_view_are_those_of_the_flows_that_read_it(orders: Project) -> None:
+    orders.write("more.sql", CONFIGURED.replace("SET spark.sql.ansi.enabled = {other}", "SET spark.sql.caseSensitive = true"))
+    stage = orders.load().graph().stages["x"]  # type: ignore[index]
+    assert stage.conf == {"spark.sql.ansi.enabled": "false", "spark.sql.caseSensitive": "true"}
+
+
+def test_a_flow_and_its_view_with_different_settings_are_refused(orders: Project) -> None:
+    orders.write("more.sql", CONFIGURED.format(other="true"))
+    orders.refused(
+        r"more\.sql, line 5: \[DUPLICATE_FLOW_SQL_CONF\] the flow 'x' reads the view 'v' with spark.sql.ansi.enabled='false'"
+    )
+
+
 def test_flows_in_python_may_run_sql(orders: Project) -> None:
     text = "spark.sql('SELECT id FROM STREAM orders WATERMARK at DELAY OF INTERVAL 1 HOUR').where('id > 1')"
     orders.write("more.py", f"@dp.table\ndef more():\n    return {text}\n")
