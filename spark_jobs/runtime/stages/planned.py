@@ -24,7 +24,7 @@ from spark_jobs.runtime.inputs.inputs import source_frame, static_frame
 from spark_jobs.runtime.spark import plan
 from spark_jobs.runtime.spark.spark_errors import refusing
 from spark_jobs.runtime.stages.build import EventTime, call_stage, check_plan, event_time_of, stage_session
-from spark_jobs.runtime.stages.stage_inputs import ReadInput, with_watermark
+from spark_jobs.runtime.stages.stage_inputs import ReadInput, check_streams, with_watermark
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ def _plan(
     watermarks = {InputName(argument): each.watermark for argument, each in read.items() if each.watermark}
     frame = call_stage(stage, {argument: each.frame for argument, each in read.items()} | {PARAMS: params})
     check_plan(stage, frame, {mark.node for mark in watermarks.values()})
+    check_streams(stage, frame, [each.frame for each in read.values()])
     if as_stream:
         with refusing(
             f"Spark cannot run stage '{stage.name}' as a stream",

@@ -1,7 +1,7 @@
 """Reads the inputs of a stage as frames, and finds the ends of their streams."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -244,20 +244,45 @@ def check_positions(streams: Sequence[tuple[str, FoundPin]], stage: Stage, sessi
             kind.check_position(InputName(stage.inputs[argument].name), session, leaf, line)
 
 
+def check_streams(stage: Stage, frame: DataFrame, inputs: Iterable[DataFrame]) -> None:
+    """Refuses a stage that reads a stream that is not one of its inputs.
+
+    Args:
+        stage: The stage.
+        frame: The frame that its function has returned.
+        inputs: The arguments of its function.
+
+    Raises:
+        InvalidPipelineError: There is such a stream.
+    """
+    known = {leaf.identity for each in inputs for leaf in plan.streaming_leaves(each)}
+    for leaf in plan.streaming_leaves(frame):
+        if leaf.identity not in known:
+            raise _undeclared(stage, leaf)
+
+
 def streams_of(stage: Stage, frame: DataFrame, inputs: Mapping[str, ReadInput]) -> list[tuple[str, FoundPin]]:
-    """Returns the input and the end of each stream of ``frame``, in the order of Spark's offset log."""
+    """Returns the input and the end of each stream of ``frame``, in the order of Spark's offset log.
+
+    Raises:
+        InvalidPipelineError: The function reads another stream than when the start was planned.
+    """
     found = {identity: (argument, pin) for argument, read in inputs.items() for identity, pin in read.bounds.items()}
     streams = []
     for leaf in plan.streaming_leaves(frame):
         if leaf.identity not in found:
-            raise InvalidPipelineError(
-                f"Stage '{stage.name}' reads a stream ({leaf.format} {leaf.options.get('path', '')}) that is not one of its inputs.",
-                safe="Nothing was staged.",
-                remedy="Declare it as a source, and name it as an argument.",
-                stage=stage.name,
-            )
+            raise _undeclared(stage, leaf)
         streams.append(found[leaf.identity])
     return streams
+
+
+def _undeclared(stage: Stage, leaf: plan.Leaf) -> InvalidPipelineError:
+    return InvalidPipelineError(
+        f"Stage '{stage.name}' reads a stream ({leaf.format} {leaf.options.get('path', '')}) that is not one of its inputs.",
+        safe="Nothing was staged.",
+        remedy="Declare it as a source, and name it as an argument.",
+        stage=stage.name,
+    )
 
 
 def prepare_streams(stage: Stage, streams: Sequence[tuple[str, FoundPin]], frame: DataFrame, spark_log: SparkLog) -> None:
