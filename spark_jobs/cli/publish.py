@@ -14,7 +14,7 @@ from spark_jobs.cli.homes import Publications, open_home
 from spark_jobs.cli.inspect import Checkpoint
 from spark_jobs.cli.options import Home
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.spark import SparkOptions, SparkStart, given_settings, standing_stderr
+from spark_jobs.cli.spark import OutputFile, SparkOptions, SparkStart, given_settings, standing_stderr
 from spark_jobs.cli.terminal import Output, command, console, output_option
 from spark_jobs.home.layout import SPARK_LOG
 from spark_jobs.protocol.ids import CheckpointId, SinkName
@@ -46,7 +46,7 @@ def publish(
         lacking = [n for n in wanted if n in manifest.sinks and not public.published(manifest.sinks[n], manifest.checkpoint)]
         place = Place(pipeline.name, "option", "--conf")
         options = SparkOptions(given_settings(place, conf), driver_memory=driver_memory)
-        spark = SparkStart(pipeline.name, options, local_path(files, SPARK_LOG))
+        spark = SparkStart(pipeline.name, options, OutputFile(local_path(files, SPARK_LOG)))
         doing = f"publishing checkpoint {manifest.checkpoint} of {pipeline.name}"
         progress = Progress(console(stderr=True, file=standing_stderr()), doing)
 

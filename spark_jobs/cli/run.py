@@ -4,11 +4,9 @@ import json
 import os
 import shlex
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,7 +58,15 @@ from spark_jobs.cli.options import (
     parameters,
 )
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.spark import SparkStart, needing_spark, quiet_logging, settings_asked, spark_options, standing_stderr
+from spark_jobs.cli.spark import (
+    OutputFile,
+    SparkStart,
+    needing_spark,
+    quiet_logging,
+    settings_asked,
+    spark_options,
+    standing_stderr,
+)
 from spark_jobs.cli.terminal import Output, Terminal, command, console, output_option
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
@@ -74,6 +80,7 @@ from spark_jobs.protocol.errors import (
     InterruptedRunError,
     InvalidParameterError,
     NotFoundError,
+    RejectedError,
     Retry,
     StreamPipelineError,
 )
@@ -84,6 +91,7 @@ from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import check_directory
 
 if TYPE_CHECKING:
+    from spark_jobs.runtime.driver.heartbeat import Heartbeat
     from spark_jobs.runtime.launch import RunOptions
 
 Listed = list[str] | None
@@ -155,11 +163,11 @@ def run(
             if request and not dry_run:
                 stack.enter_context(Channel(files).refusals_answered(RequestId(request), terminal.mask))
             pipeline, given = load_pipeline(entry, settings_asked(conf)), parameters(param, params_file)
-            log = Path(stack.enter_context(TemporaryDirectory())) / "spark.log" if dry_run else local_path(files, SPARK_LOG)
+            writes_nothing = dry_run or Channel(files).pipeline() is None
             spark = SparkStart(
                 pipeline.name,
                 spark_options(pipeline, context.params),
-                log,
+                OutputFile(None if writes_nothing else local_path(files, SPARK_LOG)),
                 submitted=context.obj == SUBMITTED,
                 neighbours=neighbours_of(locate_pipeline(entry)),
             )
@@ -203,19 +211,20 @@ class _Order:
             self.spark.options.check_submitted()
         from spark_jobs.runtime.launch import launch, launch_requested
 
-        if Channel(self.home).pipeline() is None:
-            self.spark.check()
         progress = Progress(console(stderr=True, file=standing_stderr()), f"{self.pipeline.name}: looking at the home")
 
         start = self.spark.showing(progress, self.pipeline.name)
+
+        def watch(heartbeat: "Heartbeat") -> Callable[[], None]:
+            self.spark.output.keep(local_path(self.home, SPARK_LOG))
+            return progress.watch(heartbeat)
+
         try:
             with progress.shown(), quiet_logging():
                 if self.request is not None:
-                    response = launch_requested(
-                        self.pipeline, self.home, self.request, start, progress.watch, self.options.workspace
-                    )
+                    response = launch_requested(self.pipeline, self.home, self.request, start, watch, self.options.workspace)
                 else:
-                    response = launch(self.pipeline, self.home, self.parameters, self.options, start, progress.watch)
+                    response = launch(self.pipeline, self.home, self.parameters, self.options, start, watch)
                 progress.doing(f"{self.pipeline.name}: stopping Spark")
                 self.spark.stop()
         except FencedError as error:
@@ -228,11 +237,20 @@ class _Order:
             )
             return None
         except StreamPipelineError as error:
-            if self.spark.session is not None:
-                logs = [local_path(self.home, LOGS), *([] if self.spark.submitted else [self.spark.log])]
-                error.evidence.setdefault("logs", [str(path) for path in logs])
+            self._name_logs(error)
             raise
         return response
+
+    def _name_logs(self, error: StreamPipelineError) -> None:
+        """Adds the paths of the logs to an error. A first start that has not begun keeps no log: its error has the last lines."""
+        if self.spark.session is None:
+            return
+        log = self.spark.output.path
+        if log is not None or self.spark.submitted:
+            logs = [local_path(self.home, LOGS), *([] if log is None or self.spark.submitted else [log])]
+            error.evidence.setdefault("logs", [str(path) for path in logs])
+        elif not isinstance(error, RejectedError):
+            error.evidence.setdefault("lines", self.spark.output.last_lines())
 
     def show_plan(self) -> None:
         """Answers with the plan of the run and writes nothing."""

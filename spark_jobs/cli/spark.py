@@ -1,7 +1,9 @@
 """Starts Spark for a command, and redirects the output of Spark and Ivy."""
 
+import atexit
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -9,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from tempfile import TemporaryFile, mkdtemp
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from spark_jobs.api.neighbours import Neighbours
 from spark_jobs.api.parameters import environment_mask
@@ -130,6 +133,83 @@ def needing_spark(what: str, instead: str = "") -> Iterator[None]:
         ) from error
 
 
+class OutputFile:
+    """A file for the output of processes.
+
+    A file without a path has no name in any directory until :meth:`keep` gives it one. If this process is killed before that, nothing is
+    left behind.
+
+    Args:
+        path: The path, whose earlier file gets the suffix ``.1``; or None.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+        self._lock = threading.Lock()
+
+    def open(self) -> int:
+        """Opens the file. Returns its descriptor.
+
+        Raises:
+            StorageError: The file cannot be opened.
+        """
+        with self._lock, TemporaryFile() if self.path is None else _opened(self.path) as file:
+            self._descriptor = os.dup(file.fileno())
+            return self._descriptor
+
+    def close(self) -> None:
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+    def write(self, line: bytes) -> None:
+        with self._lock:
+            while line and self._descriptor is not None:
+                line = line[os.write(self._descriptor, line) :]
+
+    def keep(self, path: Path) -> None:
+        """Copies a file without a path to ``path``. Later lines are written there, too.
+
+        Raises:
+            StorageError: The file cannot be written.
+        """
+        with self._lock:
+            if self._descriptor is None or self.path is not None:
+                return
+            with translated(str(path)), _opened(path) as file:
+                file.write(self._content(self._descriptor))
+                file.flush()
+                os.dup2(file.fileno(), self._descriptor)
+            self.path = path
+
+    def last_lines(self) -> list[str]:
+        """Returns the last lines, also while the file has no path."""
+        with self._lock:
+            if self.path is not None:
+                text = self.path.read_bytes()
+            elif self._descriptor is not None:
+                text = self._content(self._descriptor)
+            else:
+                text = b""
+        return text.decode(errors="replace").splitlines()[-_TAIL_LINES:]
+
+    @staticmethod
+    def _content(descriptor: int) -> bytes:
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            file.seek(0)
+            return file.read()
+
+
+def _opened(path: Path) -> IO[bytes]:
+    with translated(str(path)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            path.replace(path.with_name(f"{path.name}.1"))
+        return path.open("ab")
+
+
 @dataclass
 class SparkStart:
     """Starts Spark at most once, when it is called.
@@ -137,51 +217,43 @@ class SparkStart:
     Args:
         app_name: Name of the application in Spark's UI.
         options: Options to start Spark with.
-        log: File for the output of the JVM while it runs.
+        output: File for the output of the JVM while it runs.
         submitted: True uses the Spark that ``spark-submit`` has started.
         neighbours: Modules of the pipeline's folder that Spark's Python workers need.
     """
 
     app_name: str
     options: SparkOptions
-    log: Path
+    output: OutputFile
     submitted: bool = False
     neighbours: Neighbours | None = None
     session: "SparkSession | None" = field(default=None, init=False)
 
-    def check(self) -> None:
-        """Refuses a start without Java, before a first start writes into its home.
-
-        Raises:
-            MissingRequirementError: Java is missing or too old.
-        """
-        from spark_jobs.runtime.spark.session import check_java
-
-        if not self.submitted:
-            check_java()
-
     def __call__(self) -> "SparkSession":
         from spark_jobs.runtime.spark.session import ship_modules
 
-        self.session = self._start()
-        if self.neighbours is not None and self.neighbours.found:
-            archive = self.log.parent / "modules.zip"
-            self.neighbours.write_archive(archive)
-            ship_modules(self.session, archive)
+        if self.session is None:
+            scratch = Path(mkdtemp(prefix="spark-jobs-"))
+            atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+            self.session = self._start(scratch / "warehouse")
+            if self.neighbours is not None and self.neighbours.found:
+                archive = scratch / "modules.zip"
+                self.neighbours.write_archive(archive)
+                ship_modules(self.session, archive)
         return self.session
 
-    def _start(self) -> "SparkSession":
+    def _start(self, warehouse: Path) -> "SparkSession":
         from spark_jobs.runtime.spark.session import start_session, submitted_session
 
         options = self.options
         # Spark creates this directory in the current folder, although only a metastore puts tables there
         metastore = options.conf.get(_CATALOG, _FORGETS) != _FORGETS
-        aside = {} if metastore else {"spark.sql.warehouse.dir": str(self.log.parent / "warehouse")}
+        aside = {} if metastore else {"spark.sql.warehouse.dir": str(warehouse)}
         if self.submitted:
             with _own_interrupts():
-                return submitted_session(self.app_name, options.conf, str(self.log.parent / "warehouse"))
+                return submitted_session(self.app_name, options.conf, str(warehouse))
         try:
-            with printing_to(self.log, environment_mask()), _own_interrupts():
+            with printing_to(self.output, environment_mask()), _own_interrupts():
                 return start_session(
                     self.app_name,
                     aside | dict(options.conf),
@@ -191,7 +263,9 @@ class SparkStart:
                     driver_memory=options.driver_memory,
                 )
         except MissingRequirementError as error:
-            error.evidence |= {"logs": [str(self.log)], "lines": _tail(self.log)}
+            if self.output.path is not None:
+                error.evidence["logs"] = [str(self.output.path)]
+            error.evidence["lines"] = self.output.last_lines()
             raise
 
     def showing(self, progress: "Progress", doing: str) -> "Callable[[], SparkSession]":
@@ -252,33 +326,29 @@ def standing_stderr() -> TextIO:
 
 
 @contextmanager
-def printing_to(log: Path, mask: Mask = unmasked) -> Iterator[None]:
-    """Redirects the descriptors 1 and 2 to ``log`` while open. Processes that are started inside keep the redirection.
+def printing_to(output: OutputFile, mask: Mask = unmasked) -> Iterator[None]:
+    """Redirects the descriptors 1 and 2 to ``output`` while open. Processes that are started inside keep the redirection.
 
-    With a mask, a thread of this process removes the secrets line by line while there is a writer.
+    With a mask, or if the file has no path yet, a thread of this process copies line by line while there is a writer.
 
     Raises:
         StorageError: The file cannot be opened.
     """
-    with translated(str(log)):
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            log.replace(log.with_name(f"{log.name}.1"))
-        file = log.open("ab")
+    target = output.open()
     _flush()
     kept = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     writer, failed = None, False
     try:
-        with file:
-            target = file.fileno()
-            if mask is not unmasked:
-                reading, target = os.pipe()
-                writer = threading.Thread(target=_write_masked, args=(reading, log, mask), name="masked-log", daemon=True)
-                writer.start()
-            for descriptor in kept:
-                os.dup2(target, descriptor)
-            if writer is not None:
-                os.close(target)
+        if mask is not unmasked or output.path is None:
+            reading, target = os.pipe()
+            writer = threading.Thread(target=_write_masked, args=(reading, output, mask), name="masked-log", daemon=True)
+            writer.start()
+        for descriptor in kept:
+            os.dup2(target, descriptor)
+        if writer is None:
+            output.close()
+        else:
+            os.close(target)
         yield
     except BaseException:
         failed = True
@@ -292,18 +362,13 @@ def printing_to(log: Path, mask: Mask = unmasked) -> Iterator[None]:
             writer.join(_LAST_LINES_S)
 
 
-def _write_masked(reading: int, log: Path, mask: Mask) -> None:
-    with os.fdopen(reading, "rb") as lines, log.open("ab") as file:
+def _write_masked(reading: int, output: OutputFile, mask: Mask) -> None:
+    with os.fdopen(reading, "rb") as lines:
         for line in lines:
-            file.write(mask(line.decode(errors="replace")).encode())
-            file.flush()
+            output.write(mask(line.decode(errors="replace")).encode())
 
 
 def _flush() -> None:
     flushes: list[Callable[[], None]] = [sys.stdout.flush, sys.stderr.flush]
     for flush in flushes:
         flush()
-
-
-def _tail(log: Path) -> list[str]:
-    return log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -47,7 +45,15 @@ from spark_jobs.cli.options import (
 )
 from spark_jobs.cli.outlook import fates_table, outlook, with_way_back
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.spark import SparkStart, needing_spark, quiet_logging, settings_asked, spark_options, standing_stderr
+from spark_jobs.cli.spark import (
+    OutputFile,
+    SparkStart,
+    needing_spark,
+    quiet_logging,
+    settings_asked,
+    spark_options,
+    standing_stderr,
+)
 from spark_jobs.cli.terminal import Output, command, console, output_option
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import check_workspace, open_home
@@ -167,12 +173,11 @@ def _check_with_spark(entry: str, pipeline: Pipeline, graph: Graph, bound: Bound
         RejectedError: A part has a mistake, or Spark is missing. The error lists all mistakes.
         StreamPipelineError: An input cannot be read now.
     """
-    with TemporaryDirectory() as directory, needing_spark("Checking functions, columns and types", _WITHOUT_SPARK):
+    with needing_spark("Checking functions, columns and types", _WITHOUT_SPARK):
         from spark_jobs.runtime.launch import check
 
         neighbours = neighbours_of(locate_pipeline(entry))
-        log = Path(directory) / "spark.log"
-        spark = SparkStart(pipeline.name, spark_options(pipeline, given), log, neighbours=neighbours)
+        spark = SparkStart(pipeline.name, spark_options(pipeline, given), OutputFile(None), neighbours=neighbours)
         progress = Progress(console(stderr=True, file=standing_stderr()), f"{pipeline.name}: looking at the pipeline")
         try:
             with progress.shown(), quiet_logging():

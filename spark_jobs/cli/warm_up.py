@@ -9,7 +9,7 @@ from rich.text import Text
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import WarmUpAnswer
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.spark import SparkOptions, SparkStart, printing_to, standing_stderr
+from spark_jobs.cli.spark import OutputFile, SparkOptions, SparkStart, printing_to, standing_stderr
 from spark_jobs.cli.terminal import Output, command, console, output_option
 from spark_jobs.protocol.errors import AccessDeniedError, MissingRequirementError
 
@@ -33,7 +33,7 @@ def warm_up(output: Annotated[Output, output_option(WarmUpAnswer)] = Output.TEXT
 
     with command(output) as terminal, TemporaryDirectory(prefix="spark-jobs-") as scratch:
         archive, directory = archive_path(check_java()), Path(scratch)
-        log = directory / "spark.log"
+        log = OutputFile(directory / "spark.log")
         progress = Progress(console(stderr=True, file=standing_stderr()), "running a small pipeline")
         with progress.shown():
             try:

@@ -45,7 +45,16 @@ from spark_jobs.protocol.documents import (
     StartResponse,
 )
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFoundError, RejectedError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, InputName, PipelineName, RequestId, RunId, new_pipeline_uuid, start_request_id
+from spark_jobs.protocol.ids import (
+    AttemptNumber,
+    InputName,
+    PipelineName,
+    PipelineUuid,
+    RequestId,
+    RunId,
+    new_pipeline_uuid,
+    start_request_id,
+)
 from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.restarts import RestartHistory
@@ -87,12 +96,16 @@ class Channel:
             )
         return found
 
-    def claim(self, name: PipelineName, workspace: NamedWorkspace | None = None) -> PipelineDocument:
+    def claim(
+        self, name: PipelineName, workspace: NamedWorkspace | None = None, uuid: PipelineUuid | None = None
+    ) -> PipelineDocument:
         """Makes this the home of pipeline ``name``, once. Idempotent.
 
         Args:
             name: The pipeline.
             workspace: Result of :func:`~spark_jobs.control.home.claim_workspace`.
+            uuid: The id of the pipeline if this call makes the home; by default a new one. The document has another id if another start
+                has made it.
 
         Raises:
             RejectedError: The home belongs to another pipeline.
@@ -102,7 +115,7 @@ class Channel:
         if found is None:
             try:
                 place = self.files.url if workspace is None and not is_here(self.files) else None
-                made = PipelineDocument(name=name, uuid=new_pipeline_uuid(), workspace=workspace, home=place)
+                made = PipelineDocument(name=name, uuid=uuid or new_pipeline_uuid(), workspace=workspace, home=place)
                 with step(Step.PIPELINE_CREATE):
                     create_document(self.files, PIPELINE, made)
             except AlreadyExistsError:

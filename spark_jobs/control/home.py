@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-from spark_jobs.home.layout import IN_CACHE, IN_WORKSPACE, LOGS, PIPELINE, STATE, STATE_TRY_PARTS, WORK, WORKSPACE
+from spark_jobs.home.layout import DRIVER_LOCK, IN_CACHE, IN_WORKSPACE, LOGS, PIPELINE, STATE, STATE_TRY_PARTS, WORK, WORKSPACE
 from spark_jobs.home.places import Kind, check_home, check_place
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import PipelineDocument
@@ -332,16 +332,13 @@ def check_workspace(home: Files) -> None:
         )
 
 
-def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str | None = None) -> NamedWorkspace | None:
-    """Claims the workspace of a home, once. Idempotent, durable on return. A start calls it before it writes into the home.
+def check_claim(home: Files, pipeline: PipelineDocument | None, given: str | None = None) -> None:
+    """Refuses a start that cannot claim the home with its workspace. Writes nothing.
 
     Args:
         home: Home from :func:`open_home`.
         pipeline: Document of its pipeline; None before its first start.
         given: Workspace option of this start.
-
-    Returns:
-        The entry for ``pipeline.json``; None if the home is a directory.
 
     Raises:
         RejectedError: The home has another workspace, or none; the workspace is in use or is something else; or the home was copied from
@@ -353,7 +350,7 @@ def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str |
     if not isinstance(home, DividedHome):
         if pipeline is not None and pipeline.workspace is not None:
             raise _copied(home, "It has a workspace elsewhere.")
-        return None
+        return
     if pipeline is not None and pipeline.workspace is None:
         if pipeline.home != home.url:
             raise _copied(home, "It was begun elsewhere, with a part that is not here.")
@@ -367,7 +364,7 @@ def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str |
                 found=given,
             )
     if home.has_cache:
-        return None
+        return
     workspace = home.required_directory(WORK)
     if given is not None and open_files(given).url != workspace.url:
         raise RejectedError(
@@ -381,17 +378,41 @@ def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str |
         )
     if pipeline is not None:
         check_workspace(home)
-        return pipeline.workspace
+        return
     names = workspace.names("")
     check_place(Kind.WORKSPACE, workspace, names)
-    if left := sorted({*names} - {WORKSPACE, LOGS}):
-        raise _in_use(home, workspace, f"has {', '.join(left)} already")
+    left = {*names} - {WORKSPACE, LOGS}
+    if workspace.paths(WORK) == [DRIVER_LOCK]:  # the driver of a requested start holds its lock already
+        left -= {WORK}
+    if left:
+        raise _in_use(home, workspace, f"has {', '.join(sorted(left))} already")
+    if WORKSPACE in names:
+        _check_owner(home, workspace)
+
+
+def claim_workspace(home: Files, pipeline: PipelineDocument | None, given: str | None = None) -> NamedWorkspace | None:
+    """Claims the workspace of a home, once. Idempotent, durable on return. The arguments and errors are those of :func:`check_claim`.
+
+    Returns:
+        The entry for ``pipeline.json``; None if the home is a directory or has a cache.
+    """
+    check_claim(home, pipeline, given)
+    if pipeline is not None:
+        return pipeline.workspace
+    if not isinstance(home, DividedHome) or home.has_cache:
+        return None
+    workspace = home.required_directory(WORK)
     with suppress(AlreadyExistsError), step(Step.WORKSPACE_CREATE):
         create_document(workspace, WORKSPACE, WorkspaceDocument(id=str(uuid4()), home=home.url))
+    return NamedWorkspace(url=workspace.url, id=_check_owner(home, workspace).id)
+
+
+def _check_owner(home: DividedHome, workspace: Files) -> WorkspaceDocument:
+    """Returns the document of a workspace. Refuses one that belongs to another home."""
     claim = read_document(workspace, WORKSPACE, WorkspaceDocument)
     if claim.home != home.url:
         raise _in_use(home, workspace, f"is that of the home {claim.home}")
-    return NamedWorkspace(url=workspace.url, id=claim.id)
+    return claim
 
 
 def _copied(home: Files, what: str) -> RejectedError:

@@ -116,23 +116,38 @@ def _key(path: Path) -> str:
 def _take(path: Path, note: str) -> int | None:
     """Takes the lock on a file and returns a descriptor that holds it, or None if another process holds it."""
     with translated(str(path)):
-        path.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
-        if path.is_symlink():
-            raise NotPlainFileError(errno.ELOOP, "not a regular file", str(path))
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, FILE_MODE)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise NotPlainFileError(errno.EINVAL, "not a regular file", str(path))
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.truncate(descriptor, 0)
-            os.write(descriptor, note.encode())
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except OSError:
-            os.close(descriptor)
-            raise
-    return descriptor
+        while True:
+            path.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+            if path.is_symlink():
+                raise NotPlainFileError(errno.ELOOP, "not a regular file", str(path))
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, FILE_MODE)
+            except FileNotFoundError:  # the directory was deleted since, with the lock of a refused start
+                continue
+            try:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise NotPlainFileError(errno.EINVAL, "not a regular file", str(path))
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _is_at(path, descriptor):  # its holder has deleted the file since: the lock on it protects nothing
+                    os.close(descriptor)
+                    continue
+                os.truncate(descriptor, 0)
+                os.write(descriptor, note.encode())
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            except OSError:
+                os.close(descriptor)
+                raise
+            return descriptor
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Returns True if the open file is still the one at ``path``."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def claimed_request(files: Files) -> RequestId | None:

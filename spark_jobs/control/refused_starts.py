@@ -1,8 +1,7 @@
-"""Forgets a first start that was refused, so that a mistyped home is left as it was found."""
+"""Forgets a first start that was requested and then refused, so that a mistyped home is left as it was found."""
 
 from contextlib import suppress
 
-from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.home.layout import (
     ATTEMPTS,
@@ -24,9 +23,10 @@ from spark_jobs.storage.files import Files
 
 
 def forget_refused_start(files: Files, attempt: AttemptNumber) -> None:
-    """Deletes what a start that was refused has left in a directory that is the home of no pipeline. Idempotent.
+    """Deletes the request of a refused start, and its answer, from a directory that is the home of no pipeline. Idempotent.
 
-    A home keeps its answers, and so does a directory in which a driver has begun. A start that has no answer, or another one, stays.
+    The driver writes nothing else before it has planned the start and made the home (ADR 0039). A home keeps its answers. A start that
+    has no answer, or another one, stays.
 
     Args:
         files: The directory.
@@ -35,7 +35,7 @@ def forget_refused_start(files: Files, attempt: AttemptNumber) -> None:
     Raises:
         StorageError: Not everything was deleted; repeat.
     """
-    if PIPELINE in files.names("") or attempt in Attempts(files).numbers():
+    if PIPELINE in files.names(""):
         return
     request = start_request_id(attempt)
     answer = Channel(files).response(request)

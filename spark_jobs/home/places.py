@@ -207,15 +207,6 @@ def check_home(home: Files, others: Collection[Thing] = (), *, begins: bool) -> 
     check_apart(thing(Kind.HOME, home), others_in(home, below))
 
 
-def check_around(home: Files) -> None:
-    """Refuses a home inside another thing, as :func:`check_home` does, before anything is written into its directory.
-
-    Raises:
-        RejectedError: The home is inside another thing.
-    """
-    check_apart(thing(Kind.HOME, home), _above(home))
-
-
 def check_places(home: Files | None, tables: Mapping[SinkName, str], *, begins: bool) -> None:
     """Refuses the places of a pipeline's home and tables if they overlap, or overlap another thing. Writes nothing.
 

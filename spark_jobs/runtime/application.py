@@ -1,8 +1,8 @@
 """One attempt, from its start request to its answer."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -15,7 +15,7 @@ from spark_jobs.api.stage import BeginAt
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import forget_old_logs
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import look_interval_s
+from spark_jobs.control.home import claim_workspace, look_interval_s
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.old_starts import forget_old_starts
 from spark_jobs.control.owners import Owners
@@ -47,7 +47,7 @@ from spark_jobs.runtime.checkpoints.tidying import Tidying
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.driver_log import bounded_outputs, driver_log
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
-from spark_jobs.runtime.driver.home_locks import check_free, driver_lock, jvm_lock
+from spark_jobs.runtime.driver.home_locks import check_free, driver_lock, forget_driver_lock, jvm_lock
 from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.runtime.driver.shown_logs import shown
 from spark_jobs.runtime.open_requests import OpenRequests
@@ -64,11 +64,13 @@ from spark_jobs.runtime.start.adoption import check_stages, old_offsets
 from spark_jobs.runtime.start.attempt import begin_attempt, build_work_directory, check_first, why_not_continued
 from spark_jobs.runtime.start.beginnings import behind_stages, in_sources, without
 from spark_jobs.runtime.start.decision import (
+    NO_PAST,
     Answer,
     Begin,
     BeginFromSavepoint,
     BeginIncarnation,
     Continue,
+    Decision,
     HomeFacts,
     check_parameters,
     check_spark,
@@ -101,6 +103,7 @@ from spark_jobs.runtime.tables.stores import check_conditional_writes, check_sto
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tombstones import Tombstones
 from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.open import check_create_if_absent
 from spark_jobs.storage.table_uris import table_files, uri_of
 
 _LOG = logging.getLogger(__name__)
@@ -116,24 +119,100 @@ class Application:
         start_spark: Creates the Spark session. Called only if there is something to run.
         watch: Called with the heartbeat when the stages start. Returns a function that stops watching.
         open_directory: Opens the directories of the sinks' tables.
+        workspace: Workspace option of this start.
     """
 
     graph: Graph
     parameters: BoundParameters
     home: Files
     pipeline: PipelineDocument
+    """Document of the home, or the one with which the first start will claim it."""
     start_spark: Callable[[], SparkSession]
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None
     open_directory: Callable[[str], Files] = table_files
+    workspace: str | None = None
 
-    def answer(self, request: StartRequest) -> StartResponse:
+    def begin(self, request: StartRequest) -> StartResponse:
+        """Plans the first start of a home, claims the home, writes the request, and answers it as :meth:`answer` does.
+
+        Nothing is written before the claim, so a start that is refused or dies leaves nothing behind. If another first start claims the
+        home in the meantime, the plan is made again, in the home of that start.
+
+        Args:
+            request: The request, not written yet.
+        """
+        with self._masked():
+            plan = self._first_plan(request, lambda: None)
+            claimed, own = self._claimed(plan)
+            request = Channel(self.home).ask(request)
+        return claimed.answer(request, own)
+
+    def begin_requested(self, request: StartRequest) -> StartResponse:
+        """Plans and claims as :meth:`begin` does, for a request that was written before the home begins."""
+
+        def run(afterwards: ExitStack) -> StartResponse:
+            afterwards.callback(self._forget_lock_unless_begun)
+            with Cancellation(Owners(self.home, request.attempt), interval_s=look_interval_s(self.home)) as cancellation:
+                plan = self._first_plan(request, cancellation.check)
+                standing = _standing(Channel(self.home), request)  # Spark may have waited long for the cluster
+                if standing is not None:
+                    return standing
+                claimed, own = self._claimed(plan)
+            if own is None:
+                return claimed._run(request, afterwards)
+            return claimed._carry_out(request, afterwards, lambda *_: own)
+
+        return self._answer(request, run)
+
+    def _forget_lock_unless_begun(self) -> None:
+        with suppress(StreamPipelineError):  # the start has its own error
+            if Channel(self.home).pipeline() is None:
+                forget_driver_lock(self.home)
+
+    def _first_plan(self, request: StartRequest, check: Callable[[], object]) -> StartPlan:
+        """Plans the first start of a home. Leaves nothing behind.
+
+        Args:
+            request: Start request.
+            check: Called between the steps. Its exceptions are raised.
+        """
+        check()
+        facts, decision = self._decide(request, NO_PAST)
+        assert not isinstance(decision, Answer), "a home without a checkpoint has no answer"
+        start = self._savepoint_start(request, facts, decision)
+        spark = self.start_spark()
+        check_shared(spark, self.home)
+        check()
+        plan = self._plan(request, decision, facts, start, spark)
+        check_conditional_writes(spark, plan.places)
+        check()
+        return plan
+
+    def _claimed(self, plan: StartPlan) -> tuple["Application", StartPlan | None]:
+        """Claims the home. Returns the application with the home's document, and the plan if no other start has claimed it before."""
+        check_create_if_absent(self.home)
+        channel = Channel(self.home)
+        workspace = claim_workspace(self.home, channel.pipeline(), self.workspace)
+        document = channel.claim(self.pipeline.name, workspace, self.pipeline.uuid)
+        return replace(self, pipeline=document), plan if document.uuid == self.pipeline.uuid else None
+
+    def answer(self, request: StartRequest, plan: StartPlan | None = None) -> StartResponse:
         """Runs the start request and answers it once.
 
         A repeated request gets the same answer. An error that belongs to the request is answered and raised.
 
+        Args:
+            request: The request.
+            plan: Plan of the first start, which has claimed the home.
+
         Raises:
             StreamPipelineError: The run did not reach its end. The error says whether it can go on.
         """
+        if plan is None:
+            return self._answer(request, lambda afterwards: self._run(request, afterwards))
+        return self._answer(request, lambda afterwards: self._carry_out(request, afterwards, lambda *_: plan))
+
+    def _answer(self, request: StartRequest, run: Callable[[ExitStack], StartResponse]) -> StartResponse:
         channel = Channel(self.home)
         standing = _standing(channel, request)
         if standing is not None:
@@ -143,18 +222,27 @@ class Application:
             ExitStack() as afterwards,
         ):  # a driver that finds the home in use leaves the answer to the other driver
             try:
-                answer = _told(channel.respond(self._run(request, afterwards)))
-                self._open_requests().answer_late(answer)
+                with self._masked():
+                    answer = _told(channel.respond(run(afterwards)))
+                    self._open_requests().answer_late(answer)
                 return answer
             except FencedError:
                 raise
-            except Exception as error:
-                mask = masking(self.parameters.secrets)
-                known = masked_error(self._known(error, mask), mask)
-                self._answer_failure(channel, request, known)
-                if known is error:
-                    raise
-                raise known from error
+            except StreamPipelineError as error:
+                self._answer_failure(channel, request, error)
+                raise
+
+    @contextmanager
+    def _masked(self) -> Iterator[None]:
+        """Raises every error inside as an error of this package, without secrets."""
+        try:
+            yield
+        except Exception as error:
+            mask = masking(self.parameters.secrets)
+            known = masked_error(self._known(error, mask), mask)
+            if known is error:
+                raise
+            raise known from error
 
     def _known(self, error: Exception, mask: Mask) -> StreamPipelineError:
         if isinstance(error, StreamPipelineError):
@@ -175,34 +263,42 @@ class Application:
         given = self._given_before(request, facts)
         if given is not None:
             return given
-        facts = look_at_savepoint(request, facts)
-        decision = decide(request, facts, self.parameters.public(), self.graph.describe())
+        facts, decision = self._decide(request, facts)
         if isinstance(decision, Answer):
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
         check_first(self.home, request)
-        check_spark(decision, request, facts, SPARK_MINOR, can_repartition=CAN_REPARTITION)
-        check_names(self.graph, (*request.new_sources, *request.accept_data_loss))
-        start = savepoint_start(self.home, self.pipeline, request, facts, decision)
+        start = self._savepoint_start(request, facts, decision)
         if unfinished is not None:
             self._open_requests().abandon_stop(unfinished, decision)
+
+        def find_plan(spark: SparkSession, publishers: Publishers) -> StartPlan:
+            check_shared(spark, self.home)
+            if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
+                publish(self.home, decision.checkpoint, by_policy=True, publishers=publishers)
+            plan = self._plan(request, decision, facts, start, spark)
+            check_conditional_writes(spark, plan.places)
+            return plan
+
+        return self._carry_out(request, afterwards, find_plan)
+
+    def _carry_out(
+        self, request: StartRequest, afterwards: ExitStack, find_plan: Callable[[SparkSession, Publishers], StartPlan]
+    ) -> StartResponse:
+        """Begins an attempt by a plan, and runs it to its end."""
         with ExitStack() as stack:
             cancellation = stack.enter_context(
                 Cancellation(Owners(self.home, request.attempt), interval_s=look_interval_s(self.home))
             )
             cancellation.check()
             spark = self.start_spark()
-            check_shared(spark, self.home)
             stack.callback(jvm_lock(self.home, spark).release)
             # Spark may have waited long for the cluster. In between the attempt may have been cancelled.
             standing = _standing(Channel(self.home), request)
             if standing is not None:
                 return standing
             publishers = Publishers(lambda: spark, at_work=True)
-            if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
-                publish(self.home, decision.checkpoint, by_policy=True, publishers=publishers)
-            plan = self._plan(request, decision, facts, start, spark)
-            decision, places, settled = plan.decision, plan.places, plan.settled
-            check_conditional_writes(spark, places)
+            plan = find_plan(spark, publishers)
+            decision, facts, start, places, settled = plan.decision, plan.facts, plan.savepoint, plan.places, plan.settled
             cancellation.check()
             standing = _standing(Channel(self.home), request)  # planning also takes long for a folder with many files
             if standing is not None:
@@ -251,15 +347,25 @@ class Application:
             The checkpoint that answers the start, if nothing would run.
         """
         check_free(self.home, request)
-        facts = look_at_savepoint(request, read_facts(self.home))
-        decision = decide(request, facts, self.parameters.public(), self.graph.describe())
+        facts, decision = self._decide(request, read_facts(self.home))
         if isinstance(decision, Answer):
             return decision.manifest
-        check_spark(decision, request, facts, SPARK_MINOR, can_repartition=CAN_REPARTITION)
-        check_names(self.graph, (*request.new_sources, *request.accept_data_loss))
-        start = savepoint_start(self.home, self.pipeline, request, facts, decision)
+        start = self._savepoint_start(request, facts, decision)
         plan = self._plan(request, decision, facts, start, self.start_spark())
         return replace(plan, gone=self._gone(request, plan))
+
+    def _decide(self, request: StartRequest, facts: HomeFacts) -> tuple[HomeFacts, Decision]:
+        """Returns the facts with the request's savepoint, and the decision."""
+        facts = look_at_savepoint(request, facts)
+        return facts, decide(request, facts, self.parameters.public(), self.graph.describe())
+
+    def _savepoint_start(
+        self, request: StartRequest, facts: HomeFacts, decision: Continue | Begin | BeginIncarnation
+    ) -> SavepointStart | None:
+        """Checks the request against the decision. Returns the savepoint that the start begins with, if there is one."""
+        check_spark(decision, request, facts, SPARK_MINOR, can_repartition=CAN_REPARTITION)
+        check_names(self.graph, (*request.new_sources, *request.accept_data_loss))
+        return savepoint_start(self.home, self.pipeline, request, facts, decision)
 
     def _gone(self, request: StartRequest, plan: StartPlan) -> Sequence[Loss]:
         """Returns what the start would leave out of its sources. Those of a savepoint that is elsewhere are not looked at."""

@@ -1,8 +1,9 @@
 """Runs a pipeline from an entry and a home to an answer: the shared code of ``spark-jobs run``, ``Pipeline.run`` and the test harness."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,8 +14,8 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters, environment_mask
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import claim_workspace, open_home
-from spark_jobs.home.places import check_around, check_places
+from spark_jobs.control.home import check_claim, open_home
+from spark_jobs.home.places import check_places
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, RestoreFrom, StartRequest, StartResponse
 from spark_jobs.protocol.errors import RejectedError
@@ -28,7 +29,7 @@ from spark_jobs.runtime.start.adoption import old_offsets
 from spark_jobs.runtime.start.start_plan import StartPlan
 from spark_jobs.runtime.tables.table_places import check_address
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import check_create_if_absent, open_files
+from spark_jobs.storage.open import check_writable, open_files
 from spark_jobs.storage.table_uris import table_files, table_uri
 
 
@@ -107,20 +108,13 @@ def launch(
         RejectedError: The pipeline, a parameter or the home is refused. Nothing was written.
         StreamPipelineError: The run did not reach its end. The error says whether it can go on.
     """
-    graph = pipeline.graph(on_end=options.on_end, publish=options.publish, checkpoint=options.checkpoint)
-    bound = _bound(pipeline, graph, parameters)
     files = open_home(home, options.workspace) if isinstance(home, str) else home
-    channel = Channel(files)
-    if not channel.attempts.numbers():  # otherwise the home decides whether offsets are adopted
-        old_offsets(graph, options.adopted())
-        check_paths(graph, bound)
-    _check_places(files, graph, bound, begins=False)
+    application = _application(pipeline, files, parameters, options, start_spark, options.workspace)
+    application = replace(application, watch=watch, open_directory=open_directory)
+    channel, public = Channel(files), application.parameters.public()
     if channel.pipeline() is None:
-        check_around(files)
-        check_create_if_absent(files)
-    document = channel.claim(graph.pipeline, claim_workspace(files, channel.pipeline(), options.workspace))
-    request = channel.ask(options.request(channel.next_attempt(), bound.public()))
-    return Application(graph, bound, files, document, start_spark, watch, open_directory).answer(request)
+        return application.begin(options.request(channel.next_attempt(), public))
+    return application.answer(channel.ask(options.request(channel.next_attempt(), public)))
 
 
 def plan(
@@ -146,15 +140,10 @@ def plan(
     """
     channel = Channel(home)
     given = channel.request(request_id) if request_id else None
-    chosen = given or options
-    graph = pipeline.graph(on_end=chosen.on_end, publish=chosen.publish, checkpoint=chosen.checkpoint)
-    bound = _bound(pipeline, graph, given.parameters if given else parameters)
-    if not channel.attempts.numbers():
-        check_paths(graph, bound)
-    document = channel.looked_at(graph.pipeline)
-    _check_places(home, graph, bound, begins=channel.pipeline() is None)
-    request = given or options.request(channel.next_attempt(), bound.public())
-    return request, Application(graph, bound, home, document, start_spark).plan(request)
+    values = given.parameters if given else parameters
+    application = _application(pipeline, home, values, given or options, start_spark, options.workspace)
+    request = given or options.request(channel.next_attempt(), application.parameters.public())
+    return request, application.plan(request)
 
 
 def check(graph: Graph, parameters: BoundParameters, start_spark: Callable[[], SparkSession]) -> None:
@@ -167,19 +156,38 @@ def check(graph: Graph, parameters: BoundParameters, start_spark: Callable[[], S
     check_pipeline(graph, parameters, session_for_run(start_spark()))
 
 
-def _bound(pipeline: Pipeline, graph: Graph, parameters: Mapping[str, Any] | BaseModel) -> BoundParameters:
-    """Returns the checked parameters of a run, from which its tables have addresses."""
+def _application(
+    pipeline: Pipeline,
+    home: Files,
+    parameters: Mapping[str, Any] | BaseModel,
+    chosen: RunOptions | StartRequest,
+    start_spark: Callable[[], SparkSession],
+    workspace: str | None,
+) -> Application:
+    """Checks all that can be checked without Spark. Writes nothing.
+
+    Raises:
+        RejectedError: The pipeline, a parameter, the home, its workspace, or the place of a table is refused.
+    """
+    graph = pipeline.graph(on_end=chosen.on_end, publish=chosen.publish, checkpoint=chosen.checkpoint)
     bound = pipeline.bind(parameters)
-    for table in graph.tables(bound).values():
+    tables = graph.tables(bound)
+    for table in tables.values():
         check_address(table)
-    return bound
-
-
-def _check_places(home: Files, graph: Graph, bound: BoundParameters, *, begins: bool) -> None:
-    """Refuses a home and tables that overlap. A table with a name is looked up later, in Spark's catalog."""
-    check_places(
-        home, {sink: table_uri(table.text) for sink, table in graph.tables(bound).items() if not table.named}, begins=begins
-    )
+    channel = Channel(home)
+    if not channel.attempts.numbers():  # otherwise the home decides whether offsets are adopted, and knows its sources
+        if isinstance(chosen, RunOptions):
+            old_offsets(graph, chosen.adopted())
+        check_paths(graph, bound)
+    begun = channel.pipeline()
+    if begun is None:
+        check_writable(home)
+    # a table with a name is looked up later, in Spark's catalog
+    uris = {sink: table_uri(table.text) for sink, table in tables.items() if not table.named}
+    check_places(home, uris, begins=begun is None)
+    document = channel.looked_at(graph.pipeline)
+    check_claim(home, begun, workspace)
+    return Application(graph, bound, home, document, cache(start_spark), workspace=workspace)
 
 
 def launch_in_session(
@@ -220,10 +228,6 @@ def launch_requested(
     channel = Channel(files)
     request = channel.request(request_id)
     with channel.refusals_answered(request_id, environment_mask()):
-        graph = pipeline.graph(on_end=request.on_end, publish=request.publish, checkpoint=request.checkpoint)
-        bound = _bound(pipeline, graph, request.parameters)
-        if not channel.attempts.numbers():
-            check_paths(graph, bound)
-        _check_places(files, graph, bound, begins=False)
-        document = channel.claim(graph.pipeline, claim_workspace(files, channel.pipeline(), workspace))
-    return Application(graph, bound, files, document, start_spark, watch).answer(request)
+        application = _application(pipeline, files, request.parameters, request, start_spark, workspace)
+    application = replace(application, watch=watch)
+    return application.begin_requested(request) if channel.pipeline() is None else application.answer(request)

@@ -6,7 +6,7 @@ from os.path import expanduser
 from urllib.parse import unquote
 from uuid import uuid4
 
-from spark_jobs.protocol.errors import AlreadyExistsError, InvalidParameterError, MissingRequirementError
+from spark_jobs.protocol.errors import AccessDeniedError, AlreadyExistsError, InvalidParameterError, MissingRequirementError
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.paths import check_root
@@ -116,6 +116,28 @@ def check_directory(files: Files) -> None:
             f"{root} cannot be a directory: {'it' if there == root else there} is a file.",
             safe="Nothing was written.",
             remedy="Name a directory, or a new one.",
+            path=str(root),
+            found=str(there),
+        )
+
+
+def check_writable(files: Files) -> None:
+    """Refuses a new directory on this host that this user cannot create or write. Writes nothing. A place in a store passes.
+
+    Raises:
+        InvalidParameterError: The place is a file or below one.
+        AccessDeniedError: The nearest directory that exists cannot be written.
+    """
+    check_directory(files)
+    root = files.local()
+    if root is None:
+        return
+    there = next(each for each in (root, *root.parents) if each.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise AccessDeniedError(
+            f"{root} cannot be written: this user has no right to write into {there}.",
+            safe="Nothing was written.",
+            remedy="Name another directory, or get the right to write there.",
             path=str(root),
             found=str(there),
         )

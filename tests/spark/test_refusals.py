@@ -12,11 +12,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from spark_jobs import DeltaSink, InterruptedRunError, Pipeline, RejectedError
+from spark_jobs.api.load import load_pipeline
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.home import open_home
+from spark_jobs.control.refused_starts import forget_refused_start
 from spark_jobs.protocol.errors import InvalidPipelineError, UnsupportedTableError
+from spark_jobs.protocol.ids import AttemptNumber, RunId
 from spark_jobs.protocol.steps import Step, observed_by
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import public_count
+from tests.support.command_line import spark_jobs
 
 pytestmark = pytest.mark.spark
 
@@ -89,6 +95,7 @@ def test_a_stage_is_refused(site: Site, events: Path, change: Change, message: s
     with pytest.raises(InvalidPipelineError, match=message) as refused:
         site.run(_pipeline(site, events, change))
     assert refused.value.remedy
+    assert not site.home.exists(), "a refused first start leaves nothing behind"
     assert not public_count(site.tables / "sink")
 
 
@@ -113,6 +120,7 @@ def test_a_source_is_refused(site: Site, events: Path, read: Any, message: str) 
     with pytest.raises(InvalidPipelineError, match=message) as refused:
         site.run(_pipeline(site, events, lambda rows: rows.select("id"), lambda spark: read(spark, str(events))))
     assert refused.value.remedy
+    assert not site.home.exists(), "a refused first start leaves nothing behind"
     assert public_count(site.tables / "sink") is None
 
 
@@ -227,3 +235,115 @@ def test_a_path_with_nothing_is_refused_with_the_parameters_that_it_comes_from_b
     with pytest.raises(InvalidPipelineError, match="clickz") as caught:
         site.run(pipeline, params={"clicks": str(tmp_path / "clickz")})
     assert "hunter-twelve" not in str(caught.value)
+
+
+ENTRY = """
+from spark_jobs import DeltaSink, Pipeline
+
+pipeline = Pipeline("refused", on_end="suspend")
+
+
+@pipeline.source(bounded=True)
+def rows(spark):
+    return spark.readStream.format("delta").load({events!r})
+
+
+@pipeline.stage(sink=DeltaSink({table!r}))
+def changed(rows):
+    return {returned}
+"""
+MISTAKES = {
+    "a function that raises": "rows.select('id').limit(1 // 0)",
+    "a wrong column": "rows.select('idd')",
+    "no stream": "rows.groupBy('id').count().orderBy('id')",
+}
+
+
+class Doors:
+    """The ways in which a user starts a pipeline: a notebook, the command line, and a request from Airflow."""
+
+    def __init__(self, site: Site, events: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.site, self._events, self._directory = site, events, directory
+        session = "spark_jobs.runtime.spark.session.start_session"
+        monkeypatch.setattr(session, lambda name, conf, **_: site.spark.newSession())
+        self.home = open_home(site.place)
+        self.channel = Channel(self.home)
+
+    def entry(self, returned: str) -> str:
+        path = self._directory / f"entry_{len(list(self._directory.iterdir()))}.py"
+        path.write_text(ENTRY.format(events=str(self._events), table=self.site.table("sink"), returned=returned))
+        return str(path)
+
+    def start_in_a_notebook(self, returned: str) -> None:
+        with pytest.raises(InvalidPipelineError):
+            self.site.run(load_pipeline(self.entry(returned)))
+
+    def start_on_the_command_line(self, returned: str, *options: str) -> None:
+        refused = spark_jobs("run", self.entry(returned), "--home", self.site.place, *options)
+        assert (refused.exit_code, "InvalidPipelineError" in refused.stderr or "Refused" in refused.stderr) == (2, True), (
+            refused.stderr
+        )
+
+    def start_from_airflow(self, returned: str) -> AttemptNumber:
+        request = self.channel.request_start(RunId("a task"), parameters={})
+        self.start_on_the_command_line(returned, "--request", request.request)
+        answer = self.channel.response(request.request)
+        assert answer is not None
+        assert answer.error is not None
+        assert answer.error.error == "InvalidPipelineError"
+        return request.attempt
+
+    def files(self) -> dict[str, bytes]:
+        """Returns the files of the home, and its cache on this host."""
+        found = {path: self.home.read(path) for path in self.home.paths()}
+        return found | {str(path): b"" for path in (self._directory.parent / "cache").glob("spark-jobs/homes/*")}
+
+
+@pytest.fixture
+def doors(any_site: Site, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doors:
+    (tmp_path / "entries").mkdir()
+    return Doors(any_site, events, tmp_path / "entries", monkeypatch)
+
+
+def test_a_refused_first_start_leaves_nothing_behind(doors: Doors, tmp_path: Path) -> None:
+    for returned in MISTAKES.values():
+        doors.start_in_a_notebook(returned)
+        doors.start_on_the_command_line(returned)
+    assert [path.name for path in tmp_path.iterdir()] == ["entries"]
+    attempt = doors.start_from_airflow(MISTAKES["a wrong column"])
+    assert {path.partition("/")[0] for path in doors.files()} == {"requests", "responses", "runs"}
+    forget_refused_start(doors.home, attempt)
+    assert doors.files() == {}
+    assert not doors.site.home.exists()
+
+
+def test_a_start_that_dies_between_its_plan_and_the_claim_leaves_no_file(doors: Doors) -> None:
+    class Killed(BaseException):
+        pass
+
+    class Kill:
+        def before(self, step: Step) -> None:
+            raise Killed
+
+        def after(self, step: Step) -> None: ...
+
+    with observed_by(Kill()), pytest.raises(Killed):
+        doors.site.run(load_pipeline(doors.entry("rows.select('id')")))
+    assert doors.files() == {}
+
+
+def test_a_refused_start_leaves_a_home_as_it_was(
+    site: Site, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "entries").mkdir()
+    doors = Doors(site, events, tmp_path / "entries", monkeypatch)
+    site.run(load_pipeline(doors.entry("rows.select('id')")))
+    before = doors.files()
+    for returned in MISTAKES.values():
+        doors.start_in_a_notebook(returned)
+    doors.start_from_airflow(MISTAKES["a wrong column"])
+    after = doors.files()
+    answered = {path for path in after if path.partition("/")[0] in ("requests", "responses", "runs")} - before.keys()
+    assert len(answered) == 3 * (len(MISTAKES) + 1)
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} - answered
+    assert changed <= {"work/driver.lock", "work/jvm.lock", "work/spark.log"}

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from pyspark.sql import SparkSession
 
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.home import workspace_of
 from spark_jobs.control.liveness import holding, locked, noted
 from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK
 from spark_jobs.protocol.documents import StartRequest
@@ -33,6 +34,19 @@ def driver_lock(home: Files, request: StartRequest) -> Iterator[None]:
         except BlockingIOError as error:
             raise _busy(home, request, RequestId(noted(path))) from error
         yield
+
+
+def forget_driver_lock(home: Files) -> None:
+    """Deletes the file of the driver's lock, which the caller holds, and the directories that are then empty.
+
+    For a directory that is the home of no pipeline.
+    """
+    path = local_path(home, DRIVER_LOCK)
+    with suppress(OSError):
+        path.unlink()
+        path.parent.rmdir()
+        if workspace_of(home) is None:  # the home itself, or its cache
+            path.parent.parent.rmdir()
 
 
 def check_free(home: Files, request: StartRequest) -> None:

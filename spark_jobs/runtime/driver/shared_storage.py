@@ -4,6 +4,7 @@ A directory that only looks shared is dangerous: each executor writes to its own
 """
 
 import re
+from contextlib import suppress
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
@@ -30,14 +31,15 @@ def check_shared(spark: SparkSession, home: Files) -> None:
     As a sample, as many tasks as there are cores write a file each and read it back. This costs two small jobs, only on a cluster.
 
     Raises:
-        RejectedError: They do not share it. Only the home's ``work`` directory was created.
+        RejectedError: They do not share it.
     """
     master = str(spark.sparkContext.master)
     if is_on_this_host(master):
         return
     probe = f"{WORK}/probe-{uuid4().hex}"
     parts = min(max(spark.sparkContext.defaultParallelism, _PARTS_MIN), _PARTS_MAX)
-    url = local_path(home, probe).as_uri()
+    directory = local_path(home, probe)
+    url, made = directory.as_uri(), [above for above in directory.parents if not above.exists()]
     try:
         spark.range(0, parts, 1, parts).selectExpr("CAST(id AS STRING) AS value").write.text(url)
         seen = sum(len(home.read(f"{probe}/{name}").split()) for name in home.names(probe) if name.startswith("part-"))
@@ -51,6 +53,9 @@ def check_shared(spark: SparkSession, home: Files) -> None:
         raise _refused(home, master, f"executors cannot write and read there ({reason[:500]})") from error
     finally:
         home.delete(probe)
+        for above in made:
+            with suppress(OSError):  # another start uses it now
+                above.rmdir()
 
 
 def _refused(home: Files, master: str, what: str) -> RejectedError:

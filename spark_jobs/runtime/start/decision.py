@@ -125,6 +125,10 @@ class HomeFacts:
         return self.head if self.head and is_final and self.latest_round and self.head.round == self.latest_round.round else None
 
 
+NO_PAST = HomeFacts(newest_attempt=None, latest_round=None, final_of=lambda run: None, published=dict)
+"""The past of a place that is no home yet."""
+
+
 def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> Decision:
     """Returns the decision for a start request.
 

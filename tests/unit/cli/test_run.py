@@ -31,7 +31,7 @@ from spark_jobs.protocol.documents import (
     StartRequest,
     StartResponse,
 )
-from spark_jobs.protocol.errors import FencedError, InterruptedRunError, OutcomeUnknownError, RejectedError
+from spark_jobs.protocol.errors import FencedError, InterruptedRunError, OutcomeUnknownError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, SinkName, start_request_id
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.files import local_path
@@ -429,16 +429,36 @@ def test_an_interrupted_request_goes_on_under_its_id(unused: UsedHome, monkeypat
     assert f"  {unused.entry} --home {unused.url} --request start-3" in submitted.stderr.splitlines()
 
 
-def test_a_failed_run_names_its_logs(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def failing_after_spark(monkeypatch: pytest.MonkeyPatch, error: StreamPipelineError) -> None:
+    """Lets a run fail after the start of Spark, which prints a line."""
+
     def launched(pipeline: Any, files: Any, parameters: Any, options: Any, start: Any, watch: Any) -> StartResponse:
         start()
-        raise InterruptedRunError("A stage failed.")
+        raise error
 
-    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", lambda name, conf, **rest: object())
+    def started(name: str, conf: Any, **rest: Any) -> object:
+        os.write(2, b"the JVM says this\n")
+        return object()
+
+    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", started)
     monkeypatch.setattr("spark_jobs.runtime.launch.launch", launched)
+
+
+def test_a_failed_run_names_its_logs(drained: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_after_spark(monkeypatch, InterruptedRunError("A stage failed."))
+    failed = run(drained, *drained.params)
+    assert str(drained.directory / "home" / "logs") in failed.stderr
+    assert str(drained.directory / "home" / "work" / "spark.log") in failed.stderr
+
+
+@pytest.mark.parametrize("error", [InterruptedRunError("It failed."), RejectedError("It is refused.")])
+def test_a_first_start_that_has_not_begun_leaves_no_log(
+    unused: UsedHome, monkeypatch: pytest.MonkeyPatch, error: StreamPipelineError
+) -> None:
+    failing_after_spark(monkeypatch, error)
     failed = run(unused, *unused.params)
-    assert str(unused.directory / "home" / "logs") in failed.stderr
-    assert str(unused.directory / "home" / "work" / "spark.log") in failed.stderr
+    assert ("the JVM says this" in failed.stderr) is not isinstance(error, RejectedError)
+    assert not (unused.directory / "home").exists()
 
 
 def test_without_pyspark_it_says_what_to_install(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:

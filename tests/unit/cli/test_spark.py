@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.cli.spark import SparkOptions, SparkStart, printing_to, quiet_logging, standing_stderr
+from spark_jobs.cli.spark import OutputFile, SparkOptions, SparkStart, printing_to, quiet_logging, standing_stderr
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, StorageFullError
 from spark_jobs.protocol.masking import masking
 from tests.support.secret_shapes import CORE, SHAPES
@@ -19,7 +19,7 @@ from tests.support.secret_shapes import CORE, SHAPES
 
 def test_what_processes_print_goes_to_a_file_and_afterwards_not(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "work" / "spark.log"
-    with printing_to(log):
+    with printing_to(OutputFile(log)):
         subprocess.run(["sh", "-c", "echo one; echo two >&2"], check=True)
     os.write(1, b"three\n")
     assert sorted(log.read_text().split()) == ["one", "two"]
@@ -37,7 +37,7 @@ def test_what_processes_print_of_a_secret_is_not_in_the_file(
     monkeypatch.setenv("SPARK_JOBS_PARAM_TOKEN", SHAPES[shape])
     monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", fails)
     with pytest.raises(MissingRequirementError) as failed:
-        SparkStart("flights", SparkOptions({}), tmp_path / "spark.log")()
+        SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"))()
     assert failed.value.evidence["lines"][-1] == "the last line"
     assert "***" in (tmp_path / "spark.log").read_text()
     assert CORE not in (tmp_path / "spark.log").read_text() + "".join(capfd.readouterr())
@@ -46,7 +46,7 @@ def test_what_processes_print_of_a_secret_is_not_in_the_file(
 def test_a_process_that_goes_on_printing_is_masked_until_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with printing_to(tmp_path / "spark.log", masking([CORE])):
+    with printing_to(OutputFile(tmp_path / "spark.log"), masking([CORE])):
         process = subprocess.Popen(["sh", "-c", f"read go; echo one {CORE}"], stdin=subprocess.PIPE)
     writer = next(thread for thread in threading.enumerate() if thread.name == "masked-log")
     process.communicate(b"go\n")
@@ -56,9 +56,23 @@ def test_a_process_that_goes_on_printing_is_masked_until_it_ends(
 
 def test_the_file_of_the_start_before_is_kept_and_no_older_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for start in range(3):
-        with printing_to(tmp_path / "spark.log"):
+        with printing_to(OutputFile(tmp_path / "spark.log")):
             os.write(2, b"%d" % start)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"spark.log": "2", "spark.log.1": "1"}
+
+
+def test_output_without_a_path_gets_one_while_the_process_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    output, log = OutputFile(None), tmp_path / "work" / "spark.log"
+    with printing_to(output):
+        process = subprocess.Popen(["sh", "-c", "echo one; read go; echo two"], stdin=subprocess.PIPE)
+    writer = next(thread for thread in threading.enumerate() if thread.name == "masked-log")
+    while output.last_lines() != ["one"]:
+        pass
+    assert list(tmp_path.iterdir()) == []
+    output.keep(log)
+    process.communicate(b"go\n")
+    writer.join(30.0)
+    assert log.read_text() == "one\ntwo\n"
 
 
 def test_a_start_that_fails_shows_the_last_lines_that_were_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +82,7 @@ def test_a_start_that_fails_shows_the_last_lines_that_were_printed(tmp_path: Pat
 
     monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", fails)
     with pytest.raises(MissingRequirementError) as failed:
-        SparkStart("flights", SparkOptions({}), tmp_path / "spark.log")()
+        SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"))()
     assert failed.value.evidence["logs"] == [str(tmp_path / "spark.log")]
     assert failed.value.evidence["lines"][-1] == "line 99"
     assert len(failed.value.evidence["lines"]) < 30
@@ -81,10 +95,11 @@ def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.Mo
         lambda name, conf, **options: given.update(name=name, conf=conf, **options),
     )
     options = SparkOptions({"spark.a": "1"}, ["g:n:1"], ["a.jar"], ["b.py"], "2g")
-    SparkStart("flights", options, tmp_path / "spark.log")()
+    SparkStart("flights", options, OutputFile(tmp_path / "spark.log"))()
+    assert Path(given["conf"].pop("spark.sql.warehouse.dir")).name == "warehouse"
     assert given == {
         "name": "flights",
-        "conf": {"spark.a": "1", "spark.sql.warehouse.dir": str(tmp_path / "warehouse")},
+        "conf": {"spark.a": "1"},
         "packages": ["g:n:1"],
         "jars": ["a.jar"],
         "py_files": ["b.py"],
@@ -98,13 +113,15 @@ def test_only_a_catalog_that_forgets_its_tables_has_its_warehouse_beside_the_log
 ) -> None:
     given: dict[str, str] = {}
     monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", lambda name, conf, **options: given.update(conf))
-    SparkStart("flights", SparkOptions({"spark.sql.catalogImplementation": catalog}), tmp_path / "logs" / "spark.log")()
+    SparkStart(
+        "flights", SparkOptions({"spark.sql.catalogImplementation": catalog}), OutputFile(tmp_path / "logs" / "spark.log")
+    )()
     assert ("spark.sql.warehouse.dir" in given) is aside
 
 
 def test_a_spark_that_was_submitted_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_jobs.runtime.spark.session.submitted_session", lambda name, conf, warehouse: f"{name}'s session")
-    start = SparkStart("flights", SparkOptions({}), tmp_path / "spark.log", submitted=True)
+    start = SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"), submitted=True)
     session: object = start()
     assert session == "flights's session"
     assert not (tmp_path / "spark.log").exists()
@@ -120,7 +137,7 @@ def test_an_interrupt_is_handled_as_before_spark_was_started(
     monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", started)
     monkeypatch.setattr("spark_jobs.runtime.spark.session.submitted_session", started)
     standing = signal.getsignal(signal.SIGINT)
-    SparkStart("flights", SparkOptions({}), tmp_path / "spark.log", submitted=submitted)()
+    SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"), submitted=submitted)()
     assert signal.getsignal(signal.SIGINT) is standing
 
 
@@ -153,7 +170,7 @@ def test_logging_that_a_user_has_set_up_is_left_alone(monkeypatch: pytest.Monkey
 def test_progress_is_seen_while_the_descriptors_are_redirected(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with open(os.dup(2), "w") as stderr, pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stderr", stderr)
-        with standing_stderr() as screen, printing_to(tmp_path / "spark.log"):
+        with standing_stderr() as screen, printing_to(OutputFile(tmp_path / "spark.log")):
             screen.write("starting Spark")
     assert capfd.readouterr().err == "starting Spark"
     assert (tmp_path / "spark.log").read_text() == ""
@@ -164,6 +181,6 @@ def test_a_full_disk_is_told_with_its_path(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "mkdir", full)
-    with pytest.raises(StorageFullError) as told, printing_to(tmp_path / "work" / "spark.log"):
+    with pytest.raises(StorageFullError) as told, printing_to(OutputFile(tmp_path / "work" / "spark.log")):
         pass
     assert told.value.evidence["path"] == str(tmp_path / "work" / "spark.log")

@@ -9,7 +9,7 @@ import pytest
 
 from spark_jobs.control.attempts import LOGS_KEPT, Attempts, forget_old_logs
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import DividedHome, check_workspace, look_interval_s, open_home, workspace_of
+from spark_jobs.control.home import DividedHome, check_claim, check_workspace, look_interval_s, open_home, workspace_of
 from spark_jobs.control.home import claim_workspace as claim_workspace_of
 from spark_jobs.control.liveness import claimed_request, driver_at_work, holding
 from spark_jobs.control.status import write_status
@@ -328,6 +328,18 @@ class TestWhoseItIs:
         with pytest.raises(RejectedError, match="cannot be the workspace of memory:elsewhere: it has work already"):
             self.claimed(DividedHome(other, LocalFiles(tmp_path / "workspace")))
         assert other.contents == {}
+
+    def test_the_lock_of_a_requested_start_is_in_it_before_it_is_claimed(self, home: DividedHome) -> None:
+        with holding(local_path(home, DRIVER_LOCK), "start-1"):
+            self.claimed(home)
+        assert workspace_of(home) is not None
+
+    def test_a_check_claims_nothing(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
+        check_claim(home, None)
+        assert list(tmp_path.iterdir()) == []
+        claim_workspace(home)
+        with pytest.raises(RejectedError, match="it is that of the home memory:"):
+            check_claim(DividedHome(Elsewhere(), LocalFiles(tmp_path / "workspace")), None)
 
     @pytest.mark.parametrize("left", ["status.json", "state/hourly/3-1-1/a", "channels/i/known/a", "tombstones/i/hourly/a"])
     def test_a_directory_with_something_in_it_is_none(

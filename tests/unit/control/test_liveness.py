@@ -1,5 +1,6 @@
 """A running driver is recognized by its locks and not by its process id."""
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -123,6 +124,21 @@ def test_a_lock_can_be_held_again(tmp_path: Path) -> None:
     for request in ("start-1", "start-2"):
         with holding(tmp_path / "lock", request):
             assert (tmp_path / "lock").stat().st_size == len(request)
+
+
+def test_a_lock_on_a_file_that_its_holder_has_deleted_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that opens the file of a refused start, which is deleted then, would otherwise work beside the next one."""
+    path, lockf = tmp_path / "work" / "driver.lock", fcntl.lockf
+
+    def late(descriptor: int, command: int) -> None:
+        monkeypatch.setattr("fcntl.lockf", lockf)
+        path.unlink()
+        path.parent.rmdir()
+        lockf(descriptor, command)
+
+    monkeypatch.setattr("fcntl.lockf", late)
+    with holding(path, "start-2"):
+        assert path.read_text() == "start-2"
 
 
 def test_a_lock_that_another_process_holds_is_refused_and_says_what_for(tmp_path: Path) -> None:

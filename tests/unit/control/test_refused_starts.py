@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.refused_starts import forget_refused_start
@@ -13,7 +12,6 @@ from spark_jobs.protocol.documents import StartRequest
 from spark_jobs.protocol.errors import InterruptedRunError, MissingRequirementError, StreamPipelineError
 from spark_jobs.protocol.ids import PipelineName, RunId
 from spark_jobs.storage.local import LocalFiles
-from tests.unit.control.test_channel import attempt
 
 REFUSED = MissingRequirementError("There is no Java.", remedy="Install it.")
 
@@ -54,12 +52,8 @@ def test_a_start_that_was_not_refused_stays(tmp_path: Path, answer: StreamPipeli
     assert LocalFiles(tmp_path).paths() == before
 
 
-@pytest.mark.parametrize("begun", ["a home", "an attempt"])
-def test_the_answer_of_a_home_or_of_a_driver_that_has_begun_stays(tmp_path: Path, begun: str) -> None:
+def test_the_answer_of_a_home_stays(tmp_path: Path) -> None:
     request, files = asked(tmp_path), LocalFiles(tmp_path)
-    if begun == "a home":
-        Channel(files).claim(PipelineName("small"))
-    else:
-        Attempts(files).create(attempt(int(request.attempt)))
+    Channel(files).claim(PipelineName("small"))
     forget_refused_start(files, request.attempt)
     assert Channel(files).response(request.request) is not None

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from pyspark.sql import SparkSession
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.control.liveness import driver_at_work, holding
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import write_status
-from spark_jobs.home.layout import loss_id
+from spark_jobs.home.layout import DRIVER_LOCK, loss_id
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import (
@@ -131,6 +133,120 @@ def test_a_refused_first_start_leaves_nothing_behind(tmp_path: Path, home: str) 
     with pytest.raises(RejectedError, match="the table of sink 'hourly'"):
         plan(small_pipeline.pipeline, LocalFiles(tmp_path / home), parameters, RunOptions(), no_spark)
     assert list(tmp_path.iterdir()) == [tmp_path / "events"]
+
+
+class FirstStart:
+    """A place for a home, in which a start is planned without Spark."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (directory / "events").mkdir()
+        self.files, self.channel = LocalFiles(directory / "home"), Channel(LocalFiles(directory / "home"))
+        self.parameters = {"events": str(directory / "events"), "warehouse": str(directory / "warehouse")}
+        self.plans = 0
+        self.in_the_meantime: Callable[[], object] = lambda: None
+        self.carried_out: list[bool] = []
+        """For each attempt, whether it has the plan that was made before the claim."""
+        for name in ("check_shared", "check_conditional_writes"):
+            monkeypatch.setattr(f"spark_jobs.runtime.application.{name}", lambda *_: None)
+        monkeypatch.setattr(Application, "_plan", lambda *_: self.plan())
+        monkeypatch.setattr(Application, "_run", lambda *_: self.carry_out(False))
+        monkeypatch.setattr(Application, "_carry_out", lambda *_: self.carry_out(True))
+
+    def plan(self) -> Any:
+        self.plans += 1
+        self.in_the_meantime()
+        return SimpleNamespace(places={})
+
+    def carry_out(self, planned: bool) -> StartResponse:
+        self.carried_out.append(planned)
+        raise InterruptedRunError("This test ends here.")
+
+    def launch(self) -> None:
+        launch(small_pipeline.pipeline, self.files, self.parameters, RunOptions(), lambda: NO_SESSION)
+
+    def launch_requested(self) -> None:
+        request = self.channel.request_start(RunId("a task"), parameters=self.parameters)
+        launch_requested(small_pipeline.pipeline, self.files, request.request, lambda: NO_SESSION)
+
+
+NO_SESSION: Any = SimpleNamespace()
+DOORS = pytest.mark.parametrize("door", [FirstStart.launch, FirstStart.launch_requested], ids=["run", "request"])
+
+
+@pytest.fixture
+def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FirstStart:
+    return FirstStart(tmp_path, monkeypatch)
+
+
+def test_a_first_start_is_planned_once_before_its_home_exists(first: FirstStart) -> None:
+    found = []
+    first.in_the_meantime = lambda: found.append(local_path(first.files).exists())
+    with pytest.raises(InterruptedRunError, match="ends here"):
+        first.launch()
+    assert (first.plans, found, first.carried_out) == (1, [False], [True])
+    assert first.channel.pipeline() is not None
+
+
+def test_a_requested_first_start_holds_only_its_lock_while_it_is_planned(first: FirstStart) -> None:
+    found: list[str] = []
+    first.in_the_meantime = lambda: found.extend(path for path in first.files.paths() if "start-1" not in path)
+    with pytest.raises(InterruptedRunError, match="ends here"):
+        first.launch_requested()
+    assert [path.partition("/")[0] for path in found] == ["runs", "work"]
+    assert driver_at_work(first.files) is False
+    assert first.carried_out == [True]
+
+
+@DOORS
+def test_of_two_first_starts_the_slower_one_drops_its_plan(first: FirstStart, door: Callable[[FirstStart], None]) -> None:
+    first.in_the_meantime = lambda: first.channel.claim(PipelineName("small"))
+    with pytest.raises(InterruptedRunError, match="ends here"):
+        door(first)
+    assert first.carried_out == [False]
+
+
+@DOORS
+def test_a_home_that_another_pipeline_has_begun_in_the_meantime_is_its_own(
+    first: FirstStart, door: Callable[[FirstStart], None]
+) -> None:
+    first.in_the_meantime = lambda: first.channel.claim(PipelineName("another"))
+    with pytest.raises(RejectedError, match="the home of pipeline 'another', not of 'small'"):
+        door(first)
+    assert first.carried_out == []
+
+
+@pytest.mark.parametrize("error", [RejectedError("A wrong column."), ValueError("a defect")])
+def test_a_first_start_whose_plan_fails_leaves_nothing(first: FirstStart, tmp_path: Path, error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    first.in_the_meantime = fail
+    with pytest.raises(StreamPipelineError):
+        first.launch()
+    assert [path.name for path in tmp_path.iterdir()] == ["events"]
+    with pytest.raises(StreamPipelineError):
+        first.launch_requested()
+    assert {path.partition("/")[0] for path in first.files.paths()} == {"requests", "responses", "runs"}
+    assert "work" not in first.files.names("")
+
+
+def test_a_request_that_is_answered_while_its_first_start_is_planned_does_not_begin(first: FirstStart) -> None:
+    def give_up() -> None:
+        request = first.channel.unclaimed()
+        assert request is not None
+        first.channel.respond_failure(request, InterruptedRunError("It has not begun in time."))
+
+    first.in_the_meantime = give_up
+    with pytest.raises(InterruptedRunError, match="It has not begun in time"):
+        first.launch_requested()
+    assert first.channel.pipeline() is None
+
+
+def test_a_second_driver_of_a_requested_first_start_leaves_the_lock_alone(first: FirstStart) -> None:
+    lock = local_path(first.files, DRIVER_LOCK)
+    with holding(lock, "start-1"), pytest.raises(FencedError):
+        first.launch_requested()
+    assert lock.exists()
 
 
 def test_a_disk_that_is_full_is_answered_with_the_path(tmp_path: Path) -> None:

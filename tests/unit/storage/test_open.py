@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, StorageError
+from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, MissingRequirementError, StorageError
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
-from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
+from spark_jobs.storage.open import check_create_if_absent, check_writable, open_files, open_place
 from tests.support.systems import FaultSystem
 
 
@@ -241,6 +241,16 @@ def test_credentials_in_a_url_are_not_shown(open_: Callable[[str], Files], url: 
     with pytest.raises(InvalidParameterError) as refused:
         open_(url)
     assert "hid" not in f"{refused.value} {refused.value.evidence}"
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_writable(LocalFiles(tmp_path / "new" / "home"))
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with pytest.raises(AccessDeniedError, match=f"no right to write into {tmp_path}"):
+        check_writable(LocalFiles(tmp_path / "new" / "home"))
 
 
 def test_a_file_can_be_no_home(tmp_path: Path) -> None:
