@@ -184,7 +184,7 @@ def _application(
         check_writable(home)
     # a table with a name is looked up later, in Spark's catalog
     uris = {sink: table_uri(table.text) for sink, table in tables.items() if not table.named}
-    check_places(home, uris, begins=begun is None)
+    check_places(home, uris, begins=False)
     document = channel.looked_at(graph.pipeline)
     check_claim(home, begun, workspace)
     return Application(graph, bound, home, document, cache(start_spark), workspace=workspace)

@@ -33,6 +33,7 @@ from spark_jobs.protocol.documents import (
     WorkDirectory,
 )
 from spark_jobs.protocol.errors import (
+    AccessDeniedError,
     FencedError,
     InterruptedRunError,
     InvalidPipelineError,
@@ -213,6 +214,24 @@ def test_a_home_that_another_pipeline_has_begun_in_the_meantime_is_its_own(
     with pytest.raises(RejectedError, match="the home of pipeline 'another', not of 'small'"):
         door(first)
     assert first.carried_out == []
+
+
+@DOORS
+def test_a_directory_with_other_files_is_refused_before_the_plan(
+    first: FirstStart, door: Callable[[FirstStart], None], tmp_path: Path
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "notes.txt").touch()
+    with pytest.raises(RejectedError, match=r"cannot begin there: .* notes\.txt"):
+        door(first)
+    assert first.plans == 0
+
+
+def test_a_home_that_cannot_be_written_is_refused_before_the_plan(first: FirstStart, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(AccessDeniedError, match="no right to write"):
+        first.launch()
+    assert first.plans == 0
 
 
 @pytest.mark.parametrize("error", [RejectedError("A wrong column."), ValueError("a defect")])
