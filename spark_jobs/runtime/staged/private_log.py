@@ -12,6 +12,7 @@ Invariants:
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -21,7 +22,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.delta_log import LogListing
-from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, UnsupportedTableError
+from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, NotFoundError, UnsupportedTableError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
@@ -30,6 +31,7 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.log_segments import LogSegments, Segment, not_whole
 from spark_jobs.storage.files import Files, local_path
 
+_LOG = logging.getLogger(__name__)
 STAGE_OPERATION = "STAGE"
 SEGMENT_BATCHES_MAX = 1_000
 """Maximum number of batches in a segment. It limits memory, because a segment is read and written as a whole."""
@@ -324,6 +326,25 @@ class PrivateLog:
                 for staged in self._of(segment):
                     discard(staged)
                 self._segments.forget(segment)
+
+    def heal(self) -> None:
+        """Replaces the Delta checkpoint after the folded batches if it is damaged or missing. Durable, idempotent. No query may be running.
+
+        Raises:
+            CorruptDocumentError: Version 0, which has its content, is damaged.
+        """
+        path, right = self._path(self.folded() + 1, _CHECKPOINT), self._checkpoint()
+        if self.folded() == NO_BATCH or self._is(path, right):
+            return
+        _LOG.warning("%s/%s is damaged or missing: it is written again", self._files.url, path)
+        self._files.replace(path, right)
+        self._files.sync(path)
+
+    def _is(self, path: str, data: bytes) -> bool:
+        try:
+            return self._files.read(path) == data
+        except NotFoundError:
+            return False
 
     def _checkpoint(self) -> bytes:
         return empty_checkpoint(self.identity().protocol, self.identity().metadata)

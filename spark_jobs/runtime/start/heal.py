@@ -25,7 +25,7 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_di
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.state.pinning import StateCopies, names_its_place
-from spark_jobs.runtime.state.state_files import needed_files
+from spark_jobs.runtime.state.state_files import needed_files, planned_files
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.checksums import fits_checksum, forget_checksum
 from spark_jobs.storage.files import Files
@@ -98,12 +98,12 @@ class _StageFiles:
         last = self._log.last_commit()
         lasting = {path for path in self._named if last == self._batch or _LASTING.search(path)}
         try:
-            return sorted(lasting | set(needed_files(self._log, last)))
+            return sorted(lasting.union(needed_files(self._log, last), planned_files(self._log)))
         except (CorruptDocumentError, NotFoundError) as error:
             _LOG.warning("%s: %s The files of the newest checkpoint are checked first.", self._log.directory, error.failed)
         at_once([partial(self._heal, path) for path in self._named])
         try:
-            return needed_files(self._log, self._log.last_commit())
+            return [*needed_files(self._log, self._log.last_commit()), *planned_files(self._log)]
         except (CorruptDocumentError, NotFoundError) as error:
             raise _HopelessError(error.failed.rstrip(".")) from error
 
@@ -182,7 +182,7 @@ def _check_batches(work: Files, stage: StageName, log: SparkLog, cut: StageCut |
             raise _HopelessError(f"the private log of stage '{stage}' is missing")
         return
     try:
-        private.identity()
+        private.heal()
         first = max(private.oldest(), cut.channel.first if cut else BatchId(0))
         staged = {each.batch: each.offsets for each in private.between(BatchId(first - 1), BatchId(private.latest() - 1))}
     except (CorruptDocumentError, NotFoundError) as error:

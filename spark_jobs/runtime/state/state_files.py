@@ -48,6 +48,15 @@ def needed_files(log: SparkLog, batch: BatchId) -> list[str]:
     return sorted([*found, *_source_files(log, batch), *_state_files(log, batch)])
 
 
+def planned_files(log: SparkLog) -> list[str]:
+    """Returns the files that the planned batch needs besides :func:`needed_files`: the entries of its sources' own logs.
+
+    Raises:
+        NotFoundError: An entry is missing.
+    """
+    return _source_files(log, log.last_offsets()) if log.pending() else []
+
+
 def _source_files(log: SparkLog, batch: BatchId) -> list[str]:
     end = log.offsets(batch).sources
     start = log.offsets(BatchId(batch - 1)).sources if batch > 0 else (NO_OFFSET,) * len(end)

@@ -119,7 +119,10 @@ def test_a_damaged_checksum_of_a_right_file_goes(site: Site, name: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["offsets/5", "offsets/6", "commits/5", "sources/0/5", "state/0/0/6_00000000-0000-0000-0000-000000001770.changelog"],
+    [
+        *("offsets/5", "offsets/6", "commits/5", "sources/0/5", "sources/0/6"),
+        "state/0/0/6_00000000-0000-0000-0000-000000001770.changelog",
+    ],
 )
 def test_a_file_that_is_newer_than_the_checkpoint_is_compared_with_its_checksum(site: Site, path: str) -> None:
     manifest = site.complete(3)
@@ -128,6 +131,15 @@ def test_a_file_that_is_newer_than_the_checkpoint_is_compared_with_its_checksum(
     assert heal(site, manifest) is None
     flip(site.checkpoint.root / path)
     assert heal(site, manifest) is not None
+
+
+def test_the_files_that_the_planned_batch_will_read_are_known(site: Site) -> None:
+    manifest = site.complete(3)
+    site.checkpoint.batch(commits=False)
+    delete(site.checkpoint.root / "sources/0/4")
+    why = heal(site, manifest)
+    assert why is not None
+    assert "sources/0/4 is missing" in why
 
 
 def test_offsets_without_a_checksum_are_compared_with_what_was_staged(site: Site) -> None:
@@ -158,6 +170,17 @@ def test_a_segment_of_a_private_log_that_was_altered_is_noticed(site: Site) -> N
     why = heal(site, manifest)
     assert why is not None
     assert "segment" in why
+
+
+@pytest.mark.parametrize("damage", [flip, delete])
+def test_the_delta_checkpoint_of_a_folded_log_is_written_again(site: Site, damage: Callable[[Path], None]) -> None:
+    manifest = site.complete(3)
+    site.channel.fold(BatchId(2))
+    (checkpoint,) = (site.root / "home/work/w/stages/hourly/log/_delta_log").glob("*.checkpoint.parquet")
+    right = checkpoint.read_bytes()
+    damage(checkpoint)
+    assert heal(site, manifest) is None
+    assert checkpoint.read_bytes() == right
 
 
 def test_a_work_directory_that_was_built_here_is_right_although_paths_in_it_differ(site: Site) -> None:
