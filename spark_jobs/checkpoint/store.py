@@ -323,9 +323,12 @@ class CheckpointStore:
             self._files.delete(history_path(k, number))
         return path
 
-    def history(self) -> list[CheckpointHistory]:
-        """Returns the records of all tries, by checkpoint and try. Unreadable entries are left out."""
-        found = [self._remembered(k, number) for k, number in self._tries()]
+    def history(self, after: int = 0) -> list[CheckpointHistory]:
+        """Returns the records of all tries at checkpoints with a number above ``after``, by checkpoint and try.
+
+        Unreadable entries are left out.
+        """
+        found = [self._remembered(k, number) for k, number in self._tries() if k > after]
         return [each for each in found if each is not None]
 
     def _lines(self, path: str, expected: str) -> list[dict[str, Any]]:

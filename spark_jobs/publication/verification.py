@@ -33,8 +33,7 @@ def named_by_home(home: Files) -> NamedFiles:
     manifests = store.manifests()
     found: dict[str, NamedFile] = {}
     damage: list[CorruptDocumentError] = list(store.corrupt().values())
-    if manifests and (lost := _lost_parent(store, manifests)):
-        damage.append(lost)
+    damage += _lost_manifests(store, manifests)
     flying = _flying(home, manifests)
     for manifest in manifests:
         for file in _named(home, manifest, head=manifests[-1], flies=manifest.checkpoint in flying):
@@ -78,12 +77,15 @@ def _retained(home: Files, head: Manifest) -> int:
         return 1
 
 
-def _lost_parent(store: CheckpointStore, manifests: list[Manifest]) -> CorruptDocumentError | None:
-    """Returns the error for a missing parent of the newest checkpoint. The parent is always kept, to replace a corrupt newest one."""
-    parent = manifests[-1].parent
-    if parent is None or parent in store.taken():
-        return None
-    return altered(store.home, manifest_path(parent), "a manifest", None)
+def _lost_manifests(store: CheckpointStore, manifests: Sequence[Manifest]) -> list[CorruptDocumentError]:
+    """Returns the errors for manifests that are never discarded and are missing.
+
+    These are the newest one by the history, and the parent of the newest existing one, which replaces a corrupt one.
+    """
+    taken = store.taken()
+    known = {each.checkpoint for each in store.history(after=max(taken, default=0)) if each.failure is None}
+    lost = known.union(manifest.parent for manifest in manifests[-1:] if manifest.parent is not None).difference(taken)
+    return [altered(store.home, manifest_path(checkpoint), "a manifest", None) for checkpoint in sorted(lost)]
 
 
 def _named(home: Files, manifest: Manifest, *, head: Manifest, flies: bool) -> Iterator[NamedFile | CorruptDocumentError]:
