@@ -201,6 +201,13 @@ class CheckpointStore:
         except NotFoundError:
             return None
 
+    def usable(self, checkpoint: CheckpointId) -> Manifest | None:
+        """Returns a manifest, or None if the checkpoint was discarded or is corrupt."""
+        try:
+            return self.kept(checkpoint)
+        except CorruptDocumentError:
+            return None
+
     def head(self) -> Manifest | None:
         """Returns the newest valid manifest, or None if there is no checkpoint. Corrupt newer ones are logged as warnings.
 

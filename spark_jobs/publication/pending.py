@@ -14,12 +14,13 @@ from spark_jobs.protocol.documents import CarriedActions, Manifest, Publish, Pub
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,
     ConflictError,
+    CorruptDocumentError,
     InvalidParameterError,
     NotFoundError,
     RejectedError,
     UnsupportedTableError,
 )
-from spark_jobs.protocol.ids import CheckpointId, SinkName, app_id
+from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName, app_id
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.table_shape import distinct
 from spark_jobs.publication.delta_rs import OpenTable, open_table, publisher_now, refuse_lossy
@@ -157,7 +158,7 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest, sink: SinkName
             incarnation=manifest.incarnation,
         )
     if reached is not None and reached > manifest.checkpoint:
-        _refuse_unknown(store, manifest, sink, reached)
+        _refuse_missing_manifest(store, manifest.checkpoint, sink, reached)
         _check_chain(store, manifest, sink, reached)
         return []
     known = manifest.sinks[sink].known_published if sink in manifest.sinks else None
@@ -187,14 +188,15 @@ def _check_chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, rea
 
 def _chain(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId | None) -> list[Manifest]:
     """Returns the checkpoints after ``reached`` up to ``manifest``, oldest first. The first one may be later if it carries earlier ones."""
+    unusable = (NotFoundError, CorruptDocumentError)
     try:
         return store.chain(manifest.checkpoint, down_to=reached)
-    except NotFoundError:
+    except unusable:
         kept: list[Manifest] = []
-        with suppress(NotFoundError):
+        with suppress(*unusable):
             for ancestor in store.ancestry(manifest.checkpoint):
                 kept.insert(0, ancestor)
-        if kept[0].is_published_by_round(sink):
+        if kept and kept[0].is_published_by_round(sink):
             return kept
         raise
 
@@ -230,14 +232,39 @@ def _carried(cut: SinkCut, reached: CheckpointId | None) -> list[CarriedActions]
     return found
 
 
-def _refuse_unknown(store: CheckpointStore, manifest: Manifest, sink: SinkName, reached: CheckpointId) -> None:
+def refuse_unknown(store: CheckpointStore, newest: CheckpointId | None, sink: SinkName, table: str, app: AppId) -> None:
+    """Refuses to continue a checkpoint if the table has reached a later one whose manifest is missing or damaged.
+
+    The next checkpoint would have the number of a missing one. Then the table would seem to have its rows.
+
+    Args:
+        store: The home's checkpoints.
+        newest: Checkpoint to continue; None for the beginning of an incarnation.
+        sink: The sink.
+        table: URI of its table, which may be missing.
+        app: App id of the sink.
+
+    Raises:
+        RejectedError: The home does not have the later checkpoint.
+        CorruptDocumentError: The manifest of the later checkpoint was altered.
+    """
+    with suppress(NotFoundError):
+        reached = open_table(table).transaction_version(app)
+        if reached is not None and (newest or 0) < reached < CLOSED:
+            _refuse_missing_manifest(store, newest, sink, reached)
+            store.kept(reached)
+
+
+def _refuse_missing_manifest(
+    store: CheckpointStore, checkpoint: CheckpointId | None, sink: SinkName, reached: CheckpointId
+) -> None:
     if reached not in store.taken():
         raise RejectedError(
             f"Sink {sink}: the table has reached checkpoint {reached} of this incarnation, but the home does not have it.",
             safe="Nothing was written.",
             remedy="Use the home that published it. See 'a checkpoint that is not on the chain' in docs/troubleshooting.md.",
             sink=sink,
-            checkpoint=manifest.checkpoint,
+            checkpoint=checkpoint,
             not_on_chain=reached,
         )
 

@@ -25,6 +25,7 @@ from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut,
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,
     ConflictError,
+    CorruptDocumentError,
     NotFoundError,
     OutcomeUnknownError,
     RejectedError,
@@ -544,17 +545,17 @@ def _result(
     for oldest in _round(store, checkpoint):
         rows += oldest.sinks[sink].actions.rows if sink in oldest.sinks else 0
         rows += sum(each.actions.rows for each in oldest.brought.get(sink, ()))
-    if oldest and sink in oldest.sinks and oldest.parent is not None and store.kept(oldest.parent) is None:
+    if oldest and sink in oldest.sinks and oldest.parent is not None and store.usable(oldest.parent) is None:
         rows += sum(each.actions.rows for each in oldest.sinks[sink].carried if each.round in (None, oldest.round))
     version = None if held else version_with(cut, checkpoint)
     return SinkResult(table=cut.table, checkpoint=checkpoint, version=version, rows=rows)
 
 
 def _round(store: CheckpointStore, checkpoint: CheckpointId) -> Iterator[Manifest]:
-    """Yields the checkpoints of a round up to ``checkpoint``, newest first, as far back as they exist."""
+    """Yields the checkpoints of a round up to ``checkpoint``, newest first, as far back as they can be used."""
     try:
         ancestry = store.ancestry(checkpoint)
         newest = next(ancestry)
         yield from takewhile(lambda m: m.round == newest.round, chain([newest], ancestry))
-    except NotFoundError:
-        return  # deleted after it was public and superseded
+    except (NotFoundError, CorruptDocumentError):
+        return  # deleted after it was public and superseded, or damaged since

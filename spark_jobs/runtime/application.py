@@ -36,10 +36,11 @@ from spark_jobs.protocol.documents import (
     StartResponse,
 )
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, NotFoundError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, SinkName, StageName
+from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, SinkName, StageName, app_id
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
+from spark_jobs.publication.pending import refuse_unknown
 from spark_jobs.publication.publisher import never_public, publish, published
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
@@ -399,6 +400,10 @@ class Application:
         session = session_for_run(spark)
         places = find_places(self.graph, self.parameters, spark)
         check_places(self.home, {sink: place.uri for sink, place in places.items()}, begins=False)
+        if facts.incarnation is not None and not isinstance(decision, BeginIncarnation):
+            for sink, place in places.items():
+                app = app_id(self.pipeline.uuid, facts.incarnation, sink)
+                refuse_unknown(CheckpointStore(self.home), decision.parent, sink, place.uri, app)
         reached = start.check(places) if start else None
         check_stores(spark, self.home, self.graph.sinks, places)
         planned = plan_pipeline(self.graph, self.parameters, session, places)

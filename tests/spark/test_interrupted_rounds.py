@@ -226,6 +226,11 @@ def test_a_drain_ends_the_round_where_it_is(site: Site, changes: Changes, held: 
         read = running.head().stages[StageName("admit")].batch + 1
     assert 3 <= read < PARTS
     assert public(site.tables) == changes.answer(read)
+    for manifest in (site.home / "manifests").iterdir():
+        manifest.unlink()
+    with Running(site.spark, pipeline, site.home, **parameters(site, changes)) as running:
+        error = running.ends()
+    assert "the home does not have it" in str(error), "otherwise the rest of the round would count as public, and be lost"
 
 
 @pytest.mark.parametrize("work_is_lost", BY_NIGHT_IN_PLACE)

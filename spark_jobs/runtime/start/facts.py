@@ -10,7 +10,6 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, RoundDocument, StartRequest
-from spark_jobs.protocol.errors import CorruptDocumentError
 from spark_jobs.protocol.ids import CheckpointId, RunId, SinkName, StageName
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
@@ -94,7 +93,7 @@ def _restored(store: CheckpointStore, newest: AttemptDocument | None, head: Mani
         return None
     if head is not None and head.checkpoint == newest.restored_from:
         return head
-    return _usable(store, newest.restored_from)
+    return store.usable(newest.restored_from)
 
 
 def _final_of(channel: Channel, store: CheckpointStore, run: RunId) -> Manifest | None:
@@ -104,24 +103,16 @@ def _final_of(channel: Channel, store: CheckpointStore, run: RunId) -> Manifest 
     """
     given = channel.answer(run)
     if given is not None and given.checkpoint is not None:
-        found = _usable(store, given.checkpoint)
+        found = store.usable(given.checkpoint)
         return found if found and found.checkpoint_kind is CheckpointKind.FINAL else None
     own = channel.newest_attempt(run)
     for number in reversed(store.taken()) if own else ():
-        manifest = _usable(store, number)
+        manifest = store.usable(number)
         if own is None or (manifest and manifest.round < own.round):
             break
         if manifest and manifest.round == own.round and manifest.checkpoint_kind is CheckpointKind.FINAL:
             return manifest
     return None
-
-
-def _usable(store: CheckpointStore, number: CheckpointId) -> Manifest | None:
-    """Returns a checkpoint, or None if it was discarded or is corrupt."""
-    try:
-        return store.kept(number)
-    except CorruptDocumentError:
-        return None
 
 
 def _has_staged(home: Files, attempt: AttemptDocument, latest: RoundDocument, restored: Manifest | None) -> bool:

@@ -94,6 +94,17 @@ def test_the_final_checkpoint_publishes_what_discarded_ones_had_staged_in_one_tr
     assert publish(pipeline.files, by_policy=True)[HOURLY] == result
 
 
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_the_final_checkpoint_publishes_what_a_damaged_one_had_staged(pipeline: StagedPipeline, damaged: int) -> None:
+    for number in (1, 2, 3):
+        complete(pipeline, (number, "a"))
+    pipeline.files.replace(f"manifests/{damaged}.json", b"torn")
+    assert publish(pipeline.files, by_policy=True)[HOURLY].rows == 3, "a start asks before the round has ended"
+    complete(pipeline, (4, "a"), final=True)
+    assert publish(pipeline.files, by_policy=True)[HOURLY].rows == 4
+    assert (pipeline.rows(HOURLY), pipeline.commits(HOURLY)) == ([(1, "a"), (2, "a"), (3, "a"), (4, "a")], [4])
+
+
 @pytest.mark.parametrize("first_is_discarded", [False, True])
 def test_rows_that_a_savepoint_has_brought_are_counted_with_its_round(pipeline: StagedPipeline, first_is_discarded: bool) -> None:
     number = pipeline.store.first_id(IncarnationId("first"))

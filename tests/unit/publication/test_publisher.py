@@ -28,7 +28,7 @@ from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RoundNumber, Si
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.publication import delta_rs, pending, publisher, transactions
 from spark_jobs.publication.delta_rs import OpenTable, log_of, open_table
-from spark_jobs.publication.pending import alike
+from spark_jobs.publication.pending import alike, refuse_unknown
 from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.publication.table_log import TableLog
@@ -500,6 +500,28 @@ def test_a_table_that_has_reached_a_corrupt_checkpoint_beyond_the_head_says_so(p
     pipeline.files.replace("manifests/2.json", b"torn")
     with pytest.raises(CorruptDocumentError, match="manifests/2"):
         publish(pipeline.files)
+
+
+def test_a_start_is_refused_if_its_table_has_a_checkpoint_that_the_home_has_lost(pipeline: StagedPipeline) -> None:
+    """Otherwise the next checkpoint would have its number, and would count as public."""
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EXTERNAL)
+    cut = pipeline.checkpoint({HOURLY: [(2, "a")]}, publish=Publish.EXTERNAL).sinks[HOURLY]
+    publish(pipeline.files)
+
+    def start(newest: int | None) -> None:
+        refuse_unknown(pipeline.store, CheckpointId(newest) if newest else None, HOURLY, cut.table, cut.app)
+
+    start(2)
+    start(1)  # another attempt has completed and published checkpoint 2: it fences this one
+    pipeline.files.replace("manifests/2.json", b"torn")
+    with pytest.raises(CorruptDocumentError, match="manifests/2"):
+        start(1)
+    pipeline.files.delete("manifests/2.json")
+    for newest in (1, None):
+        with pytest.raises(RejectedError, match=r"has reached checkpoint 2 .* the home does not have it"):
+            start(newest)
+    pipeline.close(HOURLY, cut.app, CheckpointId(2))
+    start(1)
 
 
 def test_a_table_that_lost_what_it_had_is_refused(pipeline: StagedPipeline) -> None:
