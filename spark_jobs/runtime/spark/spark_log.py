@@ -95,25 +95,21 @@ class SparkLog:
             UnsupportedFormatError: Spark wrote a version that this runtime does not know.
         """
         path = f"{self.directory}/offsets/{batch}"
-        version, _, rest = self.files.read(path).decode().partition("\n")
-        if version != OFFSETS_VERSION:
-            raise UnsupportedFormatError(
-                f"{path} is an offset log entry of version {version!r}; this runtime writes and reads {OFFSETS_VERSION}.",
-                safe="Nothing was changed.",
-                remedy="Run with spark.sql.streaming.offsetLog.formatVersion=1, from a fresh start.",
-                path=path,
-                found=version,
-            )
-        header, *sources = rest.split("\n")
+        data = self.files.read(path)
         try:
+            version, _, rest = data.decode().partition("\n")
+            if version != OFFSETS_VERSION:
+                raise UnsupportedFormatError(
+                    f"{path} is an offset log entry of version {version!r}; this runtime writes and reads {OFFSETS_VERSION}.",
+                    safe="Nothing was changed.",
+                    remedy="Run with spark.sql.streaming.offsetLog.formatVersion=1, from a fresh start.",
+                    path=path,
+                    found=version,
+                )
+            header, *sources = rest.split("\n")
             return OffsetEntry(version, json.loads(header), tuple(sources))
         except ValueError as error:
-            raise CorruptDocumentError(
-                f"{path} is not a complete entry of Spark's offset log: {error}.",
-                safe="The entry was not used.",
-                remedy=f"Restore the work directory from a copy, or {BEGIN_ANEW}.",
-                path=path,
-            ) from error
+            raise _damaged(path, "entry of Spark's offset log", error) from error
 
     def offsets_text(self, batch: BatchId) -> str:
         """Returns the text of a planned batch's entry. Planning it again with this text plans the same batch.
@@ -150,11 +146,18 @@ class SparkLog:
         return applied_ms, max(int(json.loads(lines[1])["nextBatchWatermarkMs"]), applied_ms)
 
     def query_id(self) -> str | None:
-        """Returns Spark's id of the query, or None before its first start."""
+        """Returns Spark's id of the query, or None before its first start.
+
+        Raises:
+            CorruptDocumentError: The file with the id was altered.
+        """
+        path = f"{self.directory}/metadata"
         try:
-            return str(json.loads(self.files.read(f"{self.directory}/metadata"))["id"])
+            return str(json.loads(self.files.read(path))["id"])
         except NotFoundError:
             return None
+        except (ValueError, LookupError, TypeError) as error:
+            raise _damaged(path, "metadata file of a query", error) from error
 
     def plan(self, batch: BatchId, entry: OffsetEntry) -> None:
         """Plans the batch after the last committed one. Spark runs it at its next start.
@@ -242,3 +245,12 @@ class SparkLog:
             remedy=f"Report this, and {BEGIN_ANEW}.",
             path=self.directory,
         )
+
+
+def _damaged(path: str, what: str, error: Exception) -> CorruptDocumentError:
+    return CorruptDocumentError(
+        f"{path} is not a complete {what}: {error}.",
+        safe="The file was not used.",
+        remedy=f"Restore the work directory from a copy, or {BEGIN_ANEW}.",
+        path=path,
+    )

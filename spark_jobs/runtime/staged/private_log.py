@@ -333,7 +333,8 @@ class PrivateLog:
         Raises:
             CorruptDocumentError: Version 0, which has its content, is damaged.
         """
-        path, right = self._path(self.folded() + 1, _CHECKPOINT), self._checkpoint()
+        right = self._checkpoint()
+        path = self._path(self.folded() + 1, _CHECKPOINT)
         if self.folded() == NO_BATCH or self._is(path, right):
             return
         _LOG.warning("%s/%s is damaged or missing: it is written again", self._files.url, path)

@@ -17,7 +17,7 @@ from functools import partial
 
 from spark_jobs.checkpoint.named_files import state_file
 from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, UnsupportedFormatError
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS
@@ -25,12 +25,14 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_di
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.state.pinning import StateCopies, names_its_place
-from spark_jobs.runtime.state.state_files import needed_files, planned_files
+from spark_jobs.runtime.state.state_files import needed_files, source_files
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.checksums import fits_checksum, forget_checksum
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
+_UNUSABLE = (CorruptDocumentError, NotFoundError, UnsupportedFormatError)
+"""Errors of files that cannot be read as what they are. Damage can make one look like that of another format."""
 _LASTING = re.compile(r"^metadata$|/_metadata/|/_stateSchema/")
 """Matches files that every later batch needs. The other files do not show if one is missing."""
 _ROUNDS = 3
@@ -98,13 +100,13 @@ class _StageFiles:
         last = self._log.last_commit()
         lasting = {path for path in self._named if last == self._batch or _LASTING.search(path)}
         try:
-            return sorted(lasting.union(needed_files(self._log, last), planned_files(self._log)))
-        except (CorruptDocumentError, NotFoundError) as error:
+            return sorted(lasting | set(needed_files(self._log, last)))
+        except _UNUSABLE as error:
             _LOG.warning("%s: %s The files of the newest checkpoint are checked first.", self._log.directory, error.failed)
         at_once([partial(self._heal, path) for path in self._named])
         try:
-            return [*needed_files(self._log, self._log.last_commit()), *planned_files(self._log)]
-        except (CorruptDocumentError, NotFoundError) as error:
+            return needed_files(self._log, self._log.last_commit())
+        except _UNUSABLE as error:
             raise _HopelessError(error.failed.rstrip(".")) from error
 
     def _heal(self, path: str) -> bool:
@@ -185,7 +187,8 @@ def _check_batches(work: Files, stage: StageName, log: SparkLog, cut: StageCut |
         private.heal()
         first = max(private.oldest(), cut.channel.first if cut else BatchId(0))
         staged = {each.batch: each.offsets for each in private.between(BatchId(first - 1), BatchId(private.latest() - 1))}
-    except (CorruptDocumentError, NotFoundError) as error:
+        found = [f"{log.directory}/{path}" for path in source_files(log, planned)] if planned > last else []
+    except _UNUSABLE as error:
         raise _HopelessError(error.failed.rstrip(".")) from error
     if last >= private.latest() and not _is_rescaled(log, last):
         raise _HopelessError(f"the private log of stage '{stage}' has lost batch {last}")
@@ -193,6 +196,8 @@ def _check_batches(work: Files, stage: StageName, log: SparkLog, cut: StageCut |
         path = f"{log.directory}/offsets/{batch}"
         if not _fits(work, path) or staged.get(batch, "") not in ("", log.offsets_text(batch)):
             raise _HopelessError(f"{path} was altered")
+    if altered := next((path for path in found if not _fits(work, path)), None):
+        raise _HopelessError(f"{altered} was altered")
 
 
 def _is_rescaled(log: SparkLog, batch: BatchId) -> bool:

@@ -45,19 +45,15 @@ def needed_files(log: SparkLog, batch: BatchId) -> list[str]:
         return sorted([*found, *_below(log, "sources")])
     for number in (batch - 1, batch):
         found += [] if number < 0 else [f"offsets/{number}", f"commits/{number}"]
-    return sorted([*found, *_source_files(log, batch), *_state_files(log, batch)])
+    return sorted([*found, *source_files(log, batch), *_state_files(log, batch)])
 
 
-def planned_files(log: SparkLog) -> list[str]:
-    """Returns the files that the planned batch needs besides :func:`needed_files`: the entries of its sources' own logs.
+def source_files(log: SparkLog, batch: BatchId) -> list[str]:
+    """Returns the files of its sources' own logs that a planned batch needs, or a restart after it.
 
     Raises:
-        NotFoundError: An entry is missing.
+        NotFoundError: A file is missing.
     """
-    return _source_files(log, log.last_offsets()) if log.pending() else []
-
-
-def _source_files(log: SparkLog, batch: BatchId) -> list[str]:
     end = log.offsets(batch).sources
     start = log.offsets(BatchId(batch - 1)).sources if batch > 0 else (NO_OFFSET,) * len(end)
     found: list[str] = []
@@ -119,8 +115,9 @@ def _batch_of(path: str) -> int:
 def _store_ids(log: SparkLog, batch: BatchId) -> dict[str, list[list[str]]]:
     """Returns the ids of the store versions in the commit log, by operator and partition."""
     path = f"{log.directory}/commits/{batch}"
-    version, _, body = log.files.read(path).decode().partition("\n")
+    data = log.files.read(path)
     try:
+        version, _, body = data.decode().partition("\n")
         entry: dict[str, Any] = json.loads(body)
         ids = entry.get("stateUniqueIds")
         if ids is None and log.has_state():

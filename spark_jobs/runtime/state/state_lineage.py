@@ -15,7 +15,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, NotFoundError, UnsupportedFormatError
+from spark_jobs.protocol.errors import (
+    BEGIN_ANEW,
+    CorruptDocumentError,
+    NotFoundError,
+    StreamPipelineError,
+    UnsupportedFormatError,
+)
 
 VERSION_FILE = re.compile(r"\d+_[0-9a-f-]{36}\.(zip|changelog)")
 """Matches the name of a snapshot or a changelog."""
@@ -146,7 +152,9 @@ def _shared_files(snapshot: Path) -> list[str]:
             _, _, body = archive.read("metadata").decode().partition("\n")
         metadata: dict[str, Any] = json.loads(body)
         return [f"{directory}/{entry[field]}" for key, (field, directory) in _SHARED.items() for entry in metadata.get(key) or []]
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
+    except StreamPipelineError:
+        raise
+    except Exception as error:  # an archive with one other byte raises almost anything
         raise _corrupt(snapshot, error) from error
 
 

@@ -70,6 +70,29 @@ def test_every_file_that_the_checkpoint_names_comes_from_its_other_copy(
     assert heal(site, manifest) is None
 
 
+@pytest.mark.parametrize("bit", [0x01, 0x80])
+def test_a_file_that_looks_like_one_of_another_format_comes_from_its_other_copy(site: Site, bit: int) -> None:
+    """The first bytes say which format a file has, and the last ones where the parts of an archive are."""
+    manifest = site.complete(3)
+    part(site, manifest)
+    before = needed(site)
+    for name, right in before.items():
+        path = site.checkpoint.root / name
+        for at in {0, len(right) // 3, len(right) - 20, len(right) - 1} & set(range(len(right))):
+            path.unlink()  # it may be the home's, too
+            path.write_bytes(right[:at] + bytes([right[at] ^ bit]) + right[at + 1 :])
+            assert heal(site, manifest) is None, (name, at)
+            assert path.read_bytes() == right
+
+
+@pytest.mark.parametrize("path", ["offsets/4", "commits/4", "state/0/0/5_00000000-0000-0000-0000-000000001388.changelog"])
+def test_a_newer_file_that_looks_like_one_of_another_format_is_not_gone_on_with(site: Site, path: str) -> None:
+    manifest = site.complete(3)
+    site.batches(1)
+    flip(site.checkpoint.root / path, 0)
+    assert heal(site, manifest) is not None
+
+
 def test_all_of_them_at_once(site: Site) -> None:
     manifest = site.complete(3)
     part(site, manifest)
