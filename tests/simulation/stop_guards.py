@@ -116,7 +116,7 @@ _IN_A_DRAIN = "create stages/again/checkpoint/offsets/"
 _GIVING_UP = replace(_NONE, freezes=3, faults=12, at=("create history/", "create answers/stop"), frozen_steps=(500, 4_000))
 _ROUNDS = Plan(bounded=True, rows=ROWS, windows=True, stops=(Ask(Wanted.SAVEPOINT),))
 STOP_GUARDS = [
-    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=245),
+    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=15),
     Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=34),
     Guard(
         "a stop that did not finish is rolled forward",
@@ -131,7 +131,7 @@ STOP_GUARDS = [
         _drains_go_on_from_the_checkpoint,
         _DRAINS,
         chaos_of_stops,
-        hint=111,
+        hint=35,
     ),
     Guard(
         "an attempt that takes over stops takes the next number first",
