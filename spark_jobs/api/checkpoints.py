@@ -28,8 +28,8 @@ class CheckpointSettings:
         aligned_timeout: Time after which an aligned checkpoint becomes an unaligned one; shorter than ``timeout``. None: half of
             ``interval``, or half of ``timeout`` if that is shorter. ``"never"``: it waits, and fails after ``timeout``.
         max_in_flight_bytes: An aligned checkpoint that would have to wait for more bytes becomes an unaligned one.
-        second_copy: True: the home keeps a second copy of the state's bytes. By default the home holds a hard link to Spark's file if home
-            and work directory are on one file system: it costs no space, but a disk fault damages both names.
+        second_copy: True: the home keeps a second copy of the state's bytes. By default it holds hard links to Spark's state files if
+            home and work directory are on one file system: that costs no space, but a disk fault damages both names.
     """
 
     interval: str = "1 minute"

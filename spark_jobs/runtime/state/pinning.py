@@ -1,11 +1,13 @@
 """Keeps a stage's state of a cut in the home while its query goes on, and copies it back to a work directory.
 
-This takes two steps. :func:`pin` runs at the cut and is quick: every needed file that the parent checkpoint does not have gets a hard link
-in the home, so that Spark may purge its own name. :func:`persist` runs afterwards, in parallel to the stages, and makes the files durable.
+This takes two steps. :func:`pin` runs at the cut and is quick: every needed file that the parent checkpoint does not have gets a second
+name in the home, so that Spark may purge its own. :func:`persist` runs afterwards, in parallel to the stages, and makes the files durable.
 Neither changes Spark's files.
 
-A file with two names is one file: a disk fault damages both the checkpoint and the work directory. If the settings request a second copy,
-:func:`persist` replaces the link by a copy, and no checkpoint refers to files with shared bytes.
+A file of a state store gets a hard link. A file with two names is one file: a disk fault damages both the checkpoint and the work
+directory. State can be computed again from an older checkpoint. Spark's records, such as the log of a file source, cannot. They are small,
+so they are copied. If the settings request a second copy, :func:`persist` replaces the links by copies, too, and no checkpoint refers to
+files with shared bytes.
 
 Invariants:
 
@@ -30,9 +32,9 @@ from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, StageN
 from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import SparkLog
-from spark_jobs.runtime.state.state_files import needed_files, never_reused
+from spark_jobs.runtime.state.state_files import grows_with_state, needed_files, never_reused
 from spark_jobs.storage.beside import at_once
-from spark_jobs.storage.files import Digest, Files, by_directory, local_path, take
+from spark_jobs.storage.files import Digest, Files, by_directory, is_here, local_path, take
 
 _COPIES = "copies"
 """The directory below a try's directory for copies that have replaced links."""
@@ -51,7 +53,7 @@ class StateCopies:
     Args:
         home: The home.
         log: Logs of the stage's query in the work directory.
-        second_copy: True if the two places share no file. Otherwise a file has two names if possible.
+        second_copy: True if the two places share no file. Otherwise a file of a state store has two names if possible.
     """
 
     home: Files
@@ -84,7 +86,7 @@ class StateCopies:
         is_local = any(self._take_local(other, file) for other in local)
         if not is_local:
             try:
-                self._give(self.home, file.stored, self.work, target)
+                self._give(file, self.home, file.stored, self.work, target)
                 found: Digest | None = self.work.digest(target)
             except NotFoundError:
                 found = None
@@ -94,9 +96,16 @@ class StateCopies:
             self.work.replace(target, self.repointed(self.work.read(target)))
         return is_local
 
+    def pin(self, path: str, stored: str) -> None:
+        """Gives a file of Spark's checkpoint a second name in the home, or copies it. A store gets its copy in :func:`persist`."""
+        if grows_with_state(path) or not is_here(self.home):
+            self.home.adopt(local_path(self.work, self.at(path)), stored)
+        else:
+            self.home.copy(self.work, self.at(path), stored)
+
     def give_back(self, file: StateFile) -> None:
         """Copies or links a lost file back into the home."""
-        self._give(self.work, self.at(file.path), self.home, file.stored)
+        self._give(file, self.work, self.at(file.path), self.home, file.stored)
 
     def repointed(self, data: bytes) -> bytes:
         """Returns the metadata of an operator with the paths of the work directory.
@@ -138,11 +147,11 @@ class StateCopies:
         self.work.delete(path)
         return False
 
-    def _give(self, source: Files, named: str, target: Files, path: str) -> None:
-        if self.second_copy:
-            target.copy(source, named, path)
-        else:
+    def _give(self, file: StateFile, source: Files, named: str, target: Files, path: str) -> None:
+        if grows_with_state(file.path) and not self.second_copy:
             take(source, named, target, path)
+        else:
+            target.copy(source, named, path)
 
 
 @dataclass(frozen=True)
@@ -249,7 +258,7 @@ def _pin_needed(copies: StateCopies, batch: BatchId, place: str, parent: StageCu
     new = set(needed) - {file.path for file in held}
     with step(Step.PIN_STATE):
         for path in sorted(new - pinned):
-            home.adopt(local_path(log.files, copies.at(path)), f"{place}/{path}")
+            copies.pin(path, f"{place}/{path}")
             pinned.add(path)
         for path in sorted(pinned - new):
             home.delete(f"{place}/{path}")

@@ -28,6 +28,11 @@ def never_reused(path: str) -> bool:
     return path.startswith("state/") and _NEVER_REUSED.search(path.rpartition("/")[2]) is not None
 
 
+def grows_with_state(path: str) -> bool:
+    """Returns True for a file of a state store. All other files are records of Spark: few, and small for any amount of state."""
+    return never_reused(path) and "/_stateSchema/" not in path
+
+
 def needed_files(log: SparkLog, batch: BatchId) -> list[str]:
     """Returns the files that a restart after ``batch`` needs, relative to Spark's checkpoint directory, sorted.
 

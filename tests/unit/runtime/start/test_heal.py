@@ -104,6 +104,28 @@ def test_all_of_them_at_once(site: Site) -> None:
     assert needed(site) == before
 
 
+@pytest.mark.parametrize("damage", [flip, delete])
+@pytest.mark.parametrize("where", ["work", "home"])
+@pytest.mark.parametrize("is_restored", [False, True], ids=["in place", "restored"])
+def test_a_record_of_spark_has_a_second_copy_on_one_file_system(
+    site: Site, damage: Callable[[Path], None], where: str, is_restored: bool
+) -> None:
+    manifest = site.complete(3)
+    work = quick(site.root / "home/work/new") if is_restored else site.work
+    if is_restored:
+        restore(site.home, manifest, work)
+    for name in ("metadata", "offsets/3", "commits/2", "sources/0/3", "state/0/_metadata/metadata"):
+        (file,) = (file for file in manifest.stages[HOURLY].files if file.path == name)
+        path = Path(work.local(f"{CHECKPOINT}/{name}")) if where == "work" else site.root / "home" / file.stored
+        before = path.read_bytes()
+        damage(path)
+        assert heal(site, manifest, work) is None, name
+        assert path.read_bytes() == before
+        damage(path)
+        assert heal(site, manifest, work) is None, f"{name}: its replacement is a copy, too"
+        assert path.read_bytes() == before
+
+
 def test_a_file_that_is_damaged_under_both_names_is_healed_by_nobody(site: Site) -> None:
     manifest = site.complete(3)
     file = next(file for file in manifest.stages[HOURLY].files if file.path.endswith(".changelog"))

@@ -314,7 +314,16 @@ def test_what_sources_have_found_since_then_is_kept_for_the_replay(site: Site) -
     assert {f"sources/0/{number}" for number in range(8)} <= set(state(site))
 
 
-def test_a_damaged_record_of_what_a_source_has_found_is_in_no_older_checkpoint(site: Site) -> None:
+def test_a_damaged_record_of_what_a_source_has_found_is_taken_from_the_old_work_directory(site: Site) -> None:
+    head = site.complete(3)
+    (file,) = (file for file in head.stages[HOURLY].files if file.path == "sources/0/3")
+    expected = (site.checkpoint.root / file.path).read_bytes()
+    flip(site.root / "home" / file.stored)
+    restore(site.home, head, work_of(site), [site.work])
+    assert state(site)["sources/0/3"] == expected
+
+
+def test_without_a_work_directory_a_damaged_record_of_what_a_source_has_found_is_in_no_older_checkpoint(site: Site) -> None:
     _, head, file = damaged_head(site, also="sources/0/7")
     with pytest.raises(CorruptDocumentError, match=file.stored) as caught:
         restore(site.home, head, work_of(site))

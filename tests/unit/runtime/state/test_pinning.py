@@ -1,6 +1,7 @@
 """State at a cut is kept while its query continues."""
 
 import shutil
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,11 +12,11 @@ from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.state import pinning
 from spark_jobs.runtime.state.pinning import StateCopies, persist, pin, place_of
-from spark_jobs.runtime.state.state_files import needed_files
+from spark_jobs.runtime.state.state_files import grows_with_state, needed_files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem
 from tests.support.state_site import HOURLY, Site, cut
-from tests.support.systems import Crashed, CrashSystem
+from tests.support.systems import Crashed, CrashSystem, QuickSystem
 
 
 @pytest.fixture
@@ -36,10 +37,44 @@ def test_every_needed_file_is_kept_as_it_was_although_spark_deletes_it(site: Sit
     assert {file.stored for file in files} == {f"state/hourly/1-1-1/{path}" for path in paths}
 
 
-def test_nothing_is_copied_on_one_file_system(site: Site) -> None:
-    site.batches(1)
-    (version,) = [file for file in site.take(0).files if file.path.startswith("state/0/1/")]
-    assert (site.root / "home" / version.stored).samefile(site.checkpoint.root / version.path)
+def test_on_one_file_system_stores_are_linked_and_records_are_copied(site: Site) -> None:
+    site.batches(2)
+    site.checkpoint.snapshot(1)
+    files = site.take(1).files
+    linked = {file.path for file in files if (site.root / "home" / file.stored).samefile(site.checkpoint.root / file.path)}
+    assert linked == {file.path for file in files if file.path.endswith((".zip", ".sst", ".changelog"))}
+    assert {"metadata", "offsets/1", "commits/1", "sources/0/1"} <= {file.path for file in files} - linked
+
+
+class _Counting(QuickSystem):
+    """A system that counts the new files and the flushes."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def create_file(self, path: str) -> int:
+        self.counts["created"] += 1
+        return super().create_file(path)
+
+    def fsync(self, descriptor: int) -> None:
+        self.counts["flushed"] += 1
+
+
+def test_only_new_records_are_copied_and_each_is_flushed_once(site: Site) -> None:
+    site.batches(50)
+    parent = site.take(49)
+    site.batches(2)
+    system = _Counting()
+    home = LocalFiles(site.root / "home", system)
+    pinned = pin(StateCopies(home, site.log), BatchId(51), "state/hourly/2-1-1", parent)
+    records = [path for path in pinned.new if not path.startswith("state/")]
+    assert len(records) == 6
+    assert system.counts == {"created": 6}, "the cut flushes nothing"
+    persist(pinned)
+    directories = {str(Path("state/hourly/2-1-1", path).parent) for path in pinned.new}
+    above = 5 * len(directories) + 5  # each group of files makes the directories up to the root durable, and once those above it
+    assert system.counts["flushed"] <= len(pinned.new) + above + len(site.root.parts)
+    assert system.counts["created"] == 6
 
 
 def test_what_the_parent_holds_is_referred_to_where_it_lies(site: Site) -> None:
@@ -202,7 +237,9 @@ def test_with_a_second_copy_nothing_is_referred_to_that_shares_its_bytes(site: S
     copies = StateCopies(site.home, site.log, second_copy=True)
     place = place_of(site.home, HOURLY, CheckpointId(2), AttemptNumber(1))
     pinned = pin(copies, BatchId(2), place, shared)
-    assert (pinned.held, set(pinned.new)) == ((), {file.path for file in shared.files})
+    linked = {file.path for file in shared.files if grows_with_state(file.path)}
+    assert set(pinned.new) == linked
+    assert {file.path for file in pinned.held} == {file.path for file in shared.files} - linked
     own = cut(2, persist(pinned))
     third = place_of(site.home, HOURLY, CheckpointId(3), AttemptNumber(1))
     assert pin(copies, BatchId(2), third, own).held == own.files
