@@ -1,4 +1,7 @@
-"""Keeps the table of a sink's deleted keys small: it has as many files after years as after weeks.
+"""Keeps the table of a sink's deleted keys small and verifiable.
+
+It has as many files after years as after weeks. Each file gets a checksum file: Hadoop writes one on a local file system only, delta-rs
+never. Without it an altered byte would be found only if the file cannot be parsed any more.
 
 Each publication with deletes adds a version and files to the table. From time to time the table is *folded*, like a private log
 (docs/adr/0009-private-logs-are-folded.md): small files become large ones, and the newest version gets a Delta checkpoint. Then the
@@ -18,12 +21,12 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 from urllib.parse import unquote
 
-from spark_jobs.protocol.delta_log import DELTA_LOG, LogListing, commit_name, version_of
+from spark_jobs.protocol.delta_log import DELTA_LOG, LAST_CHECKPOINT, LogListing, commit_name, version_of
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_rs import data_files, open_table
-from spark_jobs.storage.checksums import forget_checksum
+from spark_jobs.storage.checksums import add_checksum, checksum_name, forget_checksum
 from spark_jobs.storage.files import Files, sync_below
 
 FOLD_VERSIONS = 20
@@ -80,6 +83,28 @@ def fold(files: Files, uri: str, app: AppId, reached: CheckpointId | None, keepe
     if needed_from is not None:
         with step(Step.TRIM_KEYS):
             _trim(files, uri, needed_from)
+
+
+def add_checksums(files: Files) -> None:
+    """Writes the checksums of the table's files that have none. Needs two listings and reads only those files.
+
+    No other process may publish into the sink at the same time.
+
+    Args:
+        files: The table's directory.
+
+    Raises:
+        StorageError: The storage fails. May be repeated.
+    """
+    for directory in (DELTA_LOG, ""):
+        names = files.names(directory)
+        known = set(names)
+        for name in names:
+            if name.startswith(".") or name == LAST_CHECKPOINT or checksum_name(name) in known:
+                continue
+            path = f"{directory}/{name}" if directory else name
+            if files.size_bytes(path) is not None:  # directories have no checksum
+                add_checksum(files, path)
 
 
 def _check_folded(files: Files, uri: str) -> None:

@@ -378,7 +378,7 @@ def _publish_sink(
             for transaction in transactions:
                 _commit(sink, transaction, publishers)
             table = _confirm(cut, sink, manifest.checkpoint)
-            publishers.keep_deleted_keys_small(cut, table.transaction_version(cut.app))
+            publishers.keep_deleted_keys(cut, table.transaction_version(cut.app))
         if Publisher.DELTA_RS in by:
             publishers.keep_log_short(table)
 

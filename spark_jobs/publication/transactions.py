@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from spark_jobs.protocol.documents import Publisher, SinkCut
 from spark_jobs.protocol.errors import SparkRequiredError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId
-from spark_jobs.publication.deleted_keys import fold, is_due
+from spark_jobs.publication.deleted_keys import add_checksums, fold, is_due
 from spark_jobs.publication.delta_rs import DeltaRsKeeper, DeltaRsTransaction, OpenTable, open_table, rows_by_file
 from spark_jobs.storage.table_uris import table_files
 
@@ -142,8 +142,10 @@ class Publishers:
             self._checkpointing = Thread(target=work, args=(uri,), name="table-log-checkpoint", daemon=True)
             self._checkpointing.start()
 
-    def keep_deleted_keys_small(self, cut: SinkCut, reached: CheckpointId | None) -> None:
-        """Folds the table of a sink's deleted keys if it is due. This is not part of a publication, so failures are only logged.
+    def keep_deleted_keys(self, cut: SinkCut, reached: CheckpointId | None) -> None:
+        """Folds the table of a sink's deleted keys if it is due, and writes the checksums of its new files.
+
+        This is not part of a publication, so failures are only logged.
 
         Args:
             cut: The sink's cut.
@@ -157,8 +159,9 @@ class Publishers:
             if is_due(files):
                 keeper = DeltaRsKeeper() if not open_table(uri).obstacles(Publisher.DELTA_RS) else self._by_spark(uri)
                 fold(files, uri, cut.app, reached, keeper)
+            add_checksums(files)
         except (StreamPipelineError, OSError) as error:
-            _LOG.warning("the deleted keys in table %s are not folded: %s", uri, error)
+            _LOG.warning("the deleted keys in table %s are not folded, or have no checksums: %s", uri, error)
 
     def finish(self) -> None:
         """Waits for background work, which needs Spark."""

@@ -1,4 +1,4 @@
-"""The checksum files ``.<name>.crc`` that Hadoop writes next to each file in a directory.
+"""The checksum files ``.<name>.crc`` that Hadoop writes next to each file in a local directory, and this module next to others.
 
 A reader refuses bytes that do not match the checksum, and accepts a file without one. So the checksum is deleted before a file of Spark's
 is changed: a crash in between leaves the old bytes, which can be read.
@@ -6,14 +6,16 @@ is changed: a crash in between leaves the old bytes, which can be read.
 
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
-from spark_jobs.protocol.errors import NotFoundError
+from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
 from spark_jobs.storage.files import Files
 
 _MAGIC = b"crc\0"
 _HEADER_BYTES = 8
 _SUM_BYTES = 4
+_BLOCK_BYTES = 512
+"""Hadoop's default."""
 
 
 def checksum_name(name: str) -> str:
@@ -41,9 +43,23 @@ def fits_checksum(files: Files, path: str) -> bool | None:
     block_bytes = int.from_bytes(checksum[len(_MAGIC) : _HEADER_BYTES], "big")
     if not checksum.startswith(_MAGIC) or block_bytes <= 0:
         return False
+    return checksum[_HEADER_BYTES:] == _sums(files, path, block_bytes)
+
+
+def add_checksum(files: Files, path: str) -> None:
+    """Writes the checksum of a final file, unless it has one. Durable on return.
+
+    Raises:
+        NotFoundError: The file does not exist.
+    """
+    checksum = _MAGIC + _BLOCK_BYTES.to_bytes(_HEADER_BYTES - len(_MAGIC), "big") + _sums(files, path, _BLOCK_BYTES)
+    with suppress(AlreadyExistsError):
+        files.create(checksum_path(path), checksum)
+
+
+def _sums(files: Files, path: str, block_bytes: int) -> bytes:
     with closing(files.chunks(path)) as chunks:
-        found = b"".join(zlib.crc32(block).to_bytes(_SUM_BYTES, "big") for block in _blocks(chunks, block_bytes))
-    return checksum[_HEADER_BYTES:] == found
+        return b"".join(zlib.crc32(block).to_bytes(_SUM_BYTES, "big") for block in _blocks(chunks, block_bytes))
 
 
 def _blocks(chunks: Iterable[bytes], block_bytes: int) -> Iterator[memoryview]:

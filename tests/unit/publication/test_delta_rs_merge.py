@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
+from spark_jobs.checkpoint.savepoint_files import OwnTable
 from spark_jobs.protocol.documents import Publish, Publisher, SinkMode
 from spark_jobs.protocol.errors import ConflictError, SparkRequiredError, UnsupportedTableError
 from spark_jobs.protocol.ids import CheckpointId
@@ -21,6 +22,7 @@ from spark_jobs.publication.features import merge_obstacles
 from spark_jobs.publication.merge_rows import RowOrder
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.local import LocalFiles
+from tests.support.damage import flipped
 from tests.support.keyed_changes import DELETES, KEYS, OTHERS, SCHEMA, Row, changes_of_one_case, inserted, upserted
 from tests.support.merge_site import APP, MergeSite, schema_of
 from tests.support.object_store import object_store
@@ -324,3 +326,21 @@ def test_deleted_keys_are_folded_without_spark(pipeline: StagedPipeline, monkeyp
     graves = path_of(cut["merge"].tombstones)
     assert len(list(graves.glob("_delta_log/*.json"))) < 9, "each of 12 publications and 4 compactions made one"
     assert len(list(graves.glob("*.parquet"))) < 9
+
+
+def test_after_each_publication_a_flipped_byte_of_any_file_of_deleted_keys_is_found(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deleted_keys, "FOLD_VERSIONS", 3)
+    cut = keyed(pipeline, apply_as_deletes="id > 0")
+    graves = path_of(cut["merge"].tombstones)
+    for number in range(1, 8):
+        pipeline.checkpoint({HOURLY: [(number, "1")]}, publish=Publish.EVERY_CHECKPOINT, cut=cut)
+        publish(pipeline.files)
+        own = OwnTable(quick(graves), "tombstones/hourly")
+        assert [file.path for file in own.files() if file.look()] == []
+        for file in own.files():
+            path = graves / file.path
+            with flipped(path, path.stat().st_size // 2):
+                assert file.look() is not None, file.path
+    assert list(graves.glob("_delta_log/*.checkpoint.parquet")), "it was folded"

@@ -8,9 +8,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from spark_jobs.checkpoint.savepoint_files import OwnTable
 from spark_jobs.protocol.delta_log import DELTA_LOG, commit_name
 from spark_jobs.protocol.errors import ConflictError, NotFoundError
 from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.publication.deleted_keys import add_checksums
 from spark_jobs.publication.delta_rs import OpenTable, data_files, open_table, rows_by_file
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.publication.table_log import TableLog
@@ -128,3 +130,19 @@ def test_a_commit_whose_answer_is_lost_is_there_once(table: str, monkeypatch: py
     monkeypatch.undo()
     assert public(table) == [0, 1]
     assert open_table(table).facts.version == 1
+
+
+def test_a_changed_byte_of_deleted_keys_in_a_store_is_found(table: str) -> None:
+    files = table_files(table)
+    add_checksums(files)
+    write_deltalake(table, rows(1), storage_options=options(), mode="append")
+    add_checksums(files)
+    assert public(table) == [0, 1], "checksum files are no files of the table"
+    own = OwnTable(files, "tombstones/sink").files()
+    assert len(own) == 4
+    for file in own:
+        assert file.look() is None
+        data = bytearray(files.read(file.path))
+        data[len(data) // 2] ^= 0x10
+        files.replace(file.path, bytes(data))
+        assert file.look() is not None, file.path

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.inputs.file_source import FileSourceLog
 from spark_jobs.runtime.spark.spark_log import OffsetEntry, SparkLog
-from spark_jobs.storage.checksums import checksum_name, fits_checksum, forget_checksum, rewrite
+from spark_jobs.storage.checksums import add_checksum, checksum_name, fits_checksum, forget_checksum, rewrite
 from spark_jobs.storage.local import LocalFiles
 from tests.support.damage import flipped, write_checksum
 
@@ -90,3 +90,24 @@ def test_a_flipped_byte_of_a_file_or_of_its_checksum_is_noticed(
     begin = 0 if of_the_file else 8  # a checksum with another block size may still match
     with flipped(path, begin + at % (path.stat().st_size - begin)):
         assert fits_checksum(files, "0") is False
+
+
+@given(data=st.binary(max_size=2_000))
+def test_an_added_checksum_is_that_of_hadoop(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    root = tmp_path_factory.mktemp("one")
+    (root / "0").write_bytes(data)
+    write_checksum(root / "0")
+    expected = (root / checksum_name("0")).read_bytes()
+    (root / checksum_name("0")).unlink()
+    for _ in range(2):
+        add_checksum(LocalFiles(root), "0")
+    assert (root / checksum_name("0")).read_bytes() == expected
+
+
+def test_a_checksum_that_exists_is_not_replaced(tmp_path: Path) -> None:
+    """It was written with the file. If they differ, the file is damaged."""
+    (tmp_path / "0").write_text("bytes")
+    write_checksum(tmp_path / "0")
+    (tmp_path / "0").write_text("bytez")
+    add_checksum(LocalFiles(tmp_path), "0")
+    assert fits_checksum(LocalFiles(tmp_path), "0") is False
