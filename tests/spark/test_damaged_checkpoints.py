@@ -4,6 +4,7 @@ import json
 import logging
 import re
 from collections import Counter, defaultdict
+from functools import partial
 
 import pytest
 from pyspark.sql import DataFrame
@@ -18,9 +19,9 @@ from spark_jobs.runtime.stages import replay
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.spark.test_running_pipelines import closed_minutes, events
+from tests.spark.test_running_pipelines import all_minutes, closed_minutes, events
 from tests.support.damage import flip
-from tests.support.growing_table import Events
+from tests.support.growing_table import Events, bounded_at_night
 from tests.support.running import Running, lose
 from tests.support.staged_pipeline import path_of
 
@@ -32,7 +33,10 @@ STAGED = re.compile(r"[0-9a-f]{16}-\d+-")
 
 
 def pipeline_of(site: Site, events: Events, retained: int = 3) -> Pipeline:
-    """Declares a stage without a sink, and behind it windows and an upsert."""
+    """Declares a stage without a sink, windows, and an upsert behind the first one.
+
+    The windows read the first stage. If the input ends, they read the input, because a stage that reads another begins after its end.
+    """
     pipeline = Pipeline("damaged", checkpoint=CheckpointSettings(interval="1 second", retained=retained))
     events.source(pipeline)
 
@@ -40,9 +44,9 @@ def pipeline_of(site: Site, events: Events, retained: int = 3) -> Pipeline:
     def copied(events: DataFrame) -> DataFrame:
         return events.select("id", "at")
 
-    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes")))
-    def minutes(copied: DataFrame) -> DataFrame:
-        counts = copied.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"))
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "minutes")), inputs={"rows": "events" if events.bounded else "copied"})
+    def minutes(rows: DataFrame) -> DataFrame:
+        counts = rows.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"))
         return counts.select(F.col("minute.start").alias("minute"), "events")
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "newest"), mode="upsert", keys=["key"], sequence_by="id"))
@@ -61,11 +65,21 @@ def wait_for_answer(site: Site, running: Running, rows: int) -> None:
     running.until(lambda: public(site.tables / "newest", ["id"]) == answer(newest_answer(site, rows).select("id")))
 
 
+def has_cut_after(running: Running, batch: int) -> bool:
+    return running.head().stages[MINUTES].batch > batch
+
+
 def run_with_checkpoints(site: Site, pipeline: Pipeline, events: Events, more: int = 4) -> None:
     with Running(site.spark, pipeline, site.home) as running:
         for _ in range(more):
-            events.add(70)
-            wait_for_answer(site, running, events.rows)
+            if events.bounded:
+                running.until(lambda: bool(running.store.ids()))
+                before = running.head().stages[MINUTES].batch
+                events.add(70)
+                running.until(partial(has_cut_after, running, before))
+            else:
+                events.add(70)
+                wait_for_answer(site, running, events.rows)
         running.until(running.is_quiet)
 
 
@@ -98,10 +112,12 @@ def publications(site: Site) -> list[tuple[str, int]]:
     return found
 
 
+@bounded_at_night
 @pytest.mark.parametrize("work", ["stays", pytest.param("is lost", marks=pytest.mark.nightly)])
 def test_a_file_that_is_damaged_under_all_its_names_is_computed_again(
     site: Site, events: Events, caplog: pytest.LogCaptureFixture, work: str
 ) -> None:
+    events.later(*[70] * 5)
     pipeline = pipeline_of(site, events)
     run_with_checkpoints(site, pipeline, events)
     file = of_the_newest_alone(site)
@@ -111,10 +127,15 @@ def test_a_file_that_is_damaged_under_all_its_names_is_computed_again(
         lose(site.home / "work")
     before = staged_files(site)
     events.add(70)
+    events.end()
     with caplog.at_level(logging.INFO, replay.__name__), Running(site.spark, pipeline, site.home) as running:
-        wait_for_answer(site, running, events.rows)
+        if events.bounded:
+            running.stopped()
+        else:
+            wait_for_answer(site, running, events.rows)
     assert [message for message in caplog.messages if "stage minutes: its state is computed again" in message]
-    assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, events.rows)))
+    minutes = all_minutes if events.bounded else closed_minutes
+    assert_same(public(site.tables / "minutes"), answer(minutes(site, events.rows)))
     assert_same(public(site.tables / "newest"), answer(newest_answer(site, events.rows)))
     after = staged_files(site)
     again = {batch for batch in before.keys() & after.keys() if after[batch] - before[batch]}
