@@ -28,7 +28,8 @@ from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, sweep
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.staged.private_log import Staged
-from spark_jobs.runtime.start import attempt, way_back
+from spark_jobs.runtime.start import attempt, restore, way_back
+from spark_jobs.runtime.state import pinning
 from tests.simulation.promises import SimulatedHold
 from tests.simulation.schedules import HOLD, Plan
 from tests.simulation.stages import Site
@@ -191,6 +192,21 @@ def _nothing_is_healed(site: Site, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attempt, "heal_in_place", lambda *_, **__: None)
 
 
+def _what_is_staged_goes_back_with_the_state(site: Site, patch: pytest.MonkeyPatch) -> None:
+    """Gives every stage the private log of the older checkpoint, too: its later batches are staged again."""
+    real = restore._Line.rebuild_log
+
+    def rebuild_log(line: restore._Line, work: Any, name: Any, depth: int) -> None:
+        line.manifests = line.manifests[depth:]
+        real(line, work, name, 0)
+
+    patch.setattr(restore._Line, "rebuild_log", rebuild_log)
+
+
+def _what_the_parent_names_is_not_looked_at(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(checkpoint_try, "pin", lambda *arguments, **_: pinning.pin(*arguments))
+
+
 def _nothing_is_closed(site: Site, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(application, "close_abandoned", lambda *_: None)
 
@@ -298,6 +314,7 @@ _PUBLISHED_BY_OTHERS, _PUBLISHED_LATE = Plan(external=True), Plan(external=True,
 _REWINDS, _REFUSES = Plan(rewinds=True), Plan(refuses=True)
 _HELD = Plan(refuses=True, rows=30, hold=HOLD)
 _HELD_SHORT = replace(_HELD, hold=SimulatedHold(1_000.0, size_bytes=20))
+_TWICE_DAMAGED = Plan(twice_damaged=True, rows=30)
 _UNALIGNED = Plan(unaligned=True)
 _SLOW = Plan(rows=50, slow=True)
 _SLOW_ROUNDS = Plan(bounded=True, every_checkpoint=True, slow=True)
@@ -324,6 +341,14 @@ GUARDS = [
     Guard("in place only on the host that has not gone down", _any_host, hint=45),
     Guard("nothing is continued where a restore has not come to its end", _half_built, _RUNS_ON, _killed_while_restoring, hint=9),
     Guard("nothing is continued in a work directory that is damaged", _nothing_is_healed, Plan(damaged=True), _quiet, hint=34),
+    Guard("what is computed again is not staged again", _what_is_staged_goes_back_with_the_state, _TWICE_DAMAGED, _quiet, hint=3),
+    Guard(
+        "no checkpoint names a damaged file of its parent",
+        _what_the_parent_names_is_not_looked_at,
+        _TWICE_DAMAGED,
+        _quiet,
+        hint=3,
+    ),
     Guard("a rewind closes what it abandons", _nothing_is_closed, replace(_REWINDS, external=True), _AT_COMMIT, hint=1),
     Guard("what is complete is public before anything runs", _head_stays_private, hint=0),
     Guard("a table that refuses ends no pipeline", _every_refusal_ends_it, _REFUSES, _quiet),

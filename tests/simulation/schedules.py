@@ -78,6 +78,7 @@ class Plan:
         slow: A publication takes longer than the interval of checkpoints.
         hold: The limits up to which the other table does not wait for a table that refuses.
         damaged: One driver runs at a time. After each driver, a digit changes in a file from which the newest checkpoint was cut.
+        twice_damaged: As ``damaged``, but the file is one of the newest checkpoint's state, and all its copies change.
         stops: The requests of several clients that run at once.
         poison: Rows that the last stage cannot process. It leaves out the files that contain them.
     """
@@ -93,6 +94,7 @@ class Plan:
     every_checkpoint: bool = False
     early: bool = False
     damaged: bool = False
+    twice_damaged: bool = False
     refuses: bool = False
     slow: bool = False
     hold: SimulatedHold | None = None
@@ -225,7 +227,8 @@ class Schedule:
         test = Process("test", Host("elsewhere"), mortal=False)
         self.world.spawn(test, "input", self._deliver)
         supervisors = [
-            self.world.spawn(test, f"supervisor-{n}", self._supervise) for n in ((1,) if self.plan.damaged else (1, 2))
+            self.world.spawn(test, f"supervisor-{n}", self._supervise)
+            for n in ((1,) if self.plan.damaged or self.plan.twice_damaged else (1, 2))
         ]
         askers = self._askers(test)
         owners = [self.world.spawn(test, "owner", self._refuse)] if self.plan.refuses else []
@@ -286,9 +289,11 @@ class Schedule:
         for _ in range(3):
             actor = self._start(self.world.random.choice(self.hosts))
             self.world.until(lambda actor=actor: actor.done, self.world.random.uniform(2.0, 30.0))  # type: ignore[misc]
-            if self.plan.damaged:
+            if self.plan.damaged or self.plan.twice_damaged:
                 self.world.kill(actor.process)
-                damage(self.site, self.world.random)
+                self.promises.counts["damaged"] += (damage_twice if self.plan.twice_damaged else damage)(
+                    self.site, self.world.random
+                )
             self.world.sleep(self.world.random.uniform(0.0, 2.0))
 
     def _start(self, host: Host) -> Actor:
@@ -441,12 +446,44 @@ def poisoned(seed: int) -> "Schedule":
     return Schedule(seed, replace(drawn, bounded=False, between=False, every_checkpoint=False, early=False, poison=poison))
 
 
-def damage(site: Site, random: Random) -> None:
-    """Changes a digit of an offset in a work directory, in a copy of a file that the newest checkpoint names."""
+def _newest_manifests(site: Site) -> list[dict[str, Any]]:
+    """Returns the bodies of the existing manifests, newest first."""
     manifests = [path for path in site.disk.below(f"{HOME}/manifests") if path.endswith(".json")]
+    ordered = sorted(manifests, key=lambda path: int(PurePath(path).stem), reverse=True)
+    return [json.loads(site.disk.get(path) or b"")["body"] for path in ordered]
+
+
+def damage_twice(site: Site, random: Random) -> bool:
+    """Changes all copies of a state file of the newest checkpoint that its parent does not need. Returns False if there is none.
+
+    The file is the entry of a batch in the commit log: here it has the rows that a stage holds back.
+    """
+    manifests = _newest_manifests(site)[:2]
+    if len(manifests) < 2 or manifests[1]["checkpoint"] != manifests[0]["parent"]:
+        return False
+    newest, parent = manifests[0], manifests[1]["stages"]
+    files = {
+        f"/{checkpoint_directory(stage)}/{file['path']}": f"{HOME}/{file['stored']}"
+        for stage, cut in newest["stages"].items()
+        for file in cut["files"]
+        if file["path"] == f"commits/{cut['batch']}" and stage in parent and parent[stage]["batch"] < cut["batch"]
+    }
+    if not files:
+        return False
+    named, stored = random.choice(sorted(files.items()))
+    for path in (stored, *(path for path in site.disk.below(f"{HOME}/work") if path.endswith(named))):
+        if data := site.disk.get(path):
+            site.disk.put(path, data[:-1] + b" ")
+            site.world.trace.append(f"damaged: {path}")
+    return True
+
+
+def damage(site: Site, random: Random) -> bool:
+    """Changes a digit of an offset in a work directory, in a copy of a file that the newest checkpoint names. False if there is none."""
+    manifests = _newest_manifests(site)
     if not manifests:
-        return
-    newest = json.loads(site.disk.get(max(manifests, key=lambda path: int(PurePath(path).stem))) or b"")["body"]
+        return False
+    newest = manifests[0]
     kept = {
         f"/{checkpoint_directory(stage)}/{file['path']}": site.disk.get(f"{HOME}/{file['stored']}")
         for stage, cut in newest["stages"].items()
@@ -462,6 +499,7 @@ def damage(site: Site, random: Random) -> None:
         data[last.end() - 1] ^= 1
         site.disk.put(path, bytes(data))
         site.world.trace.append(f"damaged: {path}")
+    return bool(copies)
 
 
 def repeatable(schedule: Schedule, arguments: str) -> Outcome:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.schedules import Outcome, Schedule, repeatable
+from tests.simulation.schedules import Outcome, Plan, Schedule, repeatable
+from tests.simulation.world import Chaos
 from tests.support.seeds import seed
 
 __all__ = ["seed"]
 ROOT = Path(__file__).parents[2]
 EVERY_CHANGE = 120
+DAMAGED_TWICE = 10
 EVERY_NIGHT = 4_000
 OVERLAPS = "completed while the one before is published"
 EVENTS = (
@@ -39,6 +41,17 @@ def test_every_promise_holds_whatever_befalls_and_everything_befalls() -> None:
         for line in outcome.trace:
             happened.update(event for event in EVENTS if event in line)
     assert {*EVENTS, "completed by a fenced attempt", "closed", "discarded", "FencedError", OVERLAPS} <= happened.keys()
+
+
+@pytest.mark.parametrize("bounded", [False, True], ids=["live", "bounded"])
+def test_state_that_is_damaged_in_all_copies_is_computed_again_and_nothing_is_staged_or_published_twice(bounded: bool) -> None:
+    plan = Plan(twice_damaged=True, rows=30, bounded=bounded, every_checkpoint=bounded)
+    happened: Counter[str] = Counter()
+    for number in range(DAMAGED_TWICE):
+        happened += repeatable(
+            Schedule(number, plan, Chaos(kills=0, freezes=0, stalls=0, faults=0, reboots=0)), str(number)
+        ).counts
+    assert happened["damaged"] >= DAMAGED_TWICE
 
 
 @pytest.mark.nightly

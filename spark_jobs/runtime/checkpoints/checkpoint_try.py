@@ -328,10 +328,12 @@ class CheckpointTry:
         held = self.parent.stages if self.parent else {}
         logs = {stage.stage.name: stage.spark_log for stage in stages}
         places = {name: place_of(self.home, name, number, self.attempt.attempt) for name in logs}
-        return {
-            name: pin(StateCopies(self.home, log, self.attempt.second_copy), cut.batches[name], places[name], held.get(name))
-            for name, log in logs.items()
-        }
+        is_first = self.parent is not None and self.parent.attempt != self.attempt.attempt
+        found = {}
+        for name, log in logs.items():
+            copies = StateCopies(self.home, log, self.attempt.second_copy)
+            found[name] = pin(copies, cut.batches[name], places[name], held.get(name), checks_parent=is_first)
+        return found
 
     def _channels(
         self, store: CheckpointStore, number: CheckpointId, stages: Sequence[StageRun], found: Mapping[StageName, _Logged]

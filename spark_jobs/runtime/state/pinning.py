@@ -174,7 +174,7 @@ def place_of(home: Files, stage: StageName, checkpoint: CheckpointId, attempt: A
     return state_path(stage, checkpoint, attempt, max(before, default=0) + 1)
 
 
-def pin(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None) -> PinnedState:
+def pin(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None, *, checks_parent: bool = False) -> PinnedState:
     """Pins every file that a restart after ``batch`` needs. The query may be running. Nothing is durable yet.
 
     Args:
@@ -182,6 +182,8 @@ def pin(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None
         batch: The cut: a committed batch, or -1.
         place: Directory of the try, see :func:`place_of`.
         parent: Cut of the stage in the parent checkpoint. Its files are referred to in their place.
+        checks_parent: True if another attempt took the parent. Its records are then compared in the home, too: a damaged one may have been
+            computed again with the same bytes.
 
     Raises:
         ConflictError: Spark deletes needed files faster than they can be pinned, or has purged the batch. Cut again.
@@ -192,7 +194,7 @@ def pin(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None
     tries = 0
     while True:
         try:
-            return _pin_needed(copies, batch, place, parent, pinned)
+            return _pin_needed(copies, batch, place, parent, pinned, checks_parent=checks_parent)
         except NotFoundError as error:
             tries += 1
             if tries == _TRIES:
@@ -247,12 +249,16 @@ def _is_shared(home: Files, path: str) -> bool:
     return here is not None and (not here.exists() or here.stat().st_nlink > 1)
 
 
-def _pin_needed(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None, pinned: set[str]) -> PinnedState:
+def _pin_needed(
+    copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None, pinned: set[str], *, checks_parent: bool
+) -> PinnedState:
     """Chooses files and pins them until none is deleted in between. ``pinned`` are the files that are pinned already."""
     home, log = copies.home, copies.log
     known = {file.path: file for file in parent.files} if parent else {}
     needed = needed_files(log, batch)
     held = [known[path] for path in needed if path in known and _is_held(log, known[path])]
+    if checks_parent:
+        held = [file for file in held if never_reused(file.path) or state_file(home, file).look() is None]
     if copies.second_copy:
         held = [file for file in held if not _is_shared(home, file.stored)]
     new = set(needed) - {file.path for file in held}

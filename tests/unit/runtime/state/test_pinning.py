@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_jobs.checkpoint.named_files import state_file
 from spark_jobs.protocol.errors import ConflictError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
@@ -15,6 +16,7 @@ from spark_jobs.runtime.state.pinning import StateCopies, persist, pin, place_of
 from spark_jobs.runtime.state.state_files import grows_with_state, needed_files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem
+from tests.support.damage import flip
 from tests.support.state_site import HOURLY, Site, cut
 from tests.support.systems import Crashed, CrashSystem, QuickSystem
 
@@ -108,6 +110,18 @@ def test_a_small_file_that_has_changed_under_its_name_is_kept_again(site: Site) 
     site.checkpoint.write("state/0/_metadata/metadata", "v1\n{1}")
     changed = set(site.take(1, first, 2).files) - set(first.files)
     assert {file.path for file in changed} == {"metadata", "state/0/_metadata/metadata"}
+
+
+def test_a_record_of_the_parent_that_is_damaged_in_the_home_is_kept_again_by_another_attempt(site: Site) -> None:
+    """It was computed again, with the same bytes, after a restore from an older checkpoint."""
+    site.batches(2)
+    parent = site.take(1)
+    file = next(file for file in parent.files if file.path == "commits/1")
+    flip(site.root / "home" / file.stored)
+    place = place_of(site.home, HOURLY, CheckpointId(2), AttemptNumber(2))
+    pinned = pin(StateCopies(site.home, site.log), BatchId(1), place, parent, checks_parent=True)
+    assert pinned.new == ("commits/1",)
+    assert all(state_file(site.home, file).look() is None for file in persist(pinned))
 
 
 def test_a_grandparents_file_is_used_only_where_the_parent_names_it(site: Site) -> None:
