@@ -28,7 +28,7 @@ class RoundSite:
     round: RoundDocument
     rounds: Rounds
     statics: Pins
-    """The pins of static inputs: of this round or, with an unbounded input, of this attempt."""
+    """The pins of static inputs. They are this attempt's; inside a round whose inputs all end, each attempt takes over the first one's."""
     work: Files
     """The work directory."""
     places: Mapping[SinkName, TablePlace]
