@@ -637,6 +637,10 @@ class Status(Document):
     updated_at: datetime
     stages: dict[StageName, StageStatus] = Field(default_factory=dict)
     checkpoint: CheckpointId | None = None
+    completed_checkpoints: int = 0
+    """Number of checkpoints that this attempt has completed."""
+    failed_checkpoints: int = 0
+    """Number of failed tries at a checkpoint in this attempt."""
     spark_ui: str | None = None
     stop: StopStatus | None = None
     """The progress of the newest stop of this attempt."""

@@ -262,7 +262,11 @@ class RoundRun:
             self.site.losses,
             self.blocking.held,
         )
-        return self._told(effort.take(stages))
+        try:
+            return self._told(effort.take(stages))
+        except StreamPipelineError:
+            self.site.heartbeat.checkpoint_failed()
+            raise
 
     def landed(self, parent: Manifest | None) -> Manifest | None:
         """Returns the checkpoint that this attempt has completed after ``parent`` in spite of an error, or None. Durable on return.

@@ -10,19 +10,28 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
 from airflow_provider.triggers import metrics
-from airflow_provider.triggers.metrics import PipelineMetrics, gauges
-from spark_jobs.protocol.documents import BlockedPublication, ErrorReport, InputLag, RunState, StageState, StageStatus, Status
+from airflow_provider.triggers.metrics import PipelineMetrics
+from spark_jobs.control import pipeline_metrics
 from spark_jobs.protocol.errors import StorageError
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName, StageName
+from spark_jobs.protocol.ids import CheckpointId
 from tests.airflow.conftest import Homes
 from tests.airflow.test_operator import until
 from tests.airflow.test_run_trigger import event_of, hook, started, trigger
 from tests.support.command_line import UsedHome
-from tests.support.staged_pipeline import HOURLY, NOW
+from tests.support.staged_pipeline import HOURLY
+from tests.unit.control.test_pipeline_metrics import a_status
 
 __all__ = ["hook"]
 
 TASK: Any = SimpleNamespace(dag_id="flights", run_id="r", task_id="group.run", map_index=-1)
+
+
+TASK_TAGS = {("dag_id", "flights"), ("task_id", "group.run")}
+
+
+def tags_of(home: UsedHome) -> tuple[tuple[str, str], ...]:
+    """Returns the tags of a gauge of the whole pipeline."""
+    return tuple(sorted({*TASK_TAGS, ("home", home.files.url), ("pipeline", "flights")}))
 
 
 class Recorder:
@@ -47,48 +56,6 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
 
 
-def a_status(**changes: Any) -> Status:
-    lag = {"events": InputLag(rows=7, size_bytes=None)}
-    stages = {
-        StageName("hourly"): StageStatus(
-            state=StageState.RUNNING, rows_in=12, rows_per_s=1.5, restarts=2, watermark_ms=int(NOW.timestamp() * 1000), lag=lag
-        ),
-        StageName("daily"): StageStatus(state=StageState.FAILED, reason="division by zero"),
-    }
-    fields: dict[str, Any] = {"stages": stages, "checkpoint": CheckpointId(1)} | changes
-    return Status(attempt=AttemptNumber(3), run=RunId("monday"), state=RunState.RUNNING, updated_at=NOW, **fields)
-
-
-def test_the_gauges_say_what_the_heartbeat_and_the_newest_checkpoint_say(tmp_path: Path) -> None:
-    head = UsedHome(tmp_path)
-    head.begin()
-    manifest = head.staged.checkpoint({HOURLY: [(1, "a"), (2, "b")]})
-    report = ErrorReport(error="RejectedError", retry="never", failed="A constraint.")
-    blocked = BlockedPublication(checkpoint=CheckpointId(1), since=NOW, tries=1, waiting=(SinkName("hourly"),), error=report)
-    found = {
-        (each.name, each.stage, each.source): each.value
-        for each in gauges(a_status(blocked=blocked), manifest, NOW.timestamp() + 90)
-    }
-    assert found["checkpoint_age_s", None, None] == 90.0
-    assert found["blocked_publication_s", None, None] == 90.0
-    assert (found["failed_stages", None, None], found["attempt", None, None], found["last_checkpoint_rows", None, None]) == (
-        1,
-        3,
-        2,
-    )
-    assert (found["records", "hourly", None], found["restarts", "hourly", None], found["watermark_lag_s", "hourly", None]) == (
-        12,
-        2,
-        90.0,
-    )
-    assert found["lag_rows", "hourly", "events"] == 7
-    assert ("lag_size_bytes", "hourly", "events") not in found
-    assert ("watermark_lag_s", "daily", None) not in found
-    without = {each.name: each.value for each in gauges(a_status(), None, NOW.timestamp())}
-    assert without["blocked_publication_s"] == 0.0
-    assert "checkpoint_age_s" not in without
-
-
 def test_the_age_is_that_of_the_newest_manifest_whatever_the_heartbeat_is_about(tmp_path: Path, recorder: Recorder) -> None:
     home = UsedHome(tmp_path)
     home.begin()
@@ -96,11 +63,12 @@ def test_the_age_is_that_of_the_newest_manifest_whatever_the_heartbeat_is_about(
     emitted = PipelineMetrics(home.files, TASK)
     assert emitted.is_due(0.0)
     emitted.emit(a_status(), 0.0)
-    assert recorder.seen["stream_pipeline.last_checkpoint_rows", (("dag_id", "flights"), ("task_id", "group.run"))] == 1
+    rows = "stream_pipeline.lastCheckpointRecords", tags_of(home)
+    assert recorder.seen[rows] == 1
     assert (emitted.is_due(9.9), emitted.is_due(10.0)) == (False, True)
     home.staged.checkpoint({HOURLY: [(2, "b"), (3, "c")]})
     emitted.emit(a_status(checkpoint=CheckpointId(2)), 10.0)
-    assert recorder.seen["stream_pipeline.last_checkpoint_rows", (("dag_id", "flights"), ("task_id", "group.run"))] == 2
+    assert recorder.seen[rows] == 2
 
 
 def test_plain_statsd_has_no_tags_so_that_two_pipelines_have_two_names(
@@ -110,8 +78,8 @@ def test_plain_statsd_has_no_tags_so_that_two_pipelines_have_two_names(
     home = UsedHome(tmp_path)
     home.begin()
     PipelineMetrics(home.files, TASK).emit(a_status(), 0.0)
-    assert recorder.seen["stream_pipeline.flights.group.run.hourly.records", ()] == 12
-    assert recorder.seen["stream_pipeline.flights.group.run.failed_stages", ()] == 1
+    assert recorder.seen["stream_pipeline.flights.group.run.hourly.numRecordsIn", ()] == 12
+    assert recorder.seen["stream_pipeline.flights.group.run.numFailedStages", ()] == 1
 
 
 def test_nothing_is_emitted_where_metrics_are_off_or_no_task_supervises(tmp_path: Path, recorder: Recorder) -> None:
@@ -126,16 +94,22 @@ def test_a_trigger_emits_them_while_its_driver_is_at_work(homes: Homes, recorder
     started(hook)
     waiting = trigger(homes)
     waiting.task_instance = TASK
-    gauge = "stream_pipeline.attempt", (("dag_id", "flights"), ("task_id", "group.run"))
+
+    def attempts() -> list[float]:
+        return [
+            value
+            for (name, tags), value in recorder.seen.items()
+            if name == "stream_pipeline.attempt" and TASK_TAGS.issubset(tags)
+        ]
 
     def let_end_once_emitted() -> None:
         try:
-            until(lambda: gauge in recorder.seen)
+            until(attempts)
         finally:
             (homes.path() / ".go").touch()
 
     assert "error" not in event_of(waiting, let_end_once_emitted)
-    assert recorder.seen[gauge] == 1
+    assert attempts() == [1]
 
 
 def test_a_manifest_that_cannot_be_read_ends_no_wait_and_hides_no_other_gauge(
@@ -146,6 +120,6 @@ def test_a_manifest_that_cannot_be_read_ends_no_wait_and_hides_no_other_gauge(
 
     home = UsedHome(tmp_path)
     home.begin()
-    monkeypatch.setattr(metrics, "newest_manifest", fail)
+    monkeypatch.setattr(pipeline_metrics, "newest_manifest", fail)
     PipelineMetrics(home.files, TASK).emit(a_status(), 0.0)
-    assert {name for name, _ in recorder.seen} >= {"stream_pipeline.attempt", "stream_pipeline.records"}
+    assert {name for name, _ in recorder.seen} >= {"stream_pipeline.attempt", "stream_pipeline.numRecordsIn"}

@@ -131,8 +131,12 @@ class Heartbeat:
         self._tell(blocked=blocked)
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """Sets the newest checkpoint."""
-        self._tell(checkpoint=checkpoint)
+        """Counts a completed checkpoint, the newest one."""
+        self._tell(checkpoint=checkpoint, completed_checkpoints=self.status.completed_checkpoints + 1)
+
+    def checkpoint_failed(self) -> None:
+        """Counts a failed try at a checkpoint."""
+        self._tell(failed_checkpoints=self.status.failed_checkpoints + 1)
 
     def stage(self, name: StageName, state: StageState) -> None:
         """Sets the state of a stage."""

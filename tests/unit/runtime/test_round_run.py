@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, Publish
-from spark_jobs.protocol.errors import FencedError, RestartsExhaustedError
+from spark_jobs.protocol.errors import FencedError, RestartsExhaustedError, StorageError
 from spark_jobs.protocol.ids import (
     AttemptNumber,
     BatchId,
@@ -22,6 +23,7 @@ from spark_jobs.protocol.ids import (
     IncarnationId,
     InputName,
     RoundNumber,
+    RunId,
     SinkName,
     StageName,
     WorkDirectoryId,
@@ -29,6 +31,8 @@ from spark_jobs.protocol.ids import (
 from spark_jobs.protocol.losses import PassedOver
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.publication.transactions import Publishers
+from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
+from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound
@@ -176,6 +180,29 @@ def test_a_publication_that_the_attempt_has_not_noted_lets_no_checkpoint_go(tmp_
     run.subsume([], a_manifest(4, sinks=cuts), {})
     run.subsume([], a_manifest(4, sinks=cuts), {SinkName("every_checkpoint"): CheckpointId(2)})
     assert seen == [{"every_checkpoint": None, "final": 3}, {"every_checkpoint": 2, "final": 3}]
+
+
+def test_the_heartbeat_counts_completed_checkpoints_and_failed_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, none = LocalFiles(tmp_path), cast(Any, None)
+    heartbeat = Heartbeat(home, AttemptNumber(1), RunId("monday"), [], None)
+    site: Any = SimpleNamespace(heartbeat=heartbeat, sources={}, losses=[])
+    run = RoundRun(none, home, none, none, none, site, Publishers())
+    away = StorageError("The disk is away.")
+    given: list[Manifest | Exception] = [a_manifest(1), away, a_manifest(2), away]
+    outcomes = iter(given)
+
+    def take(*_: object) -> Manifest:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(CheckpointTry, "take", take)
+    for fails in (False, True, False, True):
+        with pytest.raises(StorageError) if fails else nullcontext():
+            run.complete(none, [], None)
+    found = heartbeat.status
+    assert (found.checkpoint, found.completed_checkpoints, found.failed_checkpoints) == (2, 2, 2)
 
 
 @pytest.mark.parametrize("kind", [CheckpointKind.FINAL, CheckpointKind.STOP])

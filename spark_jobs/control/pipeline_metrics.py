@@ -1,0 +1,260 @@
+"""The table of a pipeline's metrics. Airflow's metrics, the driver's OpenTelemetry, the dashboard and the reference all use it.
+
+A metric has Flink's name and unit if Flink has the same one. All are gauges. Times are in milliseconds, as in Flink.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from spark_jobs.control.channel import Channel
+from spark_jobs.home.layout import STATE
+from spark_jobs.home.manifests import newest_manifest
+from spark_jobs.protocol.documents import InputLag, Manifest, StageState, StageStatus, Status
+from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, StageName
+from spark_jobs.storage.files import Files
+
+PREFIX = "stream_pipeline"
+
+
+class Scope(StrEnum):
+    """The thing that a value is about."""
+
+    PIPELINE = "pipeline"
+    STAGE = "stage"
+    """Each value has the tag ``stage``."""
+    INPUT = "input"
+    """Each value has the tags ``stage`` and ``input``."""
+
+
+class Unit(StrEnum):
+    """A unit, in the notation of OpenTelemetry."""
+
+    MILLISECONDS = "ms"
+    BYTES = "By"
+    RECORDS = "{record}"
+    RECORDS_PER_SECOND = "{record}/s"
+    ATTEMPTS = "{attempt}"
+    CHECKPOINTS = "{checkpoint}"
+    LOSSES = "{loss}"
+    RESTARTS = "{restart}"
+    STAGES = "{stage}"
+
+
+@dataclass(frozen=True)
+class PipelineFacts:
+    """The documents from which all metrics are computed."""
+
+    status: Status
+    head: Manifest | None
+    """The newest checkpoint from which the pipeline can be restored."""
+    now_s: float
+    """Seconds since 1970."""
+
+    def age_ms(self, then_s: float) -> float:
+        """Returns the time since ``then_s``. Clocks differ between hosts, so it is never negative."""
+        return max(self.now_s - then_s, 0.0) * 1000
+
+
+class Value(NamedTuple):
+    """One value of a metric."""
+
+    value: float
+    tags: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One row of the table."""
+
+    name: str
+    unit: Unit
+    scope: Scope
+    is_flinks: bool
+    """True if Flink has a metric with this name, meaning and unit."""
+    description: str
+    values: Callable[[PipelineFacts], Iterator[Value]]
+    """Yields the values that exist now."""
+
+    @property
+    def full_name(self) -> str:
+        return f"{PREFIX}.{self.name}"
+
+
+def _pipeline(
+    name: str, unit: Unit, description: str, value: Callable[[PipelineFacts], float | None], *, flink: bool = False
+) -> Metric:
+    def values(facts: PipelineFacts) -> Iterator[Value]:
+        found = value(facts)
+        if found is not None:
+            yield Value(found, {})
+
+    return Metric(name, unit, Scope.PIPELINE, flink, description, values)
+
+
+def _head(name: str, unit: Unit, description: str, value: Callable[[Manifest], float], *, flink: bool = False) -> Metric:
+    """Returns a metric of the newest checkpoint."""
+    return _pipeline(name, unit, description, lambda facts: None if facts.head is None else value(facts.head), flink=flink)
+
+
+def _stage(
+    name: str, unit: Unit, description: str, value: Callable[[PipelineFacts, StageStatus], float | None], *, flink: bool = False
+) -> Metric:
+    def values(facts: PipelineFacts) -> Iterator[Value]:
+        for stage, status in facts.status.stages.items():
+            found = value(facts, status)
+            if found is not None:
+                yield Value(found, {"stage": stage})
+
+    return Metric(name, unit, Scope.STAGE, flink, description, values)
+
+
+def _input(name: str, unit: Unit, description: str, value: Callable[[InputLag], float | None], *, flink: bool = False) -> Metric:
+    def values(facts: PipelineFacts) -> Iterator[Value]:
+        for stage, status in facts.status.stages.items():
+            for each, lag in status.lag.items():
+                found = value(lag)
+                if found is not None:
+                    yield Value(found, {"stage": stage, "input": each})
+
+    return Metric(name, unit, Scope.INPUT, flink, description, values)
+
+
+def _age_ms(facts: PipelineFacts) -> float | None:
+    return None if facts.head is None else facts.age_ms(facts.head.completed_at.timestamp())
+
+
+def _blocked_ms(facts: PipelineFacts) -> float:
+    blocked = facts.status.blocked
+    return 0.0 if blocked is None else facts.age_ms(blocked.since.timestamp())
+
+
+def _failed_stages(facts: PipelineFacts) -> int:
+    return sum(stage.state is StageState.FAILED for stage in facts.status.stages.values())
+
+
+def _duration_ms(head: Manifest) -> float:
+    return max((head.completed_at - head.began_at).total_seconds(), 0.0) * 1000
+
+
+def _full_size_bytes(head: Manifest) -> int:
+    return sum(file.size_bytes for cut in head.stages.values() for file in cut.files)
+
+
+def _new_size_bytes(head: Manifest) -> int:
+    def is_new(stage: StageName, stored: str) -> bool:
+        return stored.startswith(f"{STATE}/{stage}/{head.checkpoint}-")
+
+    return sum(file.size_bytes for stage, cut in head.stages.items() for file in cut.files if is_new(stage, file.stored))
+
+
+def _rows(head: Manifest) -> int:
+    return sum(cut.actions.rows for cut in head.sinks.values())
+
+
+def _watermark_lag_ms(facts: PipelineFacts, stage: StageStatus) -> float | None:
+    return facts.age_ms(stage.watermark_ms / 1000) if stage.watermark_ms else None
+
+
+METRICS = (
+    _pipeline(
+        "lastCheckpointAge",
+        Unit.MILLISECONDS,
+        "age of the newest checkpoint from which the pipeline can be restored",
+        _age_ms,
+    ),
+    _head("lastCheckpointDuration", Unit.MILLISECONDS, "duration of the newest checkpoint", _duration_ms, flink=True),
+    _head("lastCheckpointSize", Unit.BYTES, "state that the newest checkpoint has stored", _new_size_bytes, flink=True),
+    _head(
+        "lastCheckpointFullSize",
+        Unit.BYTES,
+        "whole state of the newest checkpoint, with the files that it shares with earlier ones",
+        _full_size_bytes,
+        flink=True,
+    ),
+    _head("lastCheckpointRecords", Unit.RECORDS, "rows that the newest checkpoint adds to tables", _rows),
+    _pipeline(
+        "numberOfCompletedCheckpoints",
+        Unit.CHECKPOINTS,
+        "checkpoints that this attempt has completed",
+        lambda facts: facts.status.completed_checkpoints,
+        flink=True,
+    ),
+    _pipeline(
+        "numberOfFailedCheckpoints",
+        Unit.CHECKPOINTS,
+        "tries at a checkpoint that have failed in this attempt",
+        lambda facts: facts.status.failed_checkpoints,
+        flink=True,
+    ),
+    _pipeline(
+        "blockedPublicationTime",
+        Unit.MILLISECONDS,
+        "time for which a table has refused a publication; 0 if none does",
+        _blocked_ms,
+    ),
+    _head("numLosses", Unit.LOSSES, "losses of input in the newest checkpoint", lambda head: len(head.losses)),
+    _pipeline("numFailedStages", Unit.STAGES, "stages that have failed for good", _failed_stages),
+    _pipeline("attempt", Unit.ATTEMPTS, "number of the attempt", lambda facts: facts.status.attempt),
+    _stage("numRecordsIn", Unit.RECORDS, "rows that this attempt has read", lambda _, stage: stage.rows_in, flink=True),
+    _stage(
+        "numRecordsInPerSecond",
+        Unit.RECORDS_PER_SECOND,
+        "rows per second in the newest batch",
+        lambda _, stage: stage.rows_per_s,
+        flink=True,
+    ),
+    _stage(
+        "numLateRecordsDropped",
+        Unit.RECORDS,
+        "rows that this attempt has dropped as late",
+        lambda _, stage: stage.late_rows,
+        flink=True,
+    ),
+    _stage("numRestarts", Unit.RESTARTS, "restarts of the stage in this attempt", lambda _, stage: stage.restarts, flink=True),
+    _stage("watermarkLag", Unit.MILLISECONDS, "time that the watermark lags behind the clock", _watermark_lag_ms, flink=True),
+    _input("pendingRecords", Unit.RECORDS, "rows that the stage has not read", lambda lag: lag.rows, flink=True),
+    _input("pendingBytes", Unit.BYTES, "size of the rows that the stage has not read", lambda lag: lag.size_bytes, flink=True),
+)
+"""All metrics."""
+
+
+class MetricsReader:
+    """Reads the facts of one pipeline. One thread at a time.
+
+    Args:
+        files: The home.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._head: Manifest | None = None
+        self._head_of: tuple[AttemptNumber, CheckpointId | None] | None = None
+        """The attempt and its newest checkpoint when the manifest was read."""
+        self._tags: dict[str, str] = {}
+
+    def facts(self, status: Status, now_s: float) -> PipelineFacts:
+        """Returns the facts. Reads the newest manifest if the heartbeat has a new checkpoint.
+
+        If the storage fails, the last known manifest stays, and everything that needs the home reports the error.
+
+        Args:
+            status: The heartbeat.
+            now_s: Seconds since 1970.
+        """
+        head_of = status.attempt, status.checkpoint
+        if head_of != self._head_of:
+            with suppress(StreamPipelineError):
+                self._head = newest_manifest(self._files)
+                self._head_of = head_of
+        return PipelineFacts(status, self._head, now_s)
+
+    def tags(self) -> dict[str, str]:
+        """Returns the tags of all values: the home and, unless the storage fails, the name of the pipeline."""
+        if not self._tags:
+            with suppress(StreamPipelineError):
+                self._tags = {"pipeline": Channel(self._files).claimed().name}
+        return {"home": self._files.url} | self._tags
