@@ -1,6 +1,7 @@
 """The table of a pipeline's metrics. Airflow's metrics, the driver's OpenTelemetry, the dashboard and the reference all use it.
 
-A metric has Flink's name and unit if Flink has the same one. All are gauges. Times are in milliseconds, as in Flink.
+A metric has Flink's name and unit if Flink has the same one. The names are in snake case, because OpenTelemetry ignores case. All are
+gauges. Times are in milliseconds, as in Flink.
 """
 
 from collections.abc import Callable, Iterator
@@ -78,6 +79,12 @@ class Metric:
     description: str
     values: Callable[[PipelineFacts], Iterator[Value]]
     """Yields the values that exist now."""
+
+    @property
+    def flinks_name(self) -> str | None:
+        """Flink's name, or None."""
+        first, *others = self.name.split("_")
+        return first + "".join(map(str.title, others)) if self.is_flinks else None
 
     @property
     def full_name(self) -> str:
@@ -161,63 +168,63 @@ def _watermark_lag_ms(facts: PipelineFacts, stage: StageStatus) -> float | None:
 
 METRICS = (
     _pipeline(
-        "lastCheckpointAge",
+        "last_checkpoint_age",
         Unit.MILLISECONDS,
         "age of the newest checkpoint from which the pipeline can be restored",
         _age_ms,
     ),
-    _head("lastCheckpointDuration", Unit.MILLISECONDS, "duration of the newest checkpoint", _duration_ms, flink=True),
-    _head("lastCheckpointSize", Unit.BYTES, "state that the newest checkpoint has stored", _new_size_bytes, flink=True),
+    _head("last_checkpoint_duration", Unit.MILLISECONDS, "duration of the newest checkpoint", _duration_ms, flink=True),
+    _head("last_checkpoint_size", Unit.BYTES, "state that the newest checkpoint has stored", _new_size_bytes, flink=True),
     _head(
-        "lastCheckpointFullSize",
+        "last_checkpoint_full_size",
         Unit.BYTES,
         "whole state of the newest checkpoint, with the files that it shares with earlier ones",
         _full_size_bytes,
         flink=True,
     ),
-    _head("lastCheckpointRecords", Unit.RECORDS, "rows that the newest checkpoint adds to tables", _rows),
+    _head("last_checkpoint_records", Unit.RECORDS, "rows that the newest checkpoint adds to tables", _rows),
     _pipeline(
-        "numberOfCompletedCheckpoints",
+        "number_of_completed_checkpoints",
         Unit.CHECKPOINTS,
         "checkpoints that this attempt has completed",
         lambda facts: facts.status.completed_checkpoints,
         flink=True,
     ),
     _pipeline(
-        "numberOfFailedCheckpoints",
+        "number_of_failed_checkpoints",
         Unit.CHECKPOINTS,
         "tries at a checkpoint that have failed in this attempt",
         lambda facts: facts.status.failed_checkpoints,
         flink=True,
     ),
     _pipeline(
-        "blockedPublicationTime",
+        "blocked_publication_time",
         Unit.MILLISECONDS,
         "time for which a table has refused a publication; 0 if none does",
         _blocked_ms,
     ),
-    _head("numLosses", Unit.LOSSES, "losses of input in the newest checkpoint", lambda head: len(head.losses)),
-    _pipeline("numFailedStages", Unit.STAGES, "stages that have failed for good", _failed_stages),
+    _head("num_losses", Unit.LOSSES, "losses of input in the newest checkpoint", lambda head: len(head.losses)),
+    _pipeline("num_failed_stages", Unit.STAGES, "stages that have failed for good", _failed_stages),
     _pipeline("attempt", Unit.ATTEMPTS, "number of the attempt", lambda facts: facts.status.attempt),
-    _stage("numRecordsIn", Unit.RECORDS, "rows that this attempt has read", lambda _, stage: stage.rows_in, flink=True),
+    _stage("num_records_in", Unit.RECORDS, "rows that this attempt has read", lambda _, stage: stage.rows_in, flink=True),
     _stage(
-        "numRecordsInPerSecond",
+        "num_records_in_per_second",
         Unit.RECORDS_PER_SECOND,
         "rows per second in the newest batch",
         lambda _, stage: stage.rows_per_s,
         flink=True,
     ),
     _stage(
-        "numLateRecordsDropped",
+        "num_late_records_dropped",
         Unit.RECORDS,
         "rows that this attempt has dropped as late",
         lambda _, stage: stage.late_rows,
         flink=True,
     ),
-    _stage("numRestarts", Unit.RESTARTS, "restarts of the stage in this attempt", lambda _, stage: stage.restarts, flink=True),
-    _stage("watermarkLag", Unit.MILLISECONDS, "time that the watermark lags behind the clock", _watermark_lag_ms, flink=True),
-    _input("pendingRecords", Unit.RECORDS, "rows that the stage has not read", lambda lag: lag.rows, flink=True),
-    _input("pendingBytes", Unit.BYTES, "size of the rows that the stage has not read", lambda lag: lag.size_bytes, flink=True),
+    _stage("num_restarts", Unit.RESTARTS, "restarts of the stage in this attempt", lambda _, stage: stage.restarts, flink=True),
+    _stage("watermark_lag", Unit.MILLISECONDS, "time that the watermark lags behind the clock", _watermark_lag_ms, flink=True),
+    _input("pending_records", Unit.RECORDS, "rows that the stage has not read", lambda lag: lag.rows, flink=True),
+    _input("pending_bytes", Unit.BYTES, "size of the rows that the stage has not read", lambda lag: lag.size_bytes, flink=True),
 )
 """All metrics."""
 

@@ -49,6 +49,7 @@ from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.driver_log import bounded_outputs, driver_log
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.driver.home_locks import check_free, driver_lock, forget_driver_lock, jvm_lock
+from spark_jobs.runtime.driver.metrics_export import MetricsExport
 from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.runtime.driver.shown_logs import shown
 from spark_jobs.runtime.open_requests import OpenRequests
@@ -151,7 +152,7 @@ class Application:
     def begin_requested(self, request: StartRequest) -> StartResponse:
         """Plans and claims as :meth:`begin` does, for a request that was written before the home begins."""
 
-        def run(afterwards: ExitStack) -> StartResponse:
+        def run(afterwards: ExitStack, metrics: MetricsExport) -> StartResponse:
             afterwards.callback(self._forget_lock_unless_begun)
             with Cancellation(Owners(self.home, request.attempt), interval_s=look_interval_s(self.home)) as cancellation:
                 plan = self._first_plan(request, cancellation.check)
@@ -160,8 +161,8 @@ class Application:
                     return standing
                 claimed, own = self._claimed(plan)
             if own is None:
-                return claimed._run(request, afterwards)
-            return claimed._carry_out(request, afterwards, lambda *_: own)
+                return claimed._run(request, afterwards, metrics)
+            return claimed._carry_out(request, afterwards, metrics, lambda *_: own)
 
         return self._answer(request, run)
 
@@ -210,21 +211,22 @@ class Application:
             StreamPipelineError: The run did not reach its end. The error says whether it can go on.
         """
         if plan is None:
-            return self._answer(request, lambda afterwards: self._run(request, afterwards))
-        return self._answer(request, lambda afterwards: self._carry_out(request, afterwards, lambda *_: plan))
+            return self._answer(request, lambda *during: self._run(request, *during))
+        return self._answer(request, lambda afterwards, metrics: self._carry_out(request, afterwards, metrics, lambda *_: plan))
 
-    def _answer(self, request: StartRequest, run: Callable[[ExitStack], StartResponse]) -> StartResponse:
+    def _answer(self, request: StartRequest, run: Callable[[ExitStack, MetricsExport], StartResponse]) -> StartResponse:
         channel = Channel(self.home)
         standing = _standing(channel, request)
         if standing is not None:
             return standing
         with (
+            MetricsExport(self.home) as metrics,  # the last export begins when the request is answered and the home is free
             driver_lock(self.home, request),
             ExitStack() as afterwards,
         ):  # a driver that finds the home in use leaves the answer to the other driver
             try:
                 with self._masked():
-                    answer = _told(channel.respond(run(afterwards)))
+                    answer = _told(channel.respond(run(afterwards, metrics)))
                     self._open_requests().answer_late(answer)
                 return answer
             except FencedError:
@@ -258,7 +260,7 @@ class Application:
         except StreamPipelineError as second:
             _LOG.warning("the failure could not be answered: %s", second)
 
-    def _run(self, request: StartRequest, afterwards: ExitStack) -> StartResponse:
+    def _run(self, request: StartRequest, afterwards: ExitStack, metrics: MetricsExport) -> StartResponse:
         facts = read_facts(self.home)
         unfinished = self._open_requests().roll_forward(facts.head, request)
         given = self._given_before(request, facts)
@@ -280,10 +282,14 @@ class Application:
             check_conditional_writes(spark, plan.places)
             return plan
 
-        return self._carry_out(request, afterwards, find_plan)
+        return self._carry_out(request, afterwards, metrics, find_plan)
 
     def _carry_out(
-        self, request: StartRequest, afterwards: ExitStack, find_plan: Callable[[SparkSession, Publishers], StartPlan]
+        self,
+        request: StartRequest,
+        afterwards: ExitStack,
+        metrics: MetricsExport,
+        find_plan: Callable[[SparkSession, Publishers], StartPlan],
     ) -> StartResponse:
         """Begins an attempt by a plan, and runs it to its end."""
         with ExitStack() as stack:
@@ -317,6 +323,7 @@ class Application:
             stages, spark_ui = list(self.graph.stages), spark.sparkContext.uiWebUrl
             heartbeat = Heartbeat(self.home, attempt.attempt, attempt.run, stages, spark_ui, mask=mask)
             stack.enter_context(heartbeat)
+            metrics.begin(lambda: heartbeat.status)
             stack.callback(self.watch(heartbeat))
             _LOG.info("attempt %d of run %s begins: %s", attempt.attempt, attempt.run, type(decision).__name__)
             afterwards.callback(publishers.finish)

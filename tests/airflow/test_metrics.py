@@ -63,7 +63,7 @@ def test_the_age_is_that_of_the_newest_manifest_whatever_the_heartbeat_is_about(
     emitted = PipelineMetrics(home.files, TASK)
     assert emitted.is_due(0.0)
     emitted.emit(a_status(), 0.0)
-    rows = "stream_pipeline.lastCheckpointRecords", tags_of(home)
+    rows = "stream_pipeline.last_checkpoint_records", tags_of(home)
     assert recorder.seen[rows] == 1
     assert (emitted.is_due(9.9), emitted.is_due(10.0)) == (False, True)
     home.staged.checkpoint({HOURLY: [(2, "b"), (3, "c")]})
@@ -78,8 +78,8 @@ def test_plain_statsd_has_no_tags_so_that_two_pipelines_have_two_names(
     home = UsedHome(tmp_path)
     home.begin()
     PipelineMetrics(home.files, TASK).emit(a_status(), 0.0)
-    assert recorder.seen["stream_pipeline.flights.group.run.hourly.numRecordsIn", ()] == 12
-    assert recorder.seen["stream_pipeline.flights.group.run.numFailedStages", ()] == 1
+    assert recorder.seen["stream_pipeline.flights.group.run.hourly.num_records_in", ()] == 12
+    assert recorder.seen["stream_pipeline.flights.group.run.num_failed_stages", ()] == 1
 
 
 def test_nothing_is_emitted_where_metrics_are_off_or_no_task_supervises(tmp_path: Path, recorder: Recorder) -> None:
@@ -122,4 +122,4 @@ def test_a_manifest_that_cannot_be_read_ends_no_wait_and_hides_no_other_gauge(
     home.begin()
     monkeypatch.setattr(pipeline_metrics, "newest_manifest", fail)
     PipelineMetrics(home.files, TASK).emit(a_status(), 0.0)
-    assert {name for name, _ in recorder.seen} >= {"stream_pipeline.attempt", "stream_pipeline.numRecordsIn"}
+    assert {name for name, _ in recorder.seen} >= {"stream_pipeline.attempt", "stream_pipeline.num_records_in"}

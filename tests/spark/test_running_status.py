@@ -1,6 +1,8 @@
 """The visible status of a running pipeline: lag, rows in flight at a checkpoint, and the end after a cancel."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 from pyspark.sql import DataFrame
@@ -11,6 +13,7 @@ from spark_jobs.protocol.ids import StageName
 from tests.spark.conftest import Site
 from tests.support.command_line import document, spark_jobs
 from tests.support.growing_table import Events
+from tests.support.otlp_receiver import Receiver, receiver
 from tests.support.running import Running
 
 pytestmark = pytest.mark.spark
@@ -32,8 +35,17 @@ def two_stages(site: Site, events: Events) -> Pipeline:
     return pipeline
 
 
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """A receiver of the metrics that drivers export."""
+    with receiver() as found:
+        for name, value in found.environment.items():
+            monkeypatch.setenv(name, value)
+        yield found
+
+
 def test_what_a_stage_has_not_read_is_its_lag_and_is_in_flight_in_an_unaligned_checkpoint_that_outlives_a_cancel(
-    site: Site, tmp_path: Path
+    site: Site, tmp_path: Path, exported: Receiver
 ) -> None:
     events = Events(tmp_path / "events")
     with Running(site.spark, two_stages(site, events), site.home) as running:
@@ -49,11 +61,39 @@ def test_what_a_stage_has_not_read_is_its_lag_and_is_in_flight_in_an_unaligned_c
         left = events.rows - seldom.rows_in
         assert left >= 100
         running.until(lambda: (found := stage("seldom")) and found.lag and found.lag["copied"].rows == left)
+        running.until(lambda: exported.value("stream_pipeline.pending_records", stage="seldom", input="copied") == left)
         assert f"lag {left} rows" in spark_jobs("status", "--home", site.home).stdout
         spark_jobs("checkpoint", "--home", site.home)
         cancelled = document(spark_jobs("cancel", "--home", site.home, "--reason", "that was all", "--output", "json"))
         assert "Attempt 1 was cancelled: that was all." in str(running.ends())
+    assert exported.value("stream_pipeline.number_of_completed_checkpoints", pipeline="live", home=running.files.url) == 1
     assert (cancelled["cancelled"], cancelled["attempt"], cancelled["checkpoint"]) == (True, 1, 1)
     (tried,) = document(spark_jobs("checkpoints", "--home", site.home, "--output", "json"))["checkpoints"]
     assert (tried["outcome"], tried["aligned"], tried["in_flight_rows"]) == ("complete", False, left)
     assert tried["in_flight_bytes"] > 0
+
+
+def test_a_receiver_of_metrics_that_hangs_delays_no_batch_no_checkpoint_and_no_end(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, goes_on = Events(tmp_path / "events"), Event()
+
+    def hang() -> int:
+        goes_on.wait()
+        return 400
+
+    with receiver(hang) as found:
+        for name, value in {**found.environment, "OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}.items():
+            monkeypatch.setenv(name, value)
+        try:
+            with Running(site.spark, two_stages(site, events), site.home) as running:
+                running.until(found.asked.is_set)
+                events.add(100)
+                copied = StageName("copied")
+                running.until(lambda: running.status and running.status.stages[copied].rows_in == events.rows)
+                spark_jobs("checkpoint", "--home", site.home)
+                spark_jobs("cancel", "--home", site.home, "--reason", "that was all")
+                assert "that was all" in str(running.ends())
+        finally:
+            goes_on.set()
+    assert site.checkpoints() == [1]

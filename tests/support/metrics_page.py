@@ -9,7 +9,7 @@ BEGIN, END = "<!-- made by python -m tests.support.metrics_page -->\n", "<!-- en
 
 def table() -> str:
     """Returns the page's table."""
-    rows = [["gauge", "by", "unit", "meaning", "Flink's"], ["---"] * 5, *map(_row, METRICS)]
+    rows = [["gauge", "by", "unit", "meaning", "in Flink"], ["---"] * 5, *map(_row, METRICS)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
@@ -21,13 +21,8 @@ def made(page: str) -> str:
 
 
 def _row(metric: Metric) -> list[str]:
-    return [
-        f"`{metric.name}`",
-        metric.scope.value,
-        f"`{metric.unit.value}`",
-        metric.description,
-        "yes" if metric.is_flinks else "",
-    ]
+    flinks = f"`{metric.flinks_name}`" if metric.flinks_name else ""
+    return [f"`{metric.name}`", metric.scope.value, f"`{metric.unit.value}`", metric.description, flinks]
 
 
 if __name__ == "__main__":

@@ -62,39 +62,42 @@ def test_the_metrics_say_what_the_heartbeat_and_the_newest_checkpoint_say(tmp_pa
     head = head.model_copy(update={"completed_at": NOW, "stages": {StageName("hourly"): cut}})
     found = values(PipelineFacts(status, head, NOW.timestamp() + 90))
     assert found == {
-        ("lastCheckpointAge",): 90_000,
-        ("lastCheckpointDuration",): (head.completed_at - head.began_at).total_seconds() * 1000,
-        ("lastCheckpointSize",): 200,
-        ("lastCheckpointFullSize",): 240,
-        ("lastCheckpointRecords",): 2,
-        ("numberOfCompletedCheckpoints",): 5,
-        ("numberOfFailedCheckpoints",): 6,
-        ("blockedPublicationTime",): 90_000,
-        ("numLosses",): 0,
-        ("numFailedStages",): 1,
+        ("last_checkpoint_age",): 90_000,
+        ("last_checkpoint_duration",): (head.completed_at - head.began_at).total_seconds() * 1000,
+        ("last_checkpoint_size",): 200,
+        ("last_checkpoint_full_size",): 240,
+        ("last_checkpoint_records",): 2,
+        ("number_of_completed_checkpoints",): 5,
+        ("number_of_failed_checkpoints",): 6,
+        ("blocked_publication_time",): 90_000,
+        ("num_losses",): 0,
+        ("num_failed_stages",): 1,
         ("attempt",): 3,
-        ("numRecordsIn", "hourly"): 12,
-        ("numRecordsIn", "daily"): 0,
-        ("numRecordsInPerSecond", "hourly"): 1.5,
-        ("numRecordsInPerSecond", "daily"): 0,
-        ("numLateRecordsDropped", "hourly"): 4,
-        ("numLateRecordsDropped", "daily"): 0,
-        ("numRestarts", "hourly"): 2,
-        ("numRestarts", "daily"): 0,
-        ("watermarkLag", "hourly"): 90_000,
-        ("pendingRecords", "hourly", "events"): 7,
+        ("num_records_in", "hourly"): 12,
+        ("num_records_in", "daily"): 0,
+        ("num_records_in_per_second", "hourly"): 1.5,
+        ("num_records_in_per_second", "daily"): 0,
+        ("num_late_records_dropped", "hourly"): 4,
+        ("num_late_records_dropped", "daily"): 0,
+        ("num_restarts", "hourly"): 2,
+        ("num_restarts", "daily"): 0,
+        ("watermark_lag", "hourly"): 90_000,
+        ("pending_records", "hourly", "events"): 7,
     }
 
 
 def test_without_a_checkpoint_nothing_is_said_about_one() -> None:
     found = values(PipelineFacts(a_status(), None, NOW.timestamp()))
-    assert found["blockedPublicationTime",] == 0.0
-    assert not [name for name, *_ in found if name.startswith("lastCheckpoint") or name == "numLosses"]
+    assert found["blocked_publication_time",] == 0.0
+    assert not [name for name, *_ in found if name.startswith("last_checkpoint") or name == "num_losses"]
 
 
 def test_each_metric_has_one_row_with_a_description() -> None:
     assert len({each.name for each in METRICS}) == len(METRICS)
-    assert all(each.description for each in METRICS)
+    assert all(each.description and each.name == each.name.lower() for each in METRICS)
+    found = {each.name: each.flinks_name for each in METRICS}
+    assert found["number_of_failed_checkpoints"] == "numberOfFailedCheckpoints"
+    assert found["last_checkpoint_age"] is None
 
 
 def test_the_newest_manifest_is_read_once_for_each_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -337,7 +337,7 @@ def test_a_run_whose_request_another_driver_has_answered_with_an_error_has_faile
 ) -> None:
     home = Home(tmp_path)
 
-    def run(self: Application, request: StartRequest, afterwards: object) -> StartResponse:
+    def run(self: Application, request: StartRequest, *_: object) -> StartResponse:
         home.channel.respond_failure(request, InvalidPipelineError("The other driver cannot run it."))
         return StartResponse(
             request=request.request,
