@@ -1,6 +1,7 @@
 """The sensor that waits for a checkpoint of a pipeline."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider.orders import checkpoint_number
@@ -23,6 +24,7 @@ class CheckpointSensor(PipelineSensor):
         run: Only a checkpoint of this run counts. Templated.
         run_of_task: Only a checkpoint of this task of the same DAG run counts: a ``StreamPipelineOperator`` that is not mapped.
         newer_than: Only a checkpoint with a higher number counts: the ``checkpoint`` of an earlier XCom. Templated; empty: any.
+        max_age: Only a checkpoint that is at most that old counts.
         kwargs: As for :class:`~airflow_provider.sensors.pipeline_sensor.PipelineSensor`.
 
     Raises:
@@ -40,6 +42,7 @@ class CheckpointSensor(PipelineSensor):
         run: str | None = None,
         run_of_task: str | None = None,
         newer_than: int | str | None = None,
+        max_age: timedelta | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -48,10 +51,12 @@ class CheckpointSensor(PipelineSensor):
         self.run = run
         self.run_of_task = run_of_task
         self.newer_than = newer_than
+        self.max_age = max_age
 
     def wait_in(self, files: Files, context: "Context") -> CheckpointWait:
         run = self.run or None
         if self.run_of_task is not None:
             run = run_id_of(context["ti"], task_id=self.run_of_task)
         newer_than = checkpoint_number("newer_than", self.newer_than) or 0
-        return CheckpointWait(files, final=self.only_final, run=run, newer_than=newer_than)
+        max_age_s = None if self.max_age is None else self.max_age.total_seconds()
+        return CheckpointWait(files, final=self.only_final, run=run, newer_than=newer_than, max_age_s=max_age_s)

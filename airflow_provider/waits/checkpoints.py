@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider.facts import checkpoint_facts
@@ -52,11 +53,17 @@ class WantedCheckpoint:
     """Only a checkpoint of this run counts, or the one in its answer: another run may have finished its round."""
     newer_than: CheckpointId = ANY_CHECKPOINT
     """Only a checkpoint with a higher number counts."""
+    max_age_s: float | None = None
+    """Only a checkpoint that is at most that old counts."""
 
     @property
     def of_a_run(self) -> bool:
         """True if only the answers can tell which checkpoint it is."""
         return self.run is not None
+
+    def is_recent(self, at: datetime) -> bool:
+        """Returns whether a checkpoint of this time is not too old. One that is too old stays so."""
+        return self.max_age_s is None or (datetime.now(UTC) - at).total_seconds() <= self.max_age_s
 
 
 class CheckpointSearch:
@@ -100,6 +107,8 @@ class CheckpointSearch:
         answer = self._answer
         if answer is None or answer.error is not None or answer.checkpoint is None or answer.checkpoint in listing.checkpoints:
             return False
+        if not self._wanted.is_recent(answer.answered_at):
+            return False
         return answer.checkpoint > self._wanted.newer_than and (answer.ends_round or not self._wanted.final)
 
     def _answers(self, number: CheckpointId) -> bool:
@@ -107,7 +116,7 @@ class CheckpointSearch:
 
     def _is_wanted(self, manifest: Manifest) -> bool:
         asked = self._wanted.run in (None, manifest.run) or self._answers(manifest.checkpoint)
-        return asked and (manifest.ends_round or not self._wanted.final)
+        return asked and (manifest.ends_round or not self._wanted.final) and self._wanted.is_recent(manifest.completed_at)
 
 
 def find_checkpoint(files: Files, wanted: WantedCheckpoint) -> Manifest | StartResponse | None:
@@ -125,6 +134,7 @@ class CheckpointWait(HomeWait[Listing]):
         final: Only a final checkpoint counts.
         run: Only a checkpoint of this run counts.
         newer_than: Only a checkpoint with a higher number counts.
+        max_age_s: Only a checkpoint that is at most that old counts.
     """
 
     kind = "checkpoint"
@@ -132,10 +142,11 @@ class CheckpointWait(HomeWait[Listing]):
     final: bool
     run: str | None
     newer_than: int
+    max_age_s: float | None = None
 
     def __post_init__(self) -> None:
         run = None if self.run is None else RunId(self.run)
-        self._wanted = WantedCheckpoint(self.final, run, CheckpointId(self.newer_than))
+        self._wanted = WantedCheckpoint(self.final, run, CheckpointId(self.newer_than), self.max_age_s)
         self._list = ListingLook(self.files, answers=self._wanted.of_a_run)
         self._search = CheckpointSearch(self.files, self._wanted)
         self._searched: Listing | None = None
@@ -160,8 +171,10 @@ class CheckpointWait(HomeWait[Listing]):
     def too_late(self, look: Listing, timeout_s: float | None) -> DeadlineExceededError:
         what = "a final checkpoint" if self.final else "a checkpoint"
         whose = f" of run {self.run}" if self.run else ""
+        recent = "" if self.max_age_s is None else f" that is at most {self.max_age_s:g} s old"
+        newer = f" newer than {self.newer_than}" if self.newer_than or not recent else ""
         return DeadlineExceededError(
-            f"{self.files.url} has not had {what}{whose} newer than {self.newer_than} within {timeout_s or 0.0:g} s.",
+            f"{self.files.url} has not had {what}{whose}{newer}{recent} within {timeout_s or 0.0:g} s.",
             safe="Nothing was changed.",
             remedy="See what the pipeline does (spark-jobs status); raise timeout if it takes longer.",
             home=self.files.url,

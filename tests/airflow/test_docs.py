@@ -106,6 +106,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "in_a_pool": ["run"],
         "nightly": ["run"],
         "orders": ["run"],
+        "orders_alert": ["recent_checkpoint"],
         "orders_by_submit": ["run"],
         "orders_on_a_cluster": ["run"],
         "orders_by_hand": ["run"],
@@ -129,7 +130,7 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
         "watches_orders": ["read"],
         "with_spark_events": ["run"],
     }
-    assert len(shown) == 26
+    assert len(shown) == 27
 
 
 def arguments_of(kind: Callable[..., object]) -> Iterator[Parameter]:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -90,6 +90,23 @@ def test_it_can_wait_for_a_newer_one(homes: Homes, newer_than: int | str | None,
     complete(homes, 1)
     complete(homes, 2)
     assert bool(poke(newer_than=newer_than)) is expected
+
+
+def test_with_a_maximum_age_an_older_checkpoint_does_not_count(homes: Homes) -> None:
+    store, now = CheckpointStore(open_files(str(homes.path()))), datetime.now(UTC)
+    for number, age in ((1, timedelta(minutes=30)), (2, timedelta(minutes=20))):
+        store.complete(a_manifest(number, checkpoint_kind=CheckpointKind.FINAL, completed_at=now - age))
+    assert found()["checkpoint"] == 2
+    assert not poke(max_age=timedelta(minutes=10))
+    assert found(max_age=timedelta(minutes=25))["checkpoint"] == 2
+    waiting = FinalCheckpointSensor(task_id="wait", home="flights", max_age=timedelta(minutes=10))
+    wait = waiting.wait_in(open_files(str(homes.path())), cast(Context, {"ti": TASK}))
+    assert wait.judge(wait.look(), 0.0) is None
+    assert "that is at most 600 s old" in str(wait.too_late(wait.look(), 60.0))
+    store.complete(a_manifest(3, checkpoint_kind=CheckpointKind.FINAL, completed_at=now))
+    judged = wait.judge(wait.look(), 1.0)
+    assert judged is not None
+    assert judged["facts"]["checkpoint"] == 3
 
 
 @pytest.mark.parametrize("newer_than", ["the first", "1.5", -1, True])

@@ -26,7 +26,7 @@ STORED: list[tuple[str, dict[str, Any]]] = [
     (
         WAIT,
         HOME
-        | {"kind": "checkpoint", "arguments": {"final": True, "run": None, "newer_than": 0}}
+        | {"kind": "checkpoint", "arguments": {"final": True, "run": None, "newer_than": 0, "max_age_s": 600.0}}
         | {"deadline_at": 1_767_225_600.0, "timeout_s": 60.0},
     ),
     (

@@ -1,8 +1,11 @@
 """Sensors that wait in the triggerer of a running Airflow."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.protocol.documents import CheckpointKind
 from tests.running_airflow.conftest import Home
 from tests.support.running_airflow import RunningAirflow, until
 from tests.support.staged_pipeline import a_manifest
@@ -18,6 +21,17 @@ def test_a_checkpoint_ends_a_deferred_wait(airflow: RunningAirflow, home: Home) 
     CheckpointStore(home.channel.files).complete(a_manifest(1))
     task.reaches("success")
     assert task.xcom()["checkpoint"] == 1
+
+
+def test_an_alert_fires_when_the_newest_checkpoint_is_too_old_and_only_then(airflow: RunningAirflow, home: Home) -> None:
+    home.path.mkdir()
+    store, now = CheckpointStore(home.channel.files), datetime.now(UTC)
+    store.complete(a_manifest(1, checkpoint_kind=CheckpointKind.PERIODIC, completed_at=now - timedelta(minutes=11)))
+    alert = airflow.trigger("alerts", home=home.name)
+    alert.reaches("failed")
+    until(lambda: "somebody is told of AirflowSensorTimeout" in alert.log(), "the callback is called")
+    store.complete(a_manifest(2, checkpoint_kind=CheckpointKind.PERIODIC, completed_at=now))
+    assert airflow.trigger("alerts", home=home.name).reaches("success")["try_number"] == 1
 
 
 @pytest.mark.nightly

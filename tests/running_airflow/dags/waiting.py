@@ -70,6 +70,12 @@ for kind in ("deferred", "in_the_worker"):
             retry_policy=PipelineRetryPolicy(),
         )
 
+
+def tell_of_a_failure(context: Any) -> None:
+    """Logs the notification about a failure in the task's log."""
+    logging.getLogger("airflow.task").warning("somebody is told of %s", type(context["exception"]).__name__)
+
+
 for name, limits in {
     "senses": {},
     "senses_in_vain": {"timeout": 5.0},
@@ -84,6 +90,16 @@ for name, limits in {
             retry_delay=timedelta(seconds=1),
             **cast(dict[str, Any], limits),
         )
+
+with DAG("alerts", start_date=START, schedule=None):
+    CheckpointSensor(
+        task_id="run",
+        home="{{ dag_run.conf['home'] }}",
+        max_age=timedelta(minutes=10),
+        timeout=3.0,
+        poll_interval_s=0.5,
+        on_failure_callback=tell_of_a_failure,
+    )
 
 WATCHER = AssetWatcher(name="watched", trigger=PublicationTrigger(home="watched", poll_interval_s=0.5, max_poll_interval_s=1.0))
 
@@ -103,11 +119,6 @@ with DAG("finishes_hours", start_date=START, schedule=[HOURS_PUBLIC], max_active
 
 with DAG("runs_once_an_hour", start_date=START, schedule=PartitionedAssetTimetable(assets=HOURS), catchup=False):
     EmptyOperator(task_id="run")
-
-
-def tell_of_a_failure(context: Any) -> None:
-    """Logs the notification about a failure in the task's log."""
-    logging.getLogger("airflow.task").warning("somebody is told of %s", type(context["exception"]).__name__)
 
 
 for kind in ("deferred", "in_the_worker"):
