@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from airflow_provider.version_compat import AirflowException, AirflowFailException
 from spark_jobs.protocol.errors import Retry, StreamPipelineError
+from spark_jobs.protocol.visible import visible
 
 
 class PipelineRunError(AirflowException):
@@ -19,7 +20,7 @@ class PipelineRunError(AirflowException):
     def __init__(self, error: StreamPipelineError) -> None:
         parts = (("Exists", error.exists), ("Safe", error.safe), ("To do", error.remedy))
         lines = [f"{type(error).__name__}: {error.failed}", *(f"{title}: {text}" for title, text in parts if text)]
-        super().__init__("\n".join(lines))
+        super().__init__(visible("\n".join(lines)))
         self.error = error
 
     def __reduce__(self) -> tuple[type["PipelineRunError"], tuple[StreamPipelineError]]:

@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.retry import RETRIES
+from airflow_provider.task_log import LogsVisibly
 from airflow_provider.tasks.time_limits import TimeLimits
 from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.waits.clocks import monotonic_at
@@ -31,7 +32,7 @@ class HomeResult(NamedTuple):
     """The manifest of the checkpoint; None if the checkpoint was discarded since."""
 
 
-class PipelineTask(BaseOperator):
+class PipelineTask(LogsVisibly, BaseOperator):
     """A task that uses a connection of type ``stream_pipeline``.
 
     Args:

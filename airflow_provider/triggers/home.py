@@ -14,6 +14,7 @@ from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.stores import use_store_from_afar
+from airflow_provider.task_log import LogsVisibly
 from airflow_provider.waits.checkpoints import CheckpointWait
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.ends import EndWait
@@ -69,7 +70,7 @@ class WaitArguments(TypedDict):
     """The shortest time until the event; :data:`SETTLE_S` unless given."""
 
 
-class WaitingTrigger(BaseTrigger):
+class WaitingTrigger(LogsVisibly, BaseTrigger):
     """A trigger that looks at a home until the wait is over. Its arguments and the home contain its whole state.
 
     Args:

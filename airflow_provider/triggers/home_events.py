@@ -13,6 +13,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider.homes import open_allowed_home
 from airflow_provider.stores import use_store_from_afar
+from airflow_provider.task_log import LogsVisibly
 from airflow_provider.version_compat import AirflowNotFoundException, asset_store
 from airflow_provider.waits.checkpoints import Listing, ListingLook
 from airflow_provider.waits.shared_looks import Looking, looks, pace_at
@@ -39,7 +40,7 @@ class Search(Protocol[Found_co]):
         ...
 
 
-class HomeEventTrigger(BaseEventTrigger, Generic[Found]):
+class HomeEventTrigger(LogsVisibly, BaseEventTrigger, Generic[Found]):
     """Sends an event for each new thing of one kind in a home. Only reads; never ends.
 
     The position is kept in the asset's state store, and a restarted triggerer continues after it. If a triggerer dies within seconds of

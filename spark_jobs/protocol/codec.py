@@ -146,7 +146,7 @@ def decode(kind: type[D], data: bytes, path: str) -> D:
     try:
         return kind.model_validate_json(canonical(body | {"nonce": nonce}), strict=True)
     except ValidationError as error:
-        raise _corrupt(kind, path, f"the fields of a {kind.kind}", str(error)) from error
+        raise _corrupt(kind, path, f"the fields of a {kind.kind}", str(error)) from None  # its text quotes the document
 
 
 def _corrupt(kind: type[Document], path: str, expected: str, found: str) -> CorruptDocumentError:

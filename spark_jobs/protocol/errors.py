@@ -22,6 +22,8 @@ from collections.abc import Iterable
 from enum import Enum, IntEnum
 from typing import Any, ClassVar
 
+from spark_jobs.protocol.visible import visible
+
 BEGIN_ANEW = "begin anew with --fresh and --on-rewind keep or replace"
 """The remedy if there is no other way. Without ``--on-rewind`` a fresh start is refused if rows are public."""
 
@@ -53,7 +55,7 @@ class ExitCode(IntEnum):
 
 
 class StreamPipelineError(Exception):
-    """The root of the tree. It is never raised itself.
+    """The root of the tree. It is never raised itself. Its text shows hidden characters as signs; its fields keep them.
 
     Args:
         failed: What failed, in one sentence.
@@ -68,7 +70,7 @@ class StreamPipelineError(Exception):
 
     def __init__(self, failed: str, *, exists: str = "", safe: str = "", remedy: str = "", **evidence: Any) -> None:
         parts = [_ENDED_TWICE.sub(lambda end: "." * (len(end[0]) - 1), part) for part in (failed, exists, safe, remedy)]
-        super().__init__(" ".join(part for part in parts if part))
+        super().__init__(visible(" ".join(part for part in parts if part)))
         self.failed, self.exists, self.safe, self.remedy = parts
         self.evidence = evidence
 

@@ -68,6 +68,7 @@ from spark_jobs.publication.transactions import Publishers, Transaction
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.storage.beside import every
 from spark_jobs.storage.files import Files, local_path
+from tests.support.hostile import HOSTILE
 from tests.support.staged_pipeline import CHECKPOINTING, a_manifest
 
 ERRORS = {
@@ -76,6 +77,7 @@ ERRORS = {
     "full": StorageFullError("The disk of the tables is full.", remedy="Free space."),
     "declined": CheckpointDeclinedError("A stage is failing.", remedy="Wait until it is back."),
     "beaten": ConflictError("Somebody else was faster.", remedy="Look again."),
+    "hostile": InterruptedRunError(HOSTILE, exists=HOSTILE, safe=HOSTILE, remedy=HOSTILE),
     "failed": InterruptedRunError(
         "A stage failed.", exists="Checkpoint 4.", safe="Its tables.", remedy="Free space.", stage="hourly"
     ),
@@ -262,14 +264,22 @@ def work(behaviour: str, channel: Channel, request: StartRequest) -> int:
     if behaviour == f"{LIVE}failed_at_once":
         respond(channel, request, ERRORS["failed"])
         return 3
-    beat(channel, request)
-    with every(HEARTBEAT_S, partial(beat, channel, request), "heartbeat"):
+    reason = HOSTILE if behaviour == "hostile" else None
+    beat(channel, request, reason)
+    with every(HEARTBEAT_S, partial(beat, channel, request, reason), "heartbeat"):
         return finish(behaviour.removeprefix(LIVE), channel, request)
 
 
-def beat(channel: Channel, request: StartRequest) -> None:
+def beat(channel: Channel, request: StartRequest, reason: str | None) -> None:
     """Writes a heartbeat. If the home does not accept it, the driver goes on."""
-    stage = StageStatus(state=StageState.RUNNING, batch=BatchId(3), rows_in=1000, rows_per_s=50.0, watermark_ms=1_357_041_600_000)
+    stage = StageStatus(
+        state=StageState.RUNNING,
+        batch=BatchId(3),
+        rows_in=1000,
+        rows_per_s=50.0,
+        watermark_ms=1_357_041_600_000,
+        reason=reason,
+    )
     with suppress(StorageError):
         write_status(
             channel.files,
@@ -305,7 +315,7 @@ def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while not beside(channel.files, "go").exists():
             time.sleep(0.02)
-    if behaviour in ("waits", "slow", "beaten"):
+    if behaviour in ("waits", "slow", "beaten", "hostile"):
         try:
             with Cancellation(Owners(channel.files, request.attempt), interval_s=0.2) as cancellation:
                 wait_for_file(beside(channel.files, "go"), cancellation)

@@ -89,7 +89,7 @@ class TaskLog:
         self.text = ""
 
     def info(self, message: str, *arguments: object) -> None:
-        self.text += message % arguments + "\n"
+        self.text += (message % arguments if arguments else message) + "\n"
 
     warning = error = info
 
