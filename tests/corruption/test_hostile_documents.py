@@ -3,13 +3,17 @@
 import json
 import os
 import random
+import signal
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spark_jobs.control.status import read_status
+from spark_jobs.home.layout import STATUS
 from spark_jobs.protocol.codec import NESTING_MAX, Document, canonical, decode, encode, sha256
 from spark_jobs.protocol.documents import ErrorReport, PinnedInput, PipelineDocument, StartRequest, Status
 from spark_jobs.protocol.errors import (
@@ -97,13 +101,39 @@ def directory(path: Path, rng: Random) -> None:
 
 def sparse(path: Path, rng: Random) -> None:
     with path.open("wb") as stream:
-        stream.truncate(rng.choice([17 << 20, 1 << 40]))
+        stream.truncate(rng.choice([17 << 20, 100 << 20, 1 << 40]))
 
 
 ALTERED: tuple[Callable[[bytes, Random], bytes], ...] = (
     with_hostile_values, with_a_field_more, truncated, with_other_bytes, raw_text,
 )  # fmt: skip
 REPLACED: tuple[Callable[[Path, Random], None], ...] = (link, pipe, directory, sparse)
+
+
+MEMORY_FACTOR = 4
+"""A reader needs less memory than the limit of a document's kind times this factor."""
+HANG_S = 120
+"""No reader of one document needs as long. One that still reads then hangs."""
+
+
+@contextmanager
+def in_bounds(max_bytes: int = Status.max_bytes) -> Iterator[None]:
+    """Fails if a reader of documents of this limit needs much memory, and ends it if it hangs."""
+
+    def hangs(*_: object) -> None:
+        raise AssertionError("A reader hangs.")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(HANG_S)
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        assert peak_bytes < MEMORY_FACTOR * max_bytes  # also after an error
 
 
 def check_hostile_document(root: Path, seed: int) -> None:
@@ -116,7 +146,8 @@ def check_hostile_document(root: Path, seed: int) -> None:
     else:
         rng.choice(REPLACED)(path, rng)
     try:
-        encode(read_document(LocalFiles(root), path.name, type(sample)))
+        with in_bounds(type(sample).max_bytes):
+            encode(read_document(LocalFiles(root), path.name, type(sample)))
     except (CorruptDocumentError, UnsupportedFormatError):
         pass
     except NotFoundError:
@@ -129,10 +160,31 @@ def test_a_document_that_was_made_to_hurt_is_corrupt_or_can_be_written_again(tmp
         check_hostile_document(tmp_path, seed)
 
 
+def check_hostile_store(seed: int) -> None:
+    """Reads one hostile document of a store, and a hostile heartbeat by its own reader."""
+    rng, files = Random(seed), MemoryFiles()
+    sample, status = rng.choice(SAMPLES), next(each for each in SAMPLES if isinstance(each, Status))
+    files.create(NAME, rng.choice(ALTERED)(encode(sample), rng))
+    files.create(STATUS, rng.choice(ALTERED)(encode(status), rng))
+    with in_bounds(type(sample).max_bytes):
+        with suppress(CorruptDocumentError, UnsupportedFormatError):
+            encode(read_document(files, NAME, type(sample)))
+        with suppress(UnsupportedFormatError):
+            found = read_status(files)
+            assert found is None or encode(found)
+
+
+def test_a_document_of_a_store_that_was_made_to_hurt_is_corrupt_or_can_be_written_again() -> None:
+    for seed in range(100):
+        check_hostile_store(seed)
+
+
 @pytest.mark.nightly
 def test_no_document_of_ten_thousand_hurts_its_reader(tmp_path: Path) -> None:
     for seed in range(10_000):
         check_hostile_document(tmp_path, 1_000 + seed)
+        if seed % 5 == 0:
+            check_hostile_store(1_000 + seed)
 
 
 @pytest.mark.parametrize("replace", [link, pipe, sparse])
