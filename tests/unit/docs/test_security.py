@@ -1,5 +1,6 @@
 """Each promise of ``docs/security.md`` names the tests that show it."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -8,14 +9,20 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/security.md").read_text()
 NAMED = sorted(set(re.findall(r"`(tests/[^`]+)`", PAGE)))
+TEST = re.compile(r"(?P<file>tests/[\w/]+\.py)::(?:(?P<group>\w+)::)?(?P<test>test_\w+)")
 PROMISES = [
     line for line in PAGE.split("## What is promised")[1].splitlines() if line.startswith("| ") and "shown by" not in line
 ]
 
 
-@pytest.mark.parametrize("path", NAMED)
-def test_a_test_that_is_named_is_there(path: str) -> None:
-    assert re.search(r"^ *def test_", (ROOT / path).read_text(), re.MULTILINE)
+@pytest.mark.parametrize("named", NAMED)
+def test_a_test_that_is_named_is_there(named: str) -> None:
+    found = TEST.fullmatch(named)
+    assert found is not None
+    body: list[ast.stmt] = ast.parse((ROOT / found["file"]).read_text()).body
+    if found["group"]:
+        (body,) = (each.body for each in body if isinstance(each, ast.ClassDef) and each.name == found["group"])
+    assert found["test"] in {each.name for each in body if isinstance(each, ast.FunctionDef)}
 
 
 @pytest.mark.parametrize("promise", PROMISES)
