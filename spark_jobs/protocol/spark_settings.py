@@ -36,7 +36,8 @@ _SECRET = (
 )
 """Matches names of secrets: those of ``spark.redaction.regex``, and names that stores and environments use."""
 REDACTED = rf"{_SECRET}|^spark[.](?!{_SHOWN})"
-"""The value of ``spark.redaction.regex``. Spark's pages and event logs hide secrets, and names that the allow-list does not know."""
+"""Matches secrets, and names of Spark that the allow-list does not know. See :func:`redaction`."""
+_OF_HADOOP = "spark.hadoop."
 _NAME = re.compile(rf"spark[.]{_SHOWN}")
 _REFERENCE = re.compile(
     r"spark[.]kubernetes[.]((driver|executor)[.](secretKeyRef|secrets)[.]|kerberos[.]tokenSecret[.]|container[.]image[.]pullSecrets$)"
@@ -64,6 +65,16 @@ def shown_settings(conf: Mapping[str, str]) -> dict[str, str]:
 def hidden_settings(conf: Mapping[str, str]) -> dict[str, str]:
     """Returns the settings that may not be on a command line."""
     return {name: value for name, value in conf.items() if not is_shown(name)}
+
+
+def redaction(conf: Mapping[str, str]) -> str:
+    """Returns the value of ``spark.redaction.regex``, which hides settings in Spark's pages and event logs.
+
+    Spark also shows a setting ``spark.hadoop.NAME`` as ``NAME``, among Hadoop's own properties, of which no list of allowed names exists.
+    So hidden settings of this kind are named.
+    """
+    hadoop = [re.escape(name.removeprefix(_OF_HADOOP)) for name in hidden_settings(conf) if name.startswith(_OF_HADOOP)]
+    return "|".join([REDACTED, *(f"^{name}$" for name in sorted(hadoop))])
 
 
 def conf_environment(conf: Mapping[str, str]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.api.parameters import environment_mask, environment_secrets
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError, StorageError
-from spark_jobs.protocol.spark_settings import REDACTED, shown_settings
+from spark_jobs.protocol.spark_settings import redaction, shown_settings
 from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.class_archive import archive_path, using
 from spark_jobs.runtime.spark.delta_jars import DeltaJars
@@ -74,16 +74,14 @@ _DEFAULTS = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.log.level": "ERROR",
     "spark.scheduler.mode": "FAIR",
-    "spark.redaction.regex": REDACTED,
 }
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 """The setting for the number of state partitions of a new query. An old query keeps the number in its log."""
+_REDACTION = "spark.redaction.regex"
 _POOL = "spark.scheduler.pool"
 _PATH = "org.apache.hadoop.fs.Path"
 _CATALOG, _FORGETS = "spark.sql.catalogImplementation", "in-memory"
-_SUBMITTED_DEFAULTS = {
-    key: value for key, value in _DEFAULTS.items() if key.startswith(("spark.databricks.", "spark.sql.", "spark.redaction."))
-}
+_SUBMITTED_DEFAULTS = {key: value for key, value in _DEFAULTS.items() if key.startswith(("spark.databricks.", "spark.sql."))}
 """Log settings of our own drivers. The administrator of a cluster decides how much its drivers log."""
 
 
@@ -142,6 +140,7 @@ def start_session(
         | {"spark.master": master, "spark.app.name": app_name}
         | _shuffle_partitions(master)
         | ObjectStoreSettings.of(os.environ).for_spark(conf)
+        | {_REDACTION: redaction(conf)}
         | dict(conf)
         | _DELTA
     )
@@ -210,7 +209,13 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
     aside = {"spark.sql.warehouse.dir": warehouse} if given.get(_CATALOG, _FORGETS) == _FORGETS else {}
     stores = ObjectStoreSettings.of(os.environ).for_spark(given)
     for key, value in (
-        _SUBMITTED_DEFAULTS | _PATHS_OF_THIS_HOST | aside | {"spark.app.name": app_name} | stores | dict(conf) | _DELTA
+        _SUBMITTED_DEFAULTS
+        | _PATHS_OF_THIS_HOST
+        | aside
+        | {"spark.app.name": app_name, _REDACTION: redaction(given)}
+        | stores
+        | dict(conf)
+        | _DELTA
     ).items():
         if key not in submitted:
             builder = builder.config(key, value)

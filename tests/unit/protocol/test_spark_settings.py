@@ -4,7 +4,14 @@ import re
 
 import pytest
 
-from spark_jobs.protocol.spark_settings import REDACTED, conf_environment, conf_of_environment, hidden_settings, shown_settings
+from spark_jobs.protocol.spark_settings import (
+    REDACTED,
+    conf_environment,
+    conf_of_environment,
+    hidden_settings,
+    redaction,
+    shown_settings,
+)
 
 SHOWN = [
     "spark.app.name",
@@ -66,6 +73,16 @@ def test_any_other_setting_goes_by_the_environment(name: str) -> None:
 @pytest.mark.parametrize("name", HIDDEN)
 def test_sparks_pages_hide_what_is_not_shown(name: str) -> None:
     assert re.search(REDACTED, name)
+
+
+def test_sparks_pages_hide_a_setting_of_hadoop_under_hadoops_name_too() -> None:
+    pattern = redaction({"spark.hadoop.shop.x-header": "a", "spark.hadoop.fs.defaultFS": "b", "spark.shop.y": "c"})
+    assert re.search(pattern, "shop.x-header")
+    assert re.search(pattern, "spark.hadoop.shop.x-header")
+    assert not re.search(pattern, "fs.defaultFS")
+    assert not re.search(pattern, "shop-x-header")
+    assert not re.search(pattern, "shop.y")
+    assert redaction({}) == REDACTED
 
 
 @pytest.mark.parametrize(
