@@ -42,8 +42,8 @@ class Site:
 
     directory: Path
 
-    def start(self, script: str) -> subprocess.Popen[str]:
-        """Runs a pipeline, and returns when the script has started."""
+    def start(self, script: str, at_import: str = "") -> subprocess.Popen[str]:
+        """Runs a pipeline, and returns when the script, or the code that the pipeline runs at its import, has started."""
         home = UsedHome(self.directory)
         bin_, pid = self.directory / "spark" / "bin", self.directory / "pid"
         bin_.mkdir(parents=True)
@@ -51,6 +51,9 @@ class Site:
         (bin_ / "java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.2\"' >&2\n")
         for program in bin_.iterdir():
             program.chmod(0o755)
+        if at_import:
+            entry = Path(home.entry)
+            entry.write_text(f"import os, signal\nPID = {str(pid)!r}\n{at_import}\n{entry.read_text()}")
         process = subprocess.Popen(
             [sys.executable, "-m", "spark_jobs", "run", home.entry, "--home", home.url, *home.params],
             stdout=subprocess.PIPE,
@@ -88,6 +91,19 @@ def test_an_interrupted_start_leaves_no_process(site: Site, phase: str, signals:
     assert "Traceback" not in shown
     assert "Interrupted: Run " in shown
     assert ended(site.started)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_an_interrupted_import_of_the_pipeline_leaves_no_process_and_no_home(site: Site, signals: int) -> None:
+    process = site.start(WITHOUT_A_GATEWAY, at_import=WITHOUT_A_GATEWAY)
+    for _ in range(signals):
+        process.send_signal(signal.SIGINT)
+    out, shown = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, ""), shown
+    assert "Traceback" not in shown
+    assert "Interrupted" in shown
+    assert ended(site.started)
+    assert not (site.directory / "home").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
