@@ -196,7 +196,6 @@ def build_graph(
     placed = [node for node in nodes.values() if isinstance(node, Stage)]
     for node in placed:
         _check_pace(Place(name, "stage", node.name), node, [other for other in placed if node in other.inputs.values()])
-        _check_tolerance(Place(name, "stage", node.name), node)
     return Graph(
         pipeline=name,
         on_end=on_end,
@@ -408,18 +407,6 @@ def _check_pace(place: Place, stage: Stage, consumers: Sequence[Stage]) -> None:
             f"it has max_channel_bytes and would wait for ever: {later[0]!r} has only bounded inputs, so it begins after this stage.",
             "Remove max_channel_bytes; it is for stages with an unbounded source upstream.",
             consumers=later,
-        )
-
-
-def _check_tolerance(place: Place, stage: Stage) -> None:
-    """A stage that passes something over passes over files that another stage has staged."""
-    read = [node for node in stage.inputs.values() if isinstance(node, Source)] if stage.tolerance is not None else []
-    if read:
-        shared = "" if read[0].bounded else f", or declare {read[0].name!r} with shared=True"
-        raise place.refused(
-            f"it has tolerate=, and reads the source {read[0].name!r} itself.",
-            f"Let another stage without tolerate= read {read[0].name!r}, and read that one{shared}.",
-            source=read[0].name,
         )
 
 

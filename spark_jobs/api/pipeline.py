@@ -264,8 +264,7 @@ class Pipeline:
                 ``"divert"``, the default with ``violations``, writes it to that table.
             violations: The table of diverted rows. It has the stage's columns, ``violated_expectations``, ``violated_in_batch`` and
                 ``violated_at``.
-            tolerate: Lets the stage continue without rows that fail its batch each time. Only for a stage whose streams are all
-                other stages.
+            tolerate: Lets the stage continue without rows that fail its batch each time.
             name: Name of the stage; by default that of the function.
         """
 

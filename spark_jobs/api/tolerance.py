@@ -21,7 +21,7 @@ class Tolerate:
 
     Args:
         rows: Maximum number of rows in a time, such as ``"1000 per hour"``. One more fails the stage.
-        after: Number of failures of a batch before the stage passes a file over.
+        after: Number of failures of a batch before the stage passes something over.
     """
 
     rows: str

@@ -87,27 +87,89 @@ class LostOffsets(Part):
     """The ranges by topic and partition."""
 
 
-class PassedOver(Part):
-    """A file that another stage has staged, and with which the stage's batch fails at each try."""
+class StagedFile(Part):
+    """A file that another stage has staged."""
 
     format: Literal["channel"] = "channel"
+    batch: BatchId
+    """The batch of the other stage."""
+    file: str
+    """The name of the file."""
+    size_bytes: int
+
+
+class SourceFile(Part):
+    """A file of a source of files."""
+
+    format: Literal["files"] = "files"
+    path: str
+    """The URL of the file."""
+    timestamp_ms: int
+    """The modification time in milliseconds since 1970."""
+    size_bytes: int | None = None
+    """The size; None if it is unknown."""
+
+
+class TableFile(Part):
+    """A data file of a Delta table."""
+
+    format: Literal["delta"] = "delta"
+    version: int
+    """The version with which the stream reads it."""
+    path: str
+    """The path, as in the table's log."""
+    size_bytes: int
+
+
+class Records(Part):
+    """Consecutive offsets of a Kafka partition."""
+
+    format: Literal["kafka"] = "kafka"
+    topic: str
+    partition: int
+    first: int
+    end: int
+    """The offset after the last one."""
+
+
+Unit = StagedFile | SourceFile | TableFile | Records
+"""Rows of an input that have a name, and that a batch can be run without."""
+
+
+def pieces(unit: Unit) -> int:
+    """Returns the number of parts of a unit that can be passed over alone."""
+    return unit.end - unit.first if isinstance(unit, Records) else 1
+
+
+def some_pieces(unit: Unit, begin: int, end: int) -> Unit:
+    """Returns the parts of a unit from ``begin`` up to ``end``."""
+    if isinstance(unit, Records):
+        return unit.model_copy(update={"first": unit.first + begin, "end": unit.first + end})
+    return unit
+
+
+class PassedOver(Part):
+    """Rows with which a stage's batch fails at each try."""
+
+    format: Literal["passed_over"] = "passed_over"
     id: LossId | None = None
     input: InputName
-    """The stage that has staged it."""
+    """The source, or the stage that has staged them."""
     stage: StageName
-    batch: BatchId
-    """That of the stage which has staged it."""
-    file: str
-    """Its name."""
+    unit: Unit
     rows: int
-    size_bytes: int
     error: str
-    """What the stage's batch has failed with."""
+    """The error of the stage's batch."""
     tries: int
-    """How often it has failed."""
+    """How often the batch has failed."""
 
 
 Loss = LostFiles | LostVersions | LostOffsets | PassedOver
+
+
+def units_of(losses: Sequence[Loss]) -> list[Unit]:
+    """Returns the units that are passed over."""
+    return [loss.unit for loss in losses if isinstance(loss, PassedOver)]
 
 
 def rows_at_most(loss: Loss) -> int | None:
@@ -141,8 +203,7 @@ def said(loss: Loss) -> str:
     """Returns a description of the lost rows in words."""
     if isinstance(loss, PassedOver):
         return (
-            f"the {loss.rows} {'row' if loss.rows == 1 else 'rows'} of batch {loss.batch} of stage {loss.input} in {loss.file}, "
-            f"with which its batch fails: {loss.error}"
+            f"the {loss.rows} {'row' if loss.rows == 1 else 'rows'} of {place_of(loss)}, with which its batch fails: {loss.error}"
         )
     if isinstance(loss, LostFiles):
         return said_files(loss.files)
@@ -151,6 +212,20 @@ def said(loss: Loss) -> str:
     parts = [] if loss.first is None else [f"versions {loss.first} to {loss.last} of {loss.path}"]
     parts += [_said_skipped(loss)] if loss.skipped else []
     return " and ".join(parts + ([said_files(loss.files)] if loss.files else []))
+
+
+def place_of(loss: PassedOver) -> str:
+    """Returns the place of the rows in words."""
+    unit = loss.unit
+    if isinstance(unit, StagedFile):
+        return f"batch {unit.batch} of stage {loss.input} in {unit.file}"
+    if isinstance(unit, TableFile):
+        return f"version {unit.version} of source {loss.input} in {unit.path}"
+    if isinstance(unit, SourceFile):
+        return f"source {loss.input} in {unit.path}"
+    last = unit.end - 1
+    offsets = f"offset {last}" if last == unit.first else f"offsets {unit.first} to {last}"
+    return f"source {loss.input} at {offsets} of partition {unit.partition} of topic {unit.topic}"
 
 
 def _said_offsets(loss: LostOffsets) -> str:
@@ -199,7 +274,7 @@ def beyond(loss: Loss, recorded: Sequence[Loss]) -> list[Loss]:
     """
     own = [each for each in recorded if (each.input, each.stage, each.format) == (loss.input, loss.stage, loss.format)]
     if isinstance(loss, PassedOver):
-        return [] if loss.file in {each.file for each in own if isinstance(each, PassedOver)} else [loss]
+        return [] if any(isinstance(each, PassedOver) and each.unit == loss.unit for each in own) else [loss]
     if isinstance(loss, LostOffsets):
         return _offsets_beyond(loss, [each for each in own if isinstance(each, LostOffsets)])
     named = [each for each in own if isinstance(each, LostFiles | LostVersions)]

@@ -27,7 +27,7 @@ from spark_jobs.protocol.documents import (
 )
 from spark_jobs.protocol.errors import NotFoundError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName
-from spark_jobs.protocol.losses import Loss, PassedOver, goes_on_without
+from spark_jobs.protocol.losses import Loss, PassedOver, StagedFile, goes_on_without
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.publication.evidence import is_shown
@@ -169,10 +169,11 @@ class RoundRun:
         again = []
         for loss in self.site.losses:
             run, output = runs.get(loss.stage), self.outputs.get(StageName(loss.input))
-            if not isinstance(loss, PassedOver) or run is None or output is None:
+            if not isinstance(loss, PassedOver) or run is None:
                 continue
             is_own = loss.id in named or self._is_of_this_work_directory(loss)
-            if loss.batch >= output.log.latest() or not (is_own or is_unread(loss, run, output)):
+            is_gone = isinstance(loss.unit, StagedFile) and (output is None or loss.unit.batch >= output.log.latest())
+            if is_gone or not (is_own or is_unread(loss, run, output)):
                 again.append(loss)
         if again:
             LossLedger(self.home).undo([loss.id for loss in again if loss.id is not None], self.round.round)

@@ -330,7 +330,7 @@ class Promises(Watcher):
             },
             tables=tables,
             rows={sink: tuple(self._read(files)) for sink, files in added.items()},
-            left_out=frozenset(self._read(f"{tables['copied']}/{loss['file']}" for loss in body["losses"])),
+            left_out=frozenset(self._read(f"{tables['copied']}/{loss['unit']['file']}" for loss in body["losses"])),
             kind=body["checkpoint_kind"],
             drained=body["drained"],
             request=body["request"],

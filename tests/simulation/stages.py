@@ -21,7 +21,7 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import BlockedPublication, PinnedInput, StopStatus
 from spark_jobs.protocol.errors import PermanentFailureError
 from spark_jobs.protocol.ids import BatchId, StageName, file_prefix
-from spark_jobs.protocol.losses import PassedOver
+from spark_jobs.protocol.losses import StagedFile, units_of
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
@@ -340,8 +340,10 @@ def build_stage(
     work = round_site.work
     log = earlier.spark_log if earlier else SparkLog(work, checkpoint_directory(stage.name))
     bounds = [_bound(site, node, number, log, round_site, outputs) for number, node in enumerate(stage.inputs.values())]
-    losses = [loss for loss in round_site.losses if isinstance(loss, PassedOver) and loss.stage == stage.name]
-    frame = cast(DataFrame, Frame(site, log, bounds, frozenset(loss.file for loss in losses)))
+    passed_over = units_of([loss for loss in round_site.losses if loss.stage == stage.name])
+    frame = cast(
+        DataFrame, Frame(site, log, bounds, frozenset(unit.file for unit in passed_over if isinstance(unit, StagedFile)))
+    )
     outlet = _outlet(site, stage, round_site, frame)
     if earlier is None:
         log_of_stage = PrivateLog(work, log_directory(stage.name), outlet.staged_in.uri)

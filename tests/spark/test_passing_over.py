@@ -4,10 +4,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy, Tolerate
@@ -15,12 +16,15 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_i
 from spark_jobs.control.losses import LedgerEntry, LossLedger, LossState
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import StageState
-from spark_jobs.protocol.errors import RestartsExhaustedError
-from spark_jobs.protocol.losses import PassedOver
+from spark_jobs.protocol.errors import InvalidPipelineError, RestartsExhaustedError
+from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.losses import PassedOver, Records, SourceFile, StagedFile, TableFile
 from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.support.growing_table import Events
+from tests.support.kafka_broker import KafkaBroker, kafka_options
 from tests.support.running import Running, lose
 
 pytestmark = pytest.mark.spark
@@ -72,9 +76,10 @@ def left_out(site: Site, running: Running, stage: str) -> list[int]:
     for entry in passed_over(running, stage):
         loss = entry.recorded.loss
         assert isinstance(loss, PassedOver)
-        (path,) = (site.tables / "copied").rglob(loss.file)
+        assert isinstance(loss.unit, StagedFile)
+        (path,) = (site.tables / "copied").rglob(loss.unit.file)
         rows = pq.read_table(path)["id"].to_pylist()
-        assert (loss.input, loss.rows, loss.size_bytes) == ("copied", len(rows), path.stat().st_size)
+        assert (loss.input, loss.rows, loss.unit.size_bytes) == ("copied", len(rows), path.stat().st_size)
         assert re.fullmatch(r"ValueError: record \d+ cannot be scored", loss.error)
         found += rows
     return sorted(found)
@@ -159,3 +164,142 @@ def test_a_run_whose_inputs_end_fails_with_more_than_a_stage_tolerates_and_is_co
     with Running(site.spark, lenient, site.home) as running:
         running.stopped()
     assert_adds_up(site, events, running, drained=True)
+
+
+def direct(
+    site: Site, read: dict[str, Callable[[SparkSession], DataFrame]], score: Callable[[str], Column], *, bounded: bool = True
+) -> Pipeline:
+    """Declares a pipeline with a tolerant stage for each source, which reads the source itself."""
+    options: dict[str, Any] = {"on_end": "suspend"} if bounded else {"checkpoint": CheckpointSettings(interval="1 second")}
+    pipeline = Pipeline("direct", restart=RestartStrategy.none(), **options)
+    for name, load in read.items():
+        tidied: dict[str, Any] = {"after_publication": "delete"} if bounded and name == "files" else {}
+        pipeline.source(bounded=bounded, name=name, **tidied)(lambda spark, load=load: load(spark))
+        pipeline.stage(
+            name=f"{name}_scored",
+            inputs={"rows": name},
+            sink=DeltaSink(str(site.tables / name)),
+            tolerate=Tolerate(after=1, rows="100 per hour"),
+        )(lambda rows: rows.select(score("id").alias("id")))
+    return pipeline
+
+
+class FilesAndVersions:
+    """A folder of JSON files and a Delta table. Both have the same numbers, four files for each addition."""
+
+    def __init__(self, site: Site, root: Path) -> None:
+        self.site, self.folder, self.table, self.rows = site, root / "a folder", root / "a table", 0
+        self.read: dict[str, Callable[[SparkSession], DataFrame]] = {
+            "files": lambda spark: spark.readStream.schema("id long, text string").json(str(self.folder)),
+            "versions": lambda spark: spark.readStream.format("delta").option("maxFilesPerTrigger", 3).load(str(self.table)),
+        }
+
+    def add(self) -> None:
+        numbers = self.site.spark.range(self.rows, self.rows + 40).repartitionByRange(4, "id")
+        rows = numbers.withColumn("text", F.col("id").cast("string"))
+        rows.write.mode("append").json(str(self.folder))
+        rows.write.mode("append").format("delta").save(str(self.table))
+        self.rows += 40
+
+    def left_out(self, name: str) -> set[int]:
+        """Returns the rows of the files that the ledger names, read from the files."""
+        gone = set[int]()
+        for loss in units(self.site, f"{name}_scored"):
+            if isinstance(loss.unit, SourceFile):
+                found = self.site.spark.read.json(unquote(loss.unit.path))
+            else:
+                assert isinstance(loss.unit, TableFile)
+                found = self.site.spark.read.parquet(str(self.table / loss.unit.path))
+            numbers = {row.id for row in found.collect()}
+            assert (loss.input, loss.rows, loss.rows > 0) == (name, len(numbers), True)
+            assert not numbers & gone
+            gone |= numbers
+        return gone
+
+    def is_read(self, poison: frozenset[int]) -> bool:
+        """Returns True if each row is public or in the ledger, and the ledger has the rows that fail a stage."""
+        lost = {name: self.left_out(name) for name in self.read}
+        return all(
+            poison <= gone and public_count(self.site.tables / name) == self.rows - len(gone) for name, gone in lost.items()
+        )
+
+    def assert_adds_up(self) -> None:
+        for name in self.read:
+            assert ids(self.site.tables / name) == sorted(set(range(self.rows)) - self.left_out(name))
+
+
+def units(site: Site, stage: str) -> list[PassedOver]:
+    entries = LossLedger(open_files(str(site.home))).entries()
+    found = [entry.recorded.loss for entry in entries if entry.state is not LossState.UNDONE]
+    return [loss for loss in found if isinstance(loss, PassedOver) and loss.stage == stage]
+
+
+def ids(table: Path) -> list[int]:
+    return sorted(number for (number,) in public(table, ["id"]).elements())
+
+
+def test_stages_that_read_a_folder_and_a_table_go_on_without_the_files_that_fail_them_also_after_a_death(
+    site: Site, tmp_path: Path
+) -> None:
+    numbers = FilesAndVersions(site, tmp_path)
+    poisoned = direct(site, numbers.read, scoring(frozenset({7, 33})))
+    numbers.add()
+    with observed_by(DyingAtALoss()), pytest.raises(KeyboardInterrupt):
+        site.run(poisoned, run_id="first")
+    site.run(poisoned, run_id="first")
+    numbers.assert_adds_up()
+    for name in numbers.read:
+        cut = site.manifest().stages[StageName(f"{name}_scored")]
+        assert cut.input_rows == {"rows": 40 - len(numbers.left_out(name))}
+    assert len(list(numbers.folder.glob("part-*"))) == 2, "a file stays as long as rows of it are not processed"
+    numbers.add()
+    site.run(poisoned, run_id="second")
+    assert all(len(units(site, f"{name}_scored")) == 2 for name in numbers.read)
+    numbers.assert_adds_up()
+
+
+def test_stages_that_read_sources_without_an_end_go_on_without_what_fails_them_also_with_another_work_directory(
+    site: Site, tmp_path: Path
+) -> None:
+    numbers, poison = FilesAndVersions(site, tmp_path), frozenset({7, 45, 79})
+    poisoned = direct(site, numbers.read, scoring(poison), bounded=False)
+    numbers.add()
+    with Running(site.spark, poisoned, site.home) as running:
+        running.until(lambda: numbers.is_read(frozenset({7})))
+    lose(site.home / "work")
+    with Running(site.spark, poisoned, site.home) as running:
+        numbers.add()
+        running.until(lambda: numbers.is_read(poison))
+        numbers.assert_adds_up()
+
+
+def test_a_stage_that_reads_kafka_goes_on_without_exactly_the_records_that_fail_it(
+    kafka: KafkaBroker, site: Site, tmp_path: Path
+) -> None:
+    kafka.create_topic("poisoned", 2)
+    kafka.send("poisoned", [str(number).encode() for number in range(30)], 0)
+    kafka.send("poisoned", [str(number).encode() for number in range(100, 130)], 1)
+    options = kafka_options(kafka, "poisoned", startingOffsets="earliest")
+
+    def load(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("kafka").options(**options).load().select(F.expr("bigint(string(value))").alias("id"))
+
+    site.run(direct(site, {"records": load}, scoring(frozenset({0, 17, 129}))))
+    lost = [loss.unit for loss in units(site, "records_scored")]
+    places = [(unit.partition, unit.first, unit.end) for unit in lost if isinstance(unit, Records)]
+    assert sorted(places) == [(0, 0, 1), (0, 17, 18), (1, 29, 30)]
+    assert ids(site.tables / "records") == sorted({*range(30), *range(100, 130)} - {0, 17, 129})
+    assert site.manifest().stages[StageName("records_scored")].input_rows == {"rows": 57}
+
+
+def test_a_tolerant_stage_of_a_change_feed_is_refused_before_anything_is_written(site: Site, tmp_path: Path) -> None:
+    table = tmp_path / "changing"
+    options = {"delta.enableChangeDataFeed": "true"}
+    site.spark.range(5).write.format("delta").options(**options).save(str(table))
+
+    def load(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").option("readChangeFeed", "true").load(str(table))
+
+    with pytest.raises(InvalidPipelineError, match="reads source 'feed', of which no part can be passed over"):
+        site.run(direct(site, {"feed": load}, F.col))
+    assert not (site.tables / "feed").exists()

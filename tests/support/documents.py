@@ -59,7 +59,7 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
 )
 from spark_jobs.protocol.known_sources import DeltaCommit, KnownDelta, KnownFiles, KnownKafka
-from spark_jobs.protocol.losses import LostFile, LostFiles, LostOffsets, LostVersions, OffsetRange, PassedOver
+from spark_jobs.protocol.losses import LostFile, LostFiles, LostOffsets, LostVersions, OffsetRange, PassedOver, StagedFile
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin
 from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.run_entry import RunEntry
@@ -103,10 +103,8 @@ _LOSSES = (
     PassedOver(
         **_LOST,
         id=LossId("1-4"),
-        batch=BatchId(4),
-        file="0123456789abcdef-4-part-0.parquet",
+        unit=StagedFile(batch=BatchId(4), file="0123456789abcdef-4-part-0.parquet", size_bytes=900),
         rows=25,
-        size_bytes=900,
         error="ValueError: record 230 cannot be scored",
         tries=3,
     ),

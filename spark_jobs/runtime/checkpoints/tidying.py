@@ -22,7 +22,7 @@ from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, TidiedInput
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import InputName
-from spark_jobs.protocol.losses import LostFile, LostFiles, said_files
+from spark_jobs.protocol.losses import LostFile, LostFiles, SourceFile, said_files, units_of
 from spark_jobs.protocol.pins import FilePin, FilesPin
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.publisher import published
@@ -149,10 +149,11 @@ class Tidying:
         lost = {
             file.path for loss in manifest.losses if isinstance(loss, LostFiles) and loss.input == name for file in loss.files
         }
+        passed_over = {unit.path for unit in units_of(manifest.losses) if isinstance(unit, SourceFile)}  # a backfill reads them
         left = []
         pins = [pin for pin in manifest.inputs.get(name, ()) if isinstance(pin, FilesPin)]
         for pin in pins:
-            files = {file.path: file for file in pin.files if file.path not in lost}
+            files = {file.path: file for file in pin.files if file.path not in lost | passed_over}
             for path, status in file_statuses(self.spark, files).items():
                 file = files[path]
                 if status is None:  # an earlier attempt may have archived or deleted it

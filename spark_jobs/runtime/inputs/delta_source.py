@@ -1,10 +1,12 @@
 """Delta tables as sources. They are pinned at a version."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +17,7 @@ from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, SourceChangedError, StreamPipelineError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import DeltaCommit, KnownDelta, KnownSource
-from spark_jobs.protocol.losses import Loss, LostFile, LostVersions, SkippedVersion, beyond
+from spark_jobs.protocol.losses import Loss, LostFile, LostVersions, SkippedVersion, TableFile, Unit, beyond, units_of
 from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.protocol.table_shape import TableShape
@@ -26,7 +28,7 @@ from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.lost_errors import ON_GONE, lost_before_read
 from spark_jobs.runtime.inputs.old_query import refused
 from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, another_kind, another_source, refused_input
-from spark_jobs.runtime.spark.plan import Leaf, change_options, first_delta_version, unread_delta_files
+from spark_jobs.runtime.spark.plan import DeltaFile, Leaf, change_options, delta_files, first_delta_version
 from spark_jobs.runtime.spark.session import file_statuses, spark_failures
 from spark_jobs.runtime.spark.spark_errors import OWN_SCHEMA_LOG
 from spark_jobs.storage.table_uris import table_uri
@@ -38,6 +40,8 @@ _OF_A_FEED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 _MAPPING = "delta.columnMapping.mode"
 _MAY_BEGIN_LATER = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
 """Delta's setting that lets streams begin at a version that is not written yet."""
+EXCLUDE = "excludeRegex"
+"""Delta's option to leave out files. No offset changes with it."""
 
 
 class DeltaSource(SourceKind):
@@ -143,7 +147,9 @@ class DeltaSource(SourceKind):
                 OWN_SCHEMA_LOG,
             )
 
-    def prepare(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
+    def prepare(
+        self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]
+    ) -> Mapping[str, str]:
         """See :meth:`SourceKind.prepare`. Writes a schema log of Delta's with one entry, the table as it is now.
 
         All versions up to now are read with its columns: docs/adr/0022-rows-are-read-with-the-newest-columns.md.
@@ -175,7 +181,9 @@ class DeltaSource(SourceKind):
         }
         log.files.delete(log.directory)
         log.files.create(f"{log.directory}/_schema_log_{metadata['id']}/0", f"v1\n{json.dumps(entry)}".encode())
-        return {_SCHEMA_LOG: f"{log.files.url}/{log.directory}"}
+        passed_over = [unit.path for unit in units_of(losses) if isinstance(unit, TableFile)]
+        without = {EXCLUDE: excluding(passed_over)} if passed_over else {}
+        return {_SCHEMA_LOG: f"{log.files.url}/{log.directory}"} | without
 
     def check_batch(self, read: ReadSoFar, line: str, losses: Sequence[Loss], query: StreamingQuery | None, number: int) -> None:
         """See :meth:`SourceKind.check_batch`. Spark itself goes on in any table at the path.
@@ -218,9 +226,10 @@ class DeltaSource(SourceKind):
         skipped = _skipped(read, begin, delta.snapshot(path)[0] if end is None else end)
         files: list[LostFile] = []
         if thorough and (end is None or begin.version <= end):
-            left = unread_delta_files(read.session, read.leaf, begin.version, begin.index, begin.initial, end)
-            statuses = file_statuses(read.session, [url for _, url, _ in left])
-            files = _with_rows(path, [file for file in left if statuses[file[1]] is None])
+            until = None if end is None else (end + 1, -1)
+            left = delta_files(read.session, read.leaf, begin.version, begin.index, begin.initial, until)
+            statuses = file_statuses(read.session, [file.url for file in left])
+            files = _with_rows(path, [file for file in left if statuses[file.url] is None])
         if not gone and not files and not skipped:
             return None
         versions = (first, earliest - 1) if gone else (None, None)
@@ -233,6 +242,31 @@ class DeltaSource(SourceKind):
             skipped=skipped,
             files=tuple(files),
         )
+
+    def has_units(self, leaf: Leaf) -> bool:
+        return not _is_feed(leaf)
+
+    def units(self, read: ReadSoFar, line: str) -> list[tuple[Unit, int | None]]:
+        begin, end = _position(read), _position(replace(read, line=line))
+        if end is None or line == NO_OFFSET:
+            return []
+        if begin is None:  # a stream without an end begins with the table as it is when it reads for the first time
+            begin = _Position(end.version if end.initial else end.version - 1, initial=True)
+        found = delta_files(read.session, read.leaf, begin.version, begin.index, begin.initial, (end.version, end.index))
+        return [
+            (TableFile(version=each.version, path=each.path, size_bytes=each.size_bytes), _rows_in([each.counted]))
+            for each in found
+        ]
+
+    def has_read(self, read: ReadSoFar, unit: Unit) -> bool:
+        position = None if read.line == NO_OFFSET else _position(read)
+        return position is not None and isinstance(unit, TableFile) and unit.version <= position.version
+
+    def rows_of(self, session: SparkSession, leaf: Leaf, unit: Unit) -> DataFrame:
+        assert isinstance(unit, TableFile)
+        table = session.read.format("delta").option("versionAsOf", unit.version).load(leaf.options["path"])
+        place = table.metadataColumn("_metadata")
+        return table.where(place.getField("file_path").endswith(f"/{unquote(unit.path)}"))
 
     def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
         if not isinstance(loss, LostVersions) or loss.last is None:
@@ -452,6 +486,11 @@ def _shape(metadata: Mapping[str, Any]) -> TableShape:
     return shape(metadata["schemaString"], metadata["partitionColumns"], mapping, ())
 
 
+def excluding(paths: Iterable[str]) -> str:
+    """Returns the value of :data:`EXCLUDE` for paths in a table's log, or names at their ends."""
+    return f"(?:^|/)(?:{'|'.join(map(re.escape, paths))})$"
+
+
 def _simple(columns: Iterable[StructField]) -> str:
     return StructType(list(columns)).simpleString()
 
@@ -465,15 +504,15 @@ def _options(leaf: Leaf) -> dict[str, str]:
     return {key.lower(): value.lower() for key, value in leaf.options.items()}
 
 
-def _with_rows(path: str, files: Sequence[tuple[int, str, int]]) -> list[LostFile]:
+def _with_rows(path: str, files: Sequence[DeltaFile]) -> list[LostFile]:
     """Returns data files with their numbers of rows, from the statistics in the table's log."""
     rows: dict[str, int | None] = {}
-    for version in {version for version, _, _ in files}:
+    for version in {file.version for file in files}:
         with suppress(DeltaError, KeyError, OSError, StreamPipelineError):
             table = delta_table(table_uri(path), version).get_add_actions()
             names = [name.rpartition("/")[2] for name in table.column("path").to_pylist()]
             rows |= dict(zip(names, table.column("num_records").to_pylist(), strict=True))
-    return [LostFile(path=url, size_bytes=size_bytes, rows=rows.get(url.rpartition("/")[2])) for _, url, size_bytes in files]
+    return [LostFile(path=file.url, size_bytes=file.size_bytes, rows=rows.get(file.url.rpartition("/")[2])) for file in files]
 
 
 def _rows(path: str, version: int) -> int | None:

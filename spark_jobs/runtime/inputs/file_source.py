@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
+from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +15,7 @@ from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import BEGIN_ANEW, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownFiles, KnownSource
-from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
+from spark_jobs.protocol.losses import Loss, LostFile, LostFiles, SourceFile, Unit
 from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import FilePin, FilesPin, Pin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound, ExpectedFile
@@ -46,6 +47,16 @@ _PASSED = 2**62
 _FOR_EVER = f"{2**63 - 1}ms"
 """The greatest age that Spark accepts. With it, every file stays in Spark's list of read files, as in its log."""
 _PATTERN = re.compile(r"(^|/)[^/]*[*?\[{\\].*", re.DOTALL)
+
+
+def _as_in_rows(url: str) -> str:
+    """Returns the URL of a file as in the column ``_metadata.file_path``."""
+    return re.sub("^file:/+", "file:/", url)
+
+
+def _as_pattern(url: str) -> str:
+    """Returns the path of one file as Spark's readers take it: not as a URL, and as a pattern for names."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", unquote(_as_in_rows(url)))
 
 
 def is_pattern(path: str) -> bool:
@@ -122,7 +133,9 @@ class FileSource(SourceKind):
         if isinstance(known, KnownFiles) and known.passed:
             FileSourceLog(log.files, log.directory).pass_over(known.passed)
 
-    def prepare(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
+    def prepare(
+        self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]
+    ) -> Mapping[str, str]:
         """See :meth:`SourceKind.prepare`.
 
         Without these options Spark forgets files that are a week older than its newest one, and takes no others that old. If Hadoop's
@@ -161,6 +174,35 @@ class FileSource(SourceKind):
             if left[path].difference(status)
         ]
         return LostFiles(input=read.name, stage=read.stage, files=tuple(gone)) if gone else None
+
+    def has_units(self, leaf: Leaf) -> bool:
+        return True
+
+    def units(self, read: ReadSoFar, line: str) -> list[tuple[Unit, int | None]]:
+        entries = FileSourceLog(read.log.files, read.log.directory).between(_log_id(read.line), _log_id(line))
+        statuses = file_statuses(read.session, [entry["path"] for entry in entries])
+        sizes = {path: status[1] if status else None for path, status in statuses.items()}
+        return [
+            (SourceFile(path=path, timestamp_ms=int(entry["timestamp"]), size_bytes=sizes[path]), None)
+            for entry in entries
+            for path in [entry["path"]]
+        ]
+
+    def has_read(self, read: ReadSoFar, unit: Unit) -> bool:
+        if not isinstance(unit, SourceFile):
+            return False
+        log = FileSourceLog(read.log.files, read.log.directory)
+        return log.timestamps(_log_id(read.line)).get(unit.path) == unit.timestamp_ms
+
+    def rows_of(self, session: SparkSession, leaf: Leaf, unit: Unit) -> DataFrame:
+        assert isinstance(unit, SourceFile)
+        options = {key: value for key, value in leaf.options.items() if key.lower() not in ("path", "basepath")}
+        base = {"basePath": unquote(files_root(session, leaf.options["path"]))}  # the columns of its partition are in its path
+        return session.read.format(leaf.format).options(**options, **base).schema(leaf.schema).load(_as_pattern(unit.path))
+
+    def without(self, frame: DataFrame, units: Sequence[Unit]) -> DataFrame:
+        paths = [_as_in_rows(unit.path) for unit in units if isinstance(unit, SourceFile)]
+        return frame.where(~frame.metadataColumn("_metadata").getField("file_path").isin(paths)) if paths else frame
 
     def check_unchanged(self, name: InputName, earlier: Pin, now: Pin, losses: Sequence[Loss]) -> None:
         if not isinstance(earlier, FilesPin) or not isinstance(now, FilesPin):

@@ -1,6 +1,6 @@
 """Calls, checks and pins sources and static inputs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,6 +13,7 @@ from spark_jobs.api.functions import PARAMS, SPARK, call
 from spark_jobs.api.source import Refresh, Source, Static
 from spark_jobs.protocol.documents import PinnedInput
 from spark_jobs.protocol.ids import InputName
+from spark_jobs.protocol.losses import Unit
 from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.publication.sql_names import quoted
 from spark_jobs.runtime.inputs.delta_source import delta_pin
@@ -24,13 +25,25 @@ from spark_jobs.runtime.spark.session import as_active, table_location
 from spark_jobs.runtime.spark.spark_errors import refusing
 
 
-def source_frame(source: Source, session: SparkSession, params: Any) -> DataFrame:
+def source_frame(source: Source, session: SparkSession, params: Any, without: Sequence[Unit] = ()) -> DataFrame:
     """Calls a source's function, and returns its checked frame.
+
+    Args:
+        source: The source.
+        session: The session.
+        params: Parameters of the function.
+        without: Units that the frame leaves out, if its kind of source filters them.
 
     Raises:
         InvalidPipelineError: It is not a stream, sets a watermark itself, or reads a kind of stream that has no end.
     """
-    frame = _call(source.name, source.function, {"spark": SourceSession.of(session), "params": params})
+
+    def loaded(frame: DataFrame) -> DataFrame:
+        (leaf,) = streaming_leaves(frame)
+        return kind_of(leaf).without(frame, without)
+
+    own = SourceSession.of(session, loaded if without else None)
+    frame = _call(source.name, source.function, {"spark": own, "params": params})
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
         raise refused_input(source.name, "does not return a streaming frame", "Return what spark.readStream....load() gives.")
     if watermark_nodes(frame):

@@ -9,17 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError, StorageError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownKafka, KnownSource
-from spark_jobs.protocol.losses import Loss, LostOffsets, OffsetRange
+from spark_jobs.protocol.losses import Loss, LostOffsets, OffsetRange, Records, Unit, units_of
 from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import KafkaPin, Pin
 from spark_jobs.publication.delta_jvm import java_causes, java_message
@@ -45,6 +47,18 @@ UNKNOWN_MAX_S = 10.0
 _ASK_AGAIN_S = 1.0
 Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
+_WHICH_RECORDS = frozenset(
+    {
+        "subscribe",
+        "subscribepattern",
+        "assign",
+        "startingoffsets",
+        "endingoffsets",
+        "startingtimestamp",
+        "startingoffsetsbytimestamp",
+    }
+)
+"""Options that say which records a stream reads."""
 _FIRST = b"\0v1\n"
 """The header of the file with the beginning offsets of a stream."""
 
@@ -137,6 +151,51 @@ class KafkaSource(SourceKind):
                 topics.setdefault(topic, {})[number] = OffsetRange(first=first, end=begin)
         return LostOffsets(input=read.name, stage=read.stage, topics=topics) if topics else None
 
+    def has_units(self, leaf: Leaf) -> bool:
+        return True
+
+    def units(self, read: ReadSoFar, line: str) -> list[tuple[Unit, int | None]]:
+        ends = {} if line == NO_OFFSET else partition_offsets(line)
+        begin = _next_offsets(read)
+        ranges = [
+            Records(topic=topic, partition=number, first=begin.get((topic, number), 0), end=end)
+            for (topic, number), end in sorted(ends.items())
+        ]
+        return [(each, each.end - each.first) for each in ranges if each.first < each.end]
+
+    def has_read(self, read: ReadSoFar, unit: Unit) -> bool:
+        if read.line == NO_OFFSET or not isinstance(unit, Records):
+            return False
+        return partition_offsets(read.line).get((unit.topic, unit.partition), 0) > unit.first
+
+    def rows_of(self, session: SparkSession, leaf: Leaf, unit: Unit) -> DataFrame:
+        assert isinstance(unit, Records)
+        options = {key: value for key, value in leaf.options.items() if key.lower() not in _WHICH_RECORDS}
+        begins, ends = ({unit.topic: {str(unit.partition): offset}} for offset in (unit.first, unit.end))
+        reader = session.read.format(KAFKA).options(**options)
+        reader = reader.option("assign", json.dumps({unit.topic: [unit.partition]}))
+        return reader.option("startingOffsets", json.dumps(begins)).option("endingOffsets", json.dumps(ends)).load()
+
+    def without(self, frame: DataFrame, units: Sequence[Unit]) -> DataFrame:
+        records = [unit for unit in units if isinstance(unit, Records)]
+        if not records:
+            return frame
+        return frame.where(~reduce(or_, [_is_in(unit) for unit in records]))
+
+    def filtered(self, read: ReadSoFar, line: str, losses: Sequence[Loss]) -> int:
+        """See :meth:`SourceKind.filtered`. Spark counts the rows before the filter. Each passed-over offset had a record."""
+        records = [unit for unit in units_of(losses) if isinstance(unit, Records)]
+        if not records:
+            return 0
+        planned = [unit for unit, _ in self.units(read, line) if isinstance(unit, Records)]
+        same = [
+            min(left.end, batch.end) - max(left.first, batch.first)
+            for left in records
+            for batch in planned
+            if (left.topic, left.partition) == (batch.topic, batch.partition)
+        ]
+        return sum(max(each, 0) for each in same)
+
     def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
         at = _next_offsets(read)
         oldest = self._oldest(read, at)
@@ -227,6 +286,13 @@ def _asking(name: InputName, what: str, *, known: bool = True) -> Iterator[None]
             remedy="Check the brokers and the kafka. options of the source. A retry asks again." + (gone if unknown else ""),
             input=name,
         ) from error
+
+
+def _is_in(unit: Records) -> Column:
+    """Returns the condition for the rows of a unit."""
+    offset = F.col("offset")
+    of_partition = (F.col("topic") == unit.topic) & (F.col("partition") == unit.partition)
+    return of_partition & (offset >= unit.first) & (offset < unit.end)
 
 
 def _next_offsets(read: ReadSoFar) -> dict[Partition, int]:

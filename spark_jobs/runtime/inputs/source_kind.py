@@ -11,7 +11,7 @@ from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
-from spark_jobs.protocol.losses import Loss
+from spark_jobs.protocol.losses import Loss, Unit
 from spark_jobs.protocol.masking import Mask
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.runtime.inputs.bounds import Bound
@@ -99,7 +99,9 @@ class SourceKind(ABC):
     def begin_log(self, known: KnownSource, log: OwnLog) -> None:  # noqa: B027 - most kinds keep no beginning there
         """Does the work of :meth:`begin_at`, if Spark keeps the beginning in its data of a stream. Idempotent."""
 
-    def prepare(self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog) -> Mapping[str, str]:
+    def prepare(
+        self, name: InputName, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]
+    ) -> Mapping[str, str]:
         """Prepares a stream so that all its rows are read with the columns of its frame. Returns the options that it needs for that.
 
         Args:
@@ -107,6 +109,7 @@ class SourceKind(ABC):
             session: Session of the stage.
             leaf: The stream.
             log: The stream's own directory below Spark's checkpoint of the stage.
+            losses: Losses of the stage in the source.
 
         Raises:
             SourceChangedError: The columns of its input have changed.
@@ -191,6 +194,46 @@ class SourceKind(ABC):
         Raises:
             RejectedError: A file would be read wrongly.
         """
+
+    def has_units(self, leaf: Leaf) -> bool:
+        """Returns whether a tolerant stage can pass over parts of a stream."""
+        return False
+
+    def units(self, read: ReadSoFar, line: str) -> list[tuple[Unit, int | None]]:
+        """Returns what a planned batch reads, with the rows of each unit. None: the rows are not known yet; see :meth:`rows_of`.
+
+        Args:
+            read: Position of the stage before the batch.
+            line: The line of Spark's offset log after the batch.
+        """
+        raise NotImplementedError("it has no units")
+
+    def has_read(self, read: ReadSoFar, unit: Unit) -> bool:
+        """Returns whether a stage may have read a unit."""
+        raise NotImplementedError("it has no units")
+
+    def rows_of(self, session: SparkSession, leaf: Leaf, unit: Unit) -> DataFrame:
+        """Returns the rows of a unit as a batch frame with the columns of the stream."""
+        raise NotImplementedError("it has no units")
+
+    def without(self, frame: DataFrame, units: Sequence[Unit]) -> DataFrame:
+        """Returns a stream without the rows of units. See also :meth:`prepare`.
+
+        Args:
+            frame: The stream as Spark has loaded it.
+            units: Units of this kind.
+        """
+        return frame
+
+    def filtered(self, read: ReadSoFar, line: str, losses: Sequence[Loss]) -> int:
+        """Returns the number of rows that a batch reads, as Spark counts them, only to leave them out.
+
+        Args:
+            read: Position of the stage before the batch.
+            line: The line of Spark's offset log after the batch.
+            losses: Losses of the stage in the source.
+        """
+        return 0
 
     def past(self, read: ReadSoFar, loss: Loss) -> KnownSource | None:
         """Returns a stream with the new beginning that it needs after a loss. None if it only goes on."""

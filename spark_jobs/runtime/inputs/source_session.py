@@ -4,6 +4,8 @@ It also reads Delta tables as streams by path, while Spark accepts only names. A
 """
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -12,21 +14,26 @@ _INFERENCE = "spark.sql.streaming.schemaInference"
 _BY_PATH = re.compile(r"\s*delta\s*\.\s*`((?:[^`]|``)+)`\s*", re.IGNORECASE)
 
 
+AsLoaded = Callable[[DataFrame], DataFrame]
+"""Returns the frame that a source's function gets for a stream that it has loaded."""
+
+
 class SourceSession(SparkSession):
     """A session whose ``readStream.table("delta.`/path`")`` reads the table at that path. It shares everything else with ``session``."""
 
     session: SparkSession
+    loaded: AsLoaded | None
 
     @classmethod
-    def of(cls, session: SparkSession) -> "SourceSession":
+    def of(cls, session: SparkSession, loaded: AsLoaded | None = None) -> "SourceSession":
         source = object.__new__(cls)
         source.__dict__.update(session.__dict__)
-        source.session = session
+        source.session, source.loaded = session, loaded
         return source
 
     @property
     def readStream(self) -> DataStreamReader:
-        reader = _PathReader(self.session.readStream)
+        reader = _PathReader(self.session.readStream, self.loaded)
         inferring = str(self.session.conf.get(_INFERENCE)).lower() == "true"
         return (
             reader.option("mergeSchema", True) if inferring else reader
@@ -34,8 +41,13 @@ class SourceSession(SparkSession):
 
 
 class _PathReader(DataStreamReader):
-    def __init__(self, reader: DataStreamReader) -> None:
+    def __init__(self, reader: DataStreamReader, loaded: AsLoaded | None) -> None:
         self.__dict__.update(reader.__dict__)
+        self._loaded = loaded
+
+    def _df(self, jdf: Any) -> DataFrame:
+        frame = super()._df(jdf)
+        return frame if self._loaded is None else self._loaded(frame)
 
     def table(self, tableName: str) -> DataFrame:
         by_path = _BY_PATH.fullmatch(tableName)

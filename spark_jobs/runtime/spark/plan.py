@@ -187,10 +187,35 @@ def oldest_kafka_offsets(spark: SparkSession, leaf: Leaf, partitions: Sequence[t
         return {partition: int(answer.partitionResult(key).get().offset()) for partition, key in keys.items()}
 
 
-def unread_delta_files(
-    spark: SparkSession, leaf: Leaf, version: int, index: int, initial: bool, end: int | None
-) -> list[tuple[int, str, int]]:
-    """Returns the data files that a Delta stream has not read, existing or not, with the version, the URL and the size of each.
+@dataclass(frozen=True)
+class DeltaFile:
+    """A data file that a Delta stream reads."""
+
+    version: int
+    url: str
+    size_bytes: int
+    add: Any = field(repr=False, compare=False)
+    """Its entry in the table's log."""
+
+    @property
+    def path(self) -> str:
+        """Returns the path, as in the table's log."""
+        return str(self.add.path())
+
+    @property
+    def counted(self) -> Mapping[str, Any]:
+        """Returns the parts of its entry that count rows."""
+        vector = self.add.deletionVector()
+        return {
+            "stats": self.add.stats(),
+            "deletionVector": None if vector is None else {"cardinality": int(vector.cardinality())},
+        }
+
+
+def delta_files(
+    spark: SparkSession, leaf: Leaf, version: int, index: int, initial: bool, end: tuple[int, int] | None
+) -> list[DeltaFile]:
+    """Returns the data files that a Delta stream reads after a position, existing or not.
 
     Args:
         spark: The session.
@@ -198,7 +223,7 @@ def unread_delta_files(
         version: Version at which reading goes on.
         index: Last file of that version that was read; -1 for none.
         initial: True if the stream reads the whole table at that version, not only the version's additions.
-        end: Last version that is read; None: all.
+        end: The version and the last file of it that is read. None: all.
     """
     source = leaf.relation.createSource("spark-jobs-files")
     log, none, found = source.deltaLog(), java_class(spark, "scala.Option").apply(None), []
@@ -206,10 +231,10 @@ def unread_delta_files(
     try:
         while files.hasNext():
             file = files.next()
-            if end is not None and int(file.version()) > end:
+            if end is not None and (int(file.version()), int(file.index())) > end:
                 break
             if (add := file.add()) is not None:
-                found.append((int(file.version()), str(add.absolutePath(log).toUri().toString()), int(add.size())))
+                found.append(DeltaFile(int(file.version()), str(add.absolutePath(log).toUri().toString()), int(add.size()), add))
     finally:
         files.close()
     return found

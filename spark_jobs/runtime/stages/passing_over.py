@@ -1,7 +1,7 @@
-"""Lets a stage continue without a file that fails its batch each time. See docs/adr/0035-a-poison-file-is-passed-over.md.
+"""Lets a stage continue without rows that fail its batch each time. See docs/adr/0035-a-poison-file-is-passed-over.md.
 
-The plan of the batch does not change. The batch runs as a probe without some of its files, and stages nothing, until the first file that
-fails it is found. This file is recorded in the loss ledger. Then the batch runs without it.
+The plan of the batch does not change. The batch runs as a probe without some of its units, and stages nothing, until the first unit that
+fails it is found. A unit is a file, or an offset of Kafka. It is recorded in the loss ledger. Then the batch runs without it.
 """
 
 import json
@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 from spark_jobs.api.tolerance import Tolerance
 from spark_jobs.protocol.errors import PermanentFailureError, RestartsExhaustedError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName
-from spark_jobs.protocol.losses import Loss, PassedOver
+from spark_jobs.protocol.losses import Loss, PassedOver, Records, StagedFile, Unit, pieces, place_of, some_pieces
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET
+from spark_jobs.runtime.inputs.source_kind import SourceStream
 from spark_jobs.runtime.spark.session import QuietQueries
 from spark_jobs.runtime.spark.spark_errors import last_line
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
@@ -40,10 +42,9 @@ def beyond_tolerance(tolerance: Tolerance, spent: int, loss: PassedOver) -> Rest
     """
     return RestartsExhaustedError(
         f"Stage '{loss.stage}' tolerates the loss of {tolerance.rows} rows in {tolerance.interval_ms / 1000:g} s. "
-        f"It has passed over {spent}, and fails with another {loss.rows}: those of batch {loss.batch} of stage '{loss.input}' "
-        f"in {loss.file}. It failed with: {loss.error}",
+        f"It has passed over {spent}, and fails with another {loss.rows}: those of {place_of(loss)}. It failed with: {loss.error}",
         exists="The loss ledger lists the rows that it has passed over before.",
-        safe="These rows are staged and were not passed over.",
+        safe="These rows were not passed over.",
         remedy="Mend the stage's function, or let it tolerate more rows, and start the pipeline again.",
         stage=loss.stage,
         rows=loss.rows,
@@ -52,20 +53,55 @@ def beyond_tolerance(tolerance: Tolerance, spent: int, loss: PassedOver) -> Rest
     )
 
 
-def is_unread(loss: PassedOver, run: StageRun, output: StageOutput) -> bool:
-    """Returns True if a channel has the file, and no planned batch of the stage reads its batch or a later one."""
-    read = Consumption(run.spark_log, run.bounds).consumed_by(run.spark_log.last_offsets()).get(output.producer, NO_BATCH)
-    staged = output.log.read(loss.batch) if read < loss.batch else None
-    return staged is not None and loss.file in map(_name, staged.adds)
+def is_unread(loss: PassedOver, run: StageRun, output: StageOutput | None) -> bool:
+    """Returns True if no planned batch of a stage has read a loss, or anything after it in its stream.
+
+    Args:
+        loss: The loss.
+        run: The stage.
+        output: The output of the stage that has staged the file. None for a source.
+    """
+    if isinstance(loss.unit, StagedFile):
+        read = Consumption(run.spark_log, run.bounds).consumed_by(run.spark_log.last_offsets())
+        is_later = output is not None and read.get(output.producer, NO_BATCH) < loss.unit.batch
+        staged = output.log.read(loss.unit.batch) if output is not None and is_later else None
+        return staged is not None and loss.unit.file in map(_name, staged.adds)
+    streams = [stream for stream in run.read_up_to(run.spark_log.last_offsets()) if stream.read.name == loss.input]
+    return not any(stream.kind.has_read(stream.read, loss.unit) for stream in streams)
 
 
 def _name(add: Mapping[str, Any]) -> str:
     return str(add["path"]).rpartition("/")[2]
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A unit that the planned batch reads."""
+
+    input: InputName
+    unit: Unit
+    rows: int | None
+    """None: they are counted only if the unit is passed over."""
+    source: SourceStream | None = None
+    """The stream, if it belongs to a source."""
+
+
+def some_of(planned: Sequence[Planned], begin: int, end: int) -> list[Planned]:
+    """Returns the pieces of units from ``begin`` up to ``end``."""
+    found, before = [], 0
+    for each in planned:
+        count = pieces(each.unit)
+        first, last = max(begin - before, 0), min(end - before, count)
+        if first < last:
+            rows = last - first if isinstance(each.unit, Records) else each.rows
+            found.append(replace(each, unit=some_pieces(each.unit, first, last), rows=rows))
+        before += count
+    return found
+
+
 @dataclass
 class PassingOver:
-    """Searches, for one stage, for the files that fail its batch, and passes them over.
+    """Searches, for one stage, for the units that fail its batch, and passes them over.
 
     Args:
         tolerance: Tolerance of the stage.
@@ -107,51 +143,71 @@ class PassingOver:
         return True
 
     def pass_over(self, run: StageRun) -> StageRun:
-        """Records the first file with which the planned batch fails; returns the stage as it goes on, without that file.
+        """Records the first unit with which the planned batch fails; returns the stage as it goes on, without that unit.
 
         Args:
             run: The stage; its query does not run.
 
         Raises:
-            RestartsExhaustedError: The batch fails without any file, too, or more would be passed over than the stage tolerates.
+            RestartsExhaustedError: The batch fails without any row, too, or more would be passed over than the stage tolerates.
             FencedError: Another attempt is live.
             TurnedAwayError: The stage is to stop.
             StreamPipelineError: A try has failed with something that another one may heal.
         """
         self.is_due = False
         run.gate.admit()
-        found = self._first_that_fails(run, self._files(run))
+        found = self._first_that_fails(run, self._planned(run))
         if found is not None:
-            self.record(found)
+            self.record(self._loss(run, found, counted=True))
         return self.build(run, ())
 
-    def _files(self, run: StageRun) -> list[PassedOver]:
-        """Returns the files that the planned batch reads, in the order of its streams, each as the loss that it would be."""
-        batch, failures = self._failed
-        return [
-            PassedOver(
-                input=InputName(bound.producer),
-                stage=run.stage.name,
-                batch=staged.batch,
-                file=_name(add),
-                rows=int(json.loads(add["stats"])["numRecords"]),
-                size_bytes=int(add["size"]),
-                error=self._error,
-                tries=failures,
-            )
-            for bound, before, line in run.ends_of(batch)
-            if isinstance(bound, ChannelBound)
-            for staged in bound.read_between(before, line)
-            for add in staged.adds
-        ]
+    def _planned(self, run: StageRun) -> list[Planned]:
+        """Returns the units that the planned batch reads, in the order of its streams."""
+        found = []
+        for number, (bound, before, line) in enumerate(run.ends_of(self._failed[0])):
+            stream = run.sources[number] if run.sources else None
+            if isinstance(bound, ChannelBound):
+                found += [
+                    Planned(
+                        InputName(bound.producer),
+                        StagedFile(batch=staged.batch, file=_name(add), size_bytes=int(add["size"])),
+                        int(json.loads(add["stats"])["numRecords"]),
+                    )
+                    for staged in bound.read_between(before, line)
+                    for add in staged.adds
+                ]
+            elif stream is not None:
+                read = replace(stream.read, line=before or NO_OFFSET)
+                found += [Planned(read.name, unit, rows, stream) for unit, rows in stream.kind.units(read, line)]
+        return found
 
-    def _first_that_fails(self, run: StageRun, files: Sequence[PassedOver]) -> PassedOver | None:
-        """Returns the last file of the shortest beginning of the files with which the batch fails; None if it fails no more.
+    def _loss(self, run: StageRun, planned: Planned, *, counted: bool = False) -> PassedOver:
+        """Returns the loss of a unit.
+
+        Args:
+            run: The stage.
+            planned: The unit.
+            counted: True if the rows must be known.
+        """
+        rows, source = planned.rows, planned.source
+        if rows is None and counted and source is not None:
+            rows = source.kind.rows_of(run.frame.sparkSession, source.read.leaf, planned.unit).count()
+        return PassedOver(
+            input=planned.input,
+            stage=run.stage.name,
+            unit=planned.unit,
+            rows=rows or 0,
+            error=self._error,
+            tries=self._failed[1],
+        )
+
+    def _first_that_fails(self, run: StageRun, planned: Sequence[Planned]) -> Planned | None:
+        """Returns the last piece of the shortest beginning of the units with which the batch fails; None if it fails no more.
 
         Raises:
             RestartsExhaustedError: It fails without any of them.
         """
-        if self._fails_without(run, files):
+        if self._fails_without(run, planned):
             raise RestartsExhaustedError(
                 f"Batch {self._failed[0]} of stage '{run.stage.name}' fails at each try, also without the rows of its inputs, "
                 f"so nothing can be passed over. It failed with: {self._error}",
@@ -161,20 +217,21 @@ class PassingOver:
                 stage=run.stage.name,
                 batch=self._failed[0],
             )
-        passes, fails, has_failed = 0, len(files), False
+        count = sum(pieces(each.unit) for each in planned)
+        passes, fails, has_failed = 0, count, False
         while fails - passes > 1:
             middle = (passes + fails) // 2
-            if self._fails_without(run, files[middle:]):
+            if self._fails_without(run, some_of(planned, middle, count)):
                 fails, has_failed = middle, True
             else:
                 passes = middle
-        return files[fails - 1] if has_failed or self._fails_without(run, ()) else None
+        return some_of(planned, fails - 1, fails)[0] if has_failed or self._fails_without(run, ()) else None
 
-    def _fails_without(self, run: StageRun, files: Sequence[PassedOver]) -> bool:
-        """Returns whether the planned batch fails for good without some files. Nothing of it is staged."""
+    def _fails_without(self, run: StageRun, planned: Sequence[Planned]) -> bool:
+        """Returns whether the planned batch fails for good without some units. Nothing of it is staged."""
         if self.stopping.is_set():
             raise TurnedAwayError
-        probe = replace(self.build(run, files), is_probe=True)
+        probe = replace(self.build(run, [self._loss(run, each) for each in planned]), is_probe=True)
 
         def look(query: StageQuery) -> bool:
             run.cancellation.check()

@@ -17,10 +17,11 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import Stage
-from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.protocol.errors import InvalidPipelineError, StreamPipelineError
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.runtime.inputs.ended_source import check_replaceable
 from spark_jobs.runtime.inputs.inputs import source_frame, static_frame
+from spark_jobs.runtime.inputs.source_kinds import kind_of
 from spark_jobs.runtime.spark import plan
 from spark_jobs.runtime.spark.spark_errors import refusing
 from spark_jobs.runtime.stages.build import EventTime, call_stage, check_plan, event_time_of, stage_session
@@ -106,8 +107,28 @@ def _inputs(
         if not isinstance(node, Stage) or node.name in planned:
             with mistakes.noted():
                 found[argument] = _input(node, session, params, planned, known)
+                if stage.tolerance is not None and isinstance(node, Source):
+                    _check_units(stage, node, found[argument])
     mistakes.check()
     return found if len(found) == len(stage.inputs) else None
+
+
+def _check_units(stage: Stage, source: Source, frame: DataFrame) -> None:
+    """Refuses a tolerant stage that reads a source without parts that can be passed over.
+
+    Raises:
+        InvalidPipelineError: The source is a change feed, or a stream of an unknown kind.
+    """
+    if all(kind_of(leaf).has_units(leaf) for leaf in plan.streaming_leaves(frame)):
+        return
+    raise InvalidPipelineError(
+        f"Stage '{stage.name}' has tolerate=, and reads source '{source.name}', of which no part can be passed over. A tolerant stage "
+        "reads Kafka, files, Delta tables without a change feed, and other stages.",
+        safe="Nothing was written.",
+        remedy=f"Let another stage without tolerate= read '{source.name}', and read that stage.",
+        stage=stage.name,
+        source=source.name,
+    )
 
 
 def _plan(

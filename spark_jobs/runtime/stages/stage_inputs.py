@@ -1,6 +1,5 @@
 """Reads the inputs of a stage as frames, and finds the ends of their streams."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,10 +12,10 @@ from spark_jobs.protocol.documents import PinnedInput
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import BatchId, InputName, RoundNumber, StageName
 from spark_jobs.protocol.known_sources import KnownSource
-from spark_jobs.protocol.losses import Loss, PassedOver
+from spark_jobs.protocol.losses import Loss, StagedFile, Unit, units_of
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
-from spark_jobs.runtime.inputs.delta_source import may_begin_later
+from spark_jobs.runtime.inputs.delta_source import EXCLUDE, excluding, may_begin_later
 from spark_jobs.runtime.inputs.ended_source import check_replaceable, ended_frame, is_ended, without_end_row
 from spark_jobs.runtime.inputs.following import FollowingSession, check_follows, pinned_table
 from spark_jobs.runtime.inputs.inputs import pin_leaves, source_frame, static_frame
@@ -86,7 +85,7 @@ def read_input(
     output = outputs[node.name]
     begins = site.round.begins.get(stage.name, {}).get(node.name, NO_BATCH)
     losses, oldest = site.losses_of(stage.name, InputName(node.name)), output.log.oldest()
-    passed_over = [loss.file for loss in losses if isinstance(loss, PassedOver) and loss.batch >= oldest]
+    passed_over = [unit.file for unit in units_of(losses) if isinstance(unit, StagedFile) and unit.batch >= oldest]
     frame = _channel(stage, session, output, begins, passed_over)
     if ended:
         return _ended(node.name, frame, output.event_time, position)
@@ -95,7 +94,8 @@ def read_input(
 
 
 def _read_source(node: Source, position: int, stage: Stage, session: SparkSession, site: RoundSite, ended: bool) -> ReadInput:
-    frame = _source_frame(node, session, site)
+    losses = site.losses_of(stage.name, node.name)
+    frame = _source_frame(node, session, site, units_of(losses))
     leaves = plan.streaming_leaves(frame)
     if ended:
         return _ended(node.name, frame, node.event_time, position)
@@ -103,7 +103,6 @@ def _read_source(node: Source, position: int, stage: Stage, session: SparkSessio
         check_replaceable(node.name, frame)
     known = _begin_at(node, stage, frame, leaves, site)
     leaves = plan.streaming_leaves(frame)
-    losses = site.losses_of(stage.name, node.name)
     if not node.bounded:
         endless = {
             leaf.identity: FoundPin(None, source=(kind_of(leaf), leaf), known=each, losses=losses, position=position)
@@ -138,14 +137,14 @@ def _begin_at(
     return known
 
 
-def _source_frame(node: Source, session: SparkSession, site: RoundSite) -> DataFrame:
-    """Returns the frame of a source. One that follows another begins after that one's end, which is pinned first."""
+def _source_frame(node: Source, session: SparkSession, site: RoundSite, without: Sequence[Unit]) -> DataFrame:
+    """Returns the frame of a source without some units. One that follows another begins after that one's end, which is pinned first."""
     before = node.follows
     if before is None:
-        return source_frame(node, session, site.params)
+        return source_frame(node, session, site.params, without)
     earlier = source_frame(before, session, site.params)
     pin = pinned_table(node.name, before.name, _pinned(before, earlier, plan.streaming_leaves(earlier), site))
-    frame = source_frame(node, FollowingSession.of(session, pin), site.params)
+    frame = source_frame(node, FollowingSession.of(session, pin), site.params, without)
     check_follows(node.name, before.name, frame, pin)
     return frame
 
@@ -203,7 +202,7 @@ def _channel(
     if limits.max_bytes_per_trigger:
         reader = reader.option("maxBytesPerTrigger", limits.max_bytes_per_trigger)
     if passed_over:
-        reader = reader.option("excludeRegex", f"(?:{'|'.join(map(re.escape, passed_over))})$")
+        reader = reader.option(EXCLUDE, excluding(passed_over))
     return reader.load(output.log.url)
 
 
@@ -296,7 +295,7 @@ def prepare_streams(stage: Stage, streams: Sequence[tuple[str, FoundPin]], frame
         if found.source is not None:
             kind, leaf = found.source
             own = OwnLog(spark_log.files, f"{spark_log.directory}/schemas/{number}")
-            options[number] = kind.prepare(InputName(stage.inputs[argument].name), frame.sparkSession, leaf, own)
+            options[number] = kind.prepare(InputName(stage.inputs[argument].name), frame.sparkSession, leaf, own, found.losses)
     plan.add_options(frame, {number: added for number, added in options.items() if added})
 
 

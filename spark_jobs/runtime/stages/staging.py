@@ -120,7 +120,7 @@ class StageWriter:
                 late_rows=facts.late_rows,
                 newest_event_ms=self._newest_by_input(batch, facts),
                 adds=tuple(adds),
-                input_rows=self._input_rows(frame.sparkSession),
+                input_rows=self._input_rows(frame.sparkSession, ends),
                 state_rows=self._left_by_drain(batch, facts),
                 violations=violations,
             )
@@ -236,8 +236,17 @@ class StageWriter:
         is_drain = bool(facts.state_rows) and self.run.spark_log.offsets(batch).watermark_ms >= END_OF_TIME_MS
         return facts.state_rows if is_drain else {}
 
-    def _input_rows(self, session: SparkSession) -> dict[str, int]:
-        """Returns the number of rows that the batch has read, by input."""
+    def _input_rows(self, session: SparkSession, ends: _Ends) -> dict[str, int]:
+        """Returns the number of rows that the batch has read and not left out, by input."""
+        found = self._rows_read(session)
+        for stream, argument, (_, before, line) in zip(self.run.sources, self.run.arguments, ends, strict=False):
+            if stream is not None and argument in found:
+                read = replace(stream.read, line=before or NO_OFFSET)
+                found[argument] -= stream.kind.filtered(read, line, stream.losses)
+        return found
+
+    def _rows_read(self, session: SparkSession) -> dict[str, int]:
+        """Returns the number of rows that Spark has read, by input."""
         names = set(self.run.arguments)
         only_streams = not any(isinstance(node, Static) for node in self.run.stage.inputs.values())
         if len(names) == 1 and only_streams:

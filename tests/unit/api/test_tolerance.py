@@ -11,10 +11,10 @@ from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import StageName
 
 
-def graph(tolerate: Any = None, *, reads: str = "copied", bounded: bool = True, **sink: Any) -> Graph:
+def graph(tolerate: Any = None, *, reads: str = "copied", **sink: Any) -> Graph:
     """A pipeline with a stage that copies its source and a tolerant stage that reads the copy or the source."""
     pipeline = Pipeline("shop")
-    pipeline.source(bounded=bounded, name="events")(lambda spark: spark)
+    pipeline.source(bounded=True, name="events")(lambda spark: spark)
     pipeline.stage(name="copied", sink=DeltaSink("/copied"))(lambda events: events)
     pipeline.stage(name="scored", sink=DeltaSink("/scored", **sink), inputs={"rows": reads}, tolerate=tolerate)(lambda rows: rows)
     return pipeline.graph()
@@ -56,15 +56,5 @@ def test_a_result_that_is_wrong_for_ever_after_is_not_tolerated() -> None:
         graph(Tolerate(rows="1 per hour"), mode="complete")
 
 
-@pytest.mark.parametrize(("bounded", "remedy"), [(True, "read that one."), (False, "'events' with shared=True.")])
-def test_a_stage_that_reads_a_source_itself_is_told_what_to_do(bounded: bool, remedy: str) -> None:
-    with pytest.raises(InvalidPipelineError, match="reads the source 'events' itself") as refused:
-        graph(Tolerate(rows="1 per hour"), reads="events", bounded=bounded)
-    assert refused.value.remedy.endswith(remedy)
-
-
-def test_behind_a_shared_source_a_stage_tolerates_something() -> None:
-    pipeline = Pipeline("shop")
-    pipeline.source(bounded=False, shared=True, name="events")(lambda spark: spark)
-    pipeline.stage(name="scored", sink=DeltaSink("/scored"), tolerate=Tolerate(rows="1 per hour"))(lambda events: events)
-    assert pipeline.graph().stages[StageName("scored")].tolerance is not None
+def test_a_stage_that_reads_a_source_itself_tolerates_something_too() -> None:
+    assert graph(Tolerate(rows="1 per hour"), reads="events").stages[StageName("scored")].tolerance is not None

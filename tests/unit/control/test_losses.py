@@ -10,7 +10,7 @@ from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import BatchId, InputName, LossId, RoundNumber, StageName
-from spark_jobs.protocol.losses import Loss, LostFile, LostFiles, PassedOver
+from spark_jobs.protocol.losses import Loss, LostFile, LostFiles, PassedOver, StagedFile
 from spark_jobs.storage.local import LocalFiles
 from tests.support.documents import SAMPLES
 from tests.unit.control.test_rounds import begun
@@ -107,7 +107,7 @@ def test_a_round_leaves_out_its_own_losses_and_those_that_it_has_from_the_round_
 
 def passed_over(file: str, rows: int, stage: str = "score") -> PassedOver:
     whose = {"input": InputName("copy"), "stage": StageName(stage)}
-    return PassedOver(**whose, batch=BatchId(4), file=file, rows=rows, size_bytes=9, error="it fails", tries=3)
+    return PassedOver(**whose, unit=StagedFile(batch=BatchId(4), file=file, size_bytes=9), rows=rows, error="it fails", tries=3)
 
 
 def test_what_a_stage_has_passed_over_counts_for_a_while_and_unless_it_is_undone(ledger: LossLedger) -> None:

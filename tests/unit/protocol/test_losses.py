@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.ids import BatchId, InputName, StageName
 from spark_jobs.protocol.losses import (
     Loss,
     LostFile,
@@ -15,11 +15,18 @@ from spark_jobs.protocol.losses import (
     LostVersions,
     OffsetRange,
     PassedOver,
+    Records,
     SkippedVersion,
+    SourceFile,
+    StagedFile,
+    TableFile,
     beyond,
     goes_on_without,
+    pieces,
+    place_of,
     rows_at_most,
     said,
+    some_pieces,
 )
 
 FOR_EVER = 50
@@ -134,8 +141,9 @@ def test_a_loss_is_said_with_what_is_known_of_it() -> None:
 
 
 def passed_over(file: str = "a", **changed: object) -> PassedOver:
-    facts = {"batch": 4, "rows": 25, "size_bytes": 900, "error": "ValueError: record 230", "tries": 3} | changed
-    return PassedOver.model_validate(WHOSE | facts | {"file": file})
+    unit = StagedFile(batch=BatchId(4), file=file, size_bytes=900)
+    facts = {"unit": unit, "rows": 25, "error": "ValueError: record 230", "tries": 3} | changed
+    return PassedOver.model_validate(WHOSE | facts)
 
 
 def test_a_file_that_is_passed_over_is_recorded_once_and_has_the_rows_that_were_staged() -> None:
@@ -152,3 +160,23 @@ def test_a_sentence_says_which_stage_leaves_what_out() -> None:
     assert goes_on_without(passed_over()).endswith(
         "goes on without the 25 rows of batch 4 of stage rows in a, with which its batch fails: ValueError: record 230"
     )
+
+
+def test_of_a_range_of_offsets_each_one_is_a_piece_and_of_a_file_the_whole() -> None:
+    offsets, file = Records(topic="clicks", partition=1, first=5, end=9), StagedFile(batch=BatchId(4), file="a", size_bytes=9)
+    assert (pieces(offsets), pieces(file)) == (4, 1)
+    assert some_pieces(offsets, 1, 3) == Records(topic="clicks", partition=1, first=6, end=8)
+    assert some_pieces(file, 0, 1) == file
+
+
+def test_a_place_is_said_in_the_words_of_its_kind() -> None:
+    units = (
+        Records(topic="clicks", partition=1, first=5, end=6),
+        SourceFile(path="file:/in/a.json", timestamp_ms=1),
+        TableFile(version=3, path="a.parquet", size_bytes=9),
+    )
+    assert [place_of(passed_over(unit=unit)) for unit in units] == [
+        "source rows at offset 5 of partition 1 of topic clicks",
+        "source rows in file:/in/a.json",
+        "version 3 of source rows in a.parquet",
+    ]

@@ -28,7 +28,7 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
-from spark_jobs.protocol.losses import PassedOver
+from spark_jobs.protocol.losses import PassedOver, Records, StagedFile, units_of
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
@@ -281,15 +281,22 @@ class Tolerant:
 
     def passes_over(self, file: str, batch: int = 3, rows: int = 9) -> None:
         whose = {"input": InputName("copy"), "stage": STAGE}
-        loss = PassedOver(**whose, batch=BatchId(batch), file=file, rows=rows, size_bytes=9, error="a secret", tries=3)
+        unit = StagedFile(batch=BatchId(batch), file=file, size_bytes=9)
+        loss = PassedOver(**whose, unit=unit, rows=rows, error="a secret", tries=3)
+        self.record(loss)
+
+    def record(self, loss: PassedOver) -> None:
         self._passing_over.record(loss)
+
+    def reads_up_to(self, *streams: Any) -> None:
+        cast(Any, self._stages[0]).read_up_to = lambda last: streams
 
     def begins(self) -> None:
         self.run._read_again(self._stages)
 
     @property
     def left_out(self) -> list[str]:
-        return [loss.file for loss in self.site.losses]
+        return [unit.file for unit in units_of(self.site.losses) if isinstance(unit, StagedFile)]
 
 
 @pytest.fixture
@@ -391,3 +398,18 @@ def test_what_the_checkpoint_has_or_the_work_directory_is_left_out_again(
     monkeypatch.setattr(RoundRun, "parent", SimpleNamespace(losses=tuple(before.site.losses)))
     tolerant.begins()
     assert tolerant.left_out == ["2.parquet", "3.parquet"]
+
+
+@pytest.mark.parametrize(("has_read", "left_out"), [(False, 1), (True, 0)])
+def test_what_was_recorded_elsewhere_of_a_source_is_left_out_only_if_nothing_has_read_it(
+    home: LocalFiles, has_read: bool, left_out: int
+) -> None:
+    offset = Records(topic="clicks", partition=0, first=5, end=6)
+    whose = {"input": InputName("clicks"), "stage": STAGE}
+    Tolerant(home, "elsewhere").record(PassedOver(**whose, unit=offset, rows=1, error="it fails", tries=3))
+    tolerant = Tolerant(home)
+    read: Any = SimpleNamespace(name="clicks", kind=SimpleNamespace(has_read=lambda read, unit: has_read))
+    stream = SimpleNamespace(read=read, kind=read.kind)
+    tolerant.reads_up_to(stream)
+    tolerant.begins()
+    assert len(tolerant.site.losses) == left_out

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownFiles, KnownKafka, KnownSource
-from spark_jobs.protocol.losses import LostOffsets, OffsetRange
+from spark_jobs.protocol.losses import LostOffsets, OffsetRange, PassedOver, Records
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.protocol.pins import KafkaPin
 from spark_jobs.runtime.inputs import kafka_source
@@ -216,3 +216,24 @@ def test_a_topic_that_stays_unknown_is_lost(tmp_path: Path, monkeypatch: pytest.
     assert lost is not None
     assert lost.topics == {"clicks": {0: OffsetRange(first=5)}}
     assert broker.now_s == (kafka_source.UNKNOWN_MAX_S if way == "subscribePattern" else 0)
+
+
+def records(first: int, end: int, partition: int = 0) -> Records:
+    return Records(topic="clicks", partition=partition, first=first, end=end)
+
+
+def test_a_batch_can_be_run_without_each_of_its_offsets(tmp_path: Path) -> None:
+    read, kafka = reading(tmp_path, "subscribe"), KafkaSource()
+    planned = json.dumps({"clicks": {"0": 9, "1": 0, "2": 2}})
+    assert kafka.units(read, planned) == [(records(5, 9), 4), (records(0, 2, 2), 2)]
+    assert kafka.has_read(read, records(4, 5))
+    assert not kafka.has_read(read, records(5, 6))
+
+
+def test_an_offset_that_is_left_out_is_counted_only_in_the_batch_that_has_it(tmp_path: Path) -> None:
+    read, kafka = reading(tmp_path, "subscribe"), KafkaSource()
+    whose = {"input": InputName("rows"), "stage": StageName("copy"), "rows": 1, "error": "it fails", "tries": 3}
+    losses = [PassedOver(unit=unit, **whose) for unit in (records(4, 5), records(6, 7), records(8, 9), records(6, 7, 1))]
+    assert kafka.filtered(read, json.dumps({"clicks": {"0": 8}}), losses) == 1
+    assert kafka.filtered(read, json.dumps({"clicks": {"0": 9}}), losses) == 2
+    assert kafka.filtered(read, json.dumps({"clicks": {"0": 9}}), []) == 0

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from spark_jobs.api.tolerance import Tolerance
 from spark_jobs.protocol.errors import InterruptedRunError, PermanentFailureError, RestartsExhaustedError, StorageError
-from spark_jobs.protocol.ids import StageName
-from spark_jobs.protocol.losses import Loss, PassedOver
+from spark_jobs.protocol.ids import InputName, StageName
+from spark_jobs.protocol.losses import Loss, PassedOver, Records, StagedFile, units_of
 from spark_jobs.runtime.inputs.bounds import Bound
 from spark_jobs.runtime.spark.session import QuietQueries
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound
 from spark_jobs.runtime.stages.gate import Gate, TurnedAwayError
-from spark_jobs.runtime.stages.passing_over import PassingOver
+from spark_jobs.runtime.stages.passing_over import PassingOver, Planned, some_of
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.staging import ProbePassedError
 from tests.support.memory_files import MemoryFiles
@@ -40,6 +40,7 @@ class FakeRun:
     site: "Site"
     without: tuple[str, ...] = ()
     is_probe: bool = False
+    sources: tuple[None, ...] = ()
     gate: Gate = field(default_factory=Gate)
     stage: Any = field(default_factory=lambda: SimpleNamespace(name=StageName("scored")))
     frame: Any = field(default_factory=lambda: SimpleNamespace(sparkSession=None))
@@ -59,6 +60,10 @@ class FakeRun:
         if self.site.poison - set(self.without) or self.site.fails_always:
             raise self.site.error
         raise ProbePassedError
+
+
+def files_of(losses: Sequence[Loss]) -> list[str]:
+    return [unit.file for unit in units_of(losses) if isinstance(unit, StagedFile)]
 
 
 class Site:
@@ -85,7 +90,7 @@ class Site:
         self.passing_over = PassingOver(Tolerance(2, 100, 1), self._build, self.recorded.append, self.stopping)
 
     def _build(self, run: StageRun, losses: Sequence[Loss]) -> StageRun:
-        names = [loss.file for loss in (*losses, *self.recorded) if isinstance(loss, PassedOver)]
+        names = files_of([*losses, *self.recorded])
         return cast(StageRun, FakeRun(self.memory, self.own, self.run.bound, self, tuple(names)))
 
     def fails(self, error: Exception = POISONED) -> bool:
@@ -114,8 +119,9 @@ def test_the_file_that_fails_a_batch_is_found_wherever_it_is(poison: str) -> Non
     assert site.is_due()
     assert site.goes_on().without == (poison,)
     (loss,) = site.recorded
-    assert (loss.file, loss.input, loss.rows, loss.tries) == (poison, "copied", 2, 2)
-    assert loss.batch == (2 if poison == "b.parquet" else 1)
+    assert isinstance(loss.unit, StagedFile)
+    assert (loss.unit.file, loss.input, loss.rows, loss.tries) == (poison, "copied", 2, 2)
+    assert loss.unit.batch == (2 if poison == "b.parquet" else 1)
     assert "cannot be scored" in loss.error
     assert not any("read.parquet" in without for without in site.probes), "it is in no batch any more"
     assert len(site.probes) <= 5, "each try halves what is left"
@@ -149,7 +155,7 @@ def test_all_files_that_fail_a_batch_are_passed_over_and_no_other(poison: set[st
         site.fails()
         if site.is_due():
             without = set(site.goes_on().without)
-    assert [loss.file for loss in site.recorded] == sorted(poison)
+    assert files_of(site.recorded) == sorted(poison)
 
 
 def test_what_another_try_may_heal_is_not_tolerated() -> None:
@@ -200,3 +206,19 @@ def test_a_stage_that_is_to_stop_looks_no_further() -> None:
     with pytest.raises(TurnedAwayError):
         site.goes_on()
     assert (len(site.probes), site.recorded) == (1, [])
+
+
+@given(
+    sizes=st.lists(st.integers(min_value=1, max_value=5), min_size=1, max_size=5),
+    begin=st.integers(min_value=0, max_value=25),
+    count=st.integers(min_value=0, max_value=25),
+)
+def test_the_pieces_of_a_batch_are_those_of_its_units_in_their_order(sizes: list[int], begin: int, count: int) -> None:
+    name = InputName("clicks")
+    ranges = [Records(topic="clicks", partition=number, first=7, end=7 + size) for number, size in enumerate(sizes)]
+    planned = [Planned(name, each, each.end - each.first) for each in ranges]
+    every = [(each.partition, offset) for each in ranges for offset in range(each.first, each.end)]
+    some = some_of(planned, begin, begin + count)
+    units = [each.unit for each in some if isinstance(each.unit, Records)]
+    assert [(unit.partition, offset) for unit in units for offset in range(unit.first, unit.end)] == every[begin : begin + count]
+    assert [each.rows for each in some] == [unit.end - unit.first for unit in units]
