@@ -160,9 +160,7 @@ class Application:
                 if standing is not None:
                     return standing
                 claimed, own = self._claimed(plan)
-            if own is None:
-                return claimed._run(request, afterwards, metrics)
-            return claimed._carry_out(request, afterwards, metrics, lambda *_: own)
+            return claimed._run_planned(request, afterwards, metrics, own)
 
         return self._answer(request, run)
 
@@ -210,9 +208,15 @@ class Application:
         Raises:
             StreamPipelineError: The run did not reach its end. The error says whether it can go on.
         """
-        if plan is None:
-            return self._answer(request, lambda *during: self._run(request, *during))
-        return self._answer(request, lambda afterwards, metrics: self._carry_out(request, afterwards, metrics, lambda *_: plan))
+        return self._answer(request, lambda afterwards, metrics: self._run_planned(request, afterwards, metrics, plan))
+
+    def _run_planned(
+        self, request: StartRequest, afterwards: ExitStack, metrics: MetricsExport, plan: StartPlan | None
+    ) -> StartResponse:
+        """Carries out the plan of a first start, or plans again if there is none, or if another attempt has begun since."""
+        if plan is None or Channel(self.home).attempts.numbers():
+            return self._run(request, afterwards, metrics)
+        return self._carry_out(request, afterwards, metrics, lambda *_: plan)
 
     def _answer(self, request: StartRequest, run: Callable[[ExitStack, MetricsExport], StartResponse]) -> StartResponse:
         channel = Channel(self.home)

@@ -62,6 +62,7 @@ from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
 from tests.support import small_pipeline
 from tests.support.staged_pipeline import CHECKPOINTING, HOURLY, NOW, StagedPipeline, path_of
+from tests.unit.control.test_channel import attempt
 
 
 class SparkStartedError(Exception):
@@ -201,6 +202,23 @@ def test_a_requested_first_start_holds_only_its_lock_while_it_is_planned(first: 
 @DOORS
 def test_of_two_first_starts_the_slower_one_drops_its_plan(first: FirstStart, door: Callable[[FirstStart], None]) -> None:
     first.in_the_meantime = lambda: first.channel.claim(PipelineName("small"))
+    with pytest.raises(InterruptedRunError, match="ends here"):
+        door(first)
+    assert first.carried_out == [False]
+
+
+@DOORS
+def test_a_plan_is_dropped_if_another_attempt_has_begun_since_the_claim(
+    first: FirstStart, door: Callable[[FirstStart], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed = Application._claimed
+
+    def late(self: Application, plan: Any) -> Any:
+        found = claimed(self, plan)
+        first.channel.attempts.create(attempt(1))
+        return found
+
+    monkeypatch.setattr(Application, "_claimed", late)
     with pytest.raises(InterruptedRunError, match="ends here"):
         door(first)
     assert first.carried_out == [False]
