@@ -125,7 +125,7 @@ STOP_GUARDS = [
         _killed_at("create answers/stop"),
         hint=12,
     ),
-    Guard("of two stops one wins", _all_stops_win, _STOPS, lambda: replace(_NONE), hint=2),
+    Guard("of two stops one wins", _all_stops_win, _STOPS, lambda: replace(_NONE), hint=4),
     Guard(
         "a drain is asked for again where rows are read again",
         _drains_go_on_from_the_checkpoint,
