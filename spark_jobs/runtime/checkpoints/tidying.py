@@ -18,6 +18,7 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.source import AfterPublication, Source
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.losses import LossLedger, LossState
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, TidiedInput
 from spark_jobs.protocol.errors import RejectedError
@@ -149,7 +150,8 @@ class Tidying:
         lost = {
             file.path for loss in manifest.losses if isinstance(loss, LostFiles) and loss.input == name for file in loss.files
         }
-        passed_over = {unit.path for unit in units_of(manifest.losses) if isinstance(unit, SourceFile)}  # a backfill reads them
+        losses = [entry.recorded.loss for entry in LossLedger(self.home).entries() if entry.state is LossState.OPEN]
+        passed_over = {unit.path for unit in units_of(losses) if isinstance(unit, SourceFile)}  # also those of earlier rounds
         left = []
         pins = [pin for pin in manifest.inputs.get(name, ()) if isinstance(pin, FilesPin)]
         for pin in pins:
