@@ -101,9 +101,9 @@ def test_what_an_interrupt_has_broken_is_an_interrupt_too(broken: Exception, cap
 TERMINATED = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from spark_jobs.cli.spark import printing_to
+from spark_jobs.cli.spark import OutputFile, printing_to
 from spark_jobs.cli.terminal import Output, command
-with command(Output.JSON) as terminal, printing_to(Path(sys.argv[1])):
+with command(Output.JSON) as terminal, printing_to(OutputFile(Path(sys.argv[1]))):
     try:
         signal.raise_signal(signal.SIGTERM)
     finally:
