@@ -236,7 +236,8 @@ def _outlook(files: Files, graph: Graph, request: StartRequest, tables: Mapping[
     Raises:
         RejectedError: The start would be refused.
     """
-    pipeline = Channel(files).looked_at(graph.pipeline)
+    channel = Channel(files)
+    pipeline = channel.looked_at(graph.pipeline, channel.pipeline())
     facts, described = look_at_savepoint(request, read_facts(files)), graph.describe()
     decision = decide(request, facts, request.parameters, described)
     found = outlook(decision)

@@ -131,13 +131,17 @@ class Channel:
         self._check_name(found, name)
         return found
 
-    def looked_at(self, name: PipelineName) -> PipelineDocument:
-        """Returns the pipeline of this home, or of its future home. Writes nothing.
+    def looked_at(self, name: PipelineName, begun: PipelineDocument | None) -> PipelineDocument:
+        """Returns the pipeline of this home, or of its future home. Reads and writes nothing.
+
+        Args:
+            name: The pipeline.
+            begun: Document of the home, if it has begun.
 
         Raises:
             RejectedError: The home belongs to another pipeline.
         """
-        found = self.pipeline() or PipelineDocument(name=name, uuid=new_pipeline_uuid())
+        found = begun or PipelineDocument(name=name, uuid=new_pipeline_uuid())
         self._check_name(found, name)
         return found
 

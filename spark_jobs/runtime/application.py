@@ -130,6 +130,8 @@ class Application:
     pipeline: PipelineDocument
     """Document of the home, or the one with which the first start will claim it."""
     start_spark: Callable[[], SparkSession]
+    begun: bool = True
+    """False if the home had no document when ``pipeline`` was made."""
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None
     open_directory: Callable[[str], Files] = table_files
     workspace: str | None = None
@@ -194,7 +196,7 @@ class Application:
         channel = Channel(self.home)
         workspace = claim_workspace(self.home, channel.pipeline(), self.workspace)
         document = channel.claim(self.pipeline.name, workspace, self.pipeline.uuid)
-        return replace(self, pipeline=document), plan if document.uuid == self.pipeline.uuid else None
+        return replace(self, pipeline=document, begun=True), plan if document.uuid == self.pipeline.uuid else None
 
     def answer(self, request: StartRequest, plan: StartPlan | None = None) -> StartResponse:
         """Runs the start request and answers it once.

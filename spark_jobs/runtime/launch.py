@@ -112,7 +112,7 @@ def launch(
     application = _application(pipeline, files, parameters, options, start_spark, options.workspace)
     application = replace(application, watch=watch, open_directory=open_directory)
     channel, public = Channel(files), application.parameters.public()
-    if channel.pipeline() is None:
+    if not application.begun:
         return application.begin(options.request(channel.next_attempt(), public))
     return application.answer(channel.ask(options.request(channel.next_attempt(), public)))
 
@@ -185,9 +185,9 @@ def _application(
     # a table with a name is looked up later, in Spark's catalog
     uris = {sink: table_uri(table.text) for sink, table in tables.items() if not table.named}
     check_places(home, uris, begins=False)
-    document = channel.looked_at(graph.pipeline)
+    document = channel.looked_at(graph.pipeline, begun)  # another start may have claimed the home in the meantime
     check_claim(home, begun, workspace)
-    return Application(graph, bound, home, document, cache(start_spark), workspace=workspace)
+    return Application(graph, bound, home, document, cache(start_spark), begun=begun is not None, workspace=workspace)
 
 
 def launch_in_session(
@@ -230,4 +230,4 @@ def launch_requested(
     with channel.refusals_answered(request_id, environment_mask()):
         application = _application(pipeline, files, request.parameters, request, start_spark, workspace)
     application = replace(application, watch=watch)
-    return application.begin_requested(request) if channel.pipeline() is None else application.answer(request)
+    return application.answer(request) if application.begun else application.begin_requested(request)
