@@ -225,6 +225,25 @@ def test_a_plan_is_dropped_if_another_attempt_has_begun_since_the_claim(
 
 
 @DOORS
+def test_a_start_has_the_id_of_a_home_that_begins_while_it_is_checked(
+    first: FirstStart, door: Callable[[FirstStart], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids: list[str] = []
+
+    def run(self: Application, *_: object) -> StartResponse:
+        ids.append(self.pipeline.uuid)
+        return first.carry_out(False)
+
+    monkeypatch.setattr("spark_jobs.runtime.launch.check_claim", lambda *_: first.channel.claim(PipelineName("small")))
+    monkeypatch.setattr(Application, "_run", run)
+    with pytest.raises(InterruptedRunError, match="ends here"):
+        door(first)
+    begun = first.channel.pipeline()
+    assert begun is not None
+    assert ids == [begun.uuid]
+
+
+@DOORS
 def test_a_home_that_another_pipeline_has_begun_in_the_meantime_is_its_own(
     first: FirstStart, door: Callable[[FirstStart], None]
 ) -> None:
