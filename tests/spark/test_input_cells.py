@@ -380,7 +380,12 @@ SOURCES: dict[Source, Any] = {
     Source.BINARY: Binary,
     Source.KAFKA: Kafka,
 }
-_LIVE_BY_DAY = {(Source.DELTA, Event.VACUUMED), (Source.JSON, Event.EXPIRED), (Source.KAFKA, Event.TRUNCATED)}
+_LIVE_BY_DAY = {
+    (Source.DELTA, Event.EMPTY),
+    (Source.DELTA, Event.VACUUMED),
+    (Source.JSON, Event.EXPIRED),
+    (Source.KAFKA, Event.TRUNCATED),
+}
 _AT_NIGHT = (Source.PARQUET, Source.CSV, Source.ORC, Source.AVRO, Source.TEXT, Source.XML, Source.BINARY)
 
 
@@ -474,6 +479,7 @@ def test_what_happens_to_a_source_while_its_round_is_interrupted(site: Site, req
     [
         pytest.param(cell, id=str(cell), marks=[] if (cell.source, cell.event) in _LIVE_BY_DAY else [pytest.mark.nightly])
         for cell in LIVE_CELLS
+        if cell.event is not Event.EMPTY
     ],
 )
 def test_what_happens_to_a_live_source_while_its_pipeline_is_away(site: Site, request: pytest.FixtureRequest, cell: Cell) -> None:
@@ -528,3 +534,22 @@ def test_a_source_that_is_empty_at_first(site: Site, request: pytest.FixtureRequ
         source.add(unit)
     site.run(pipeline, run_id="day 2")
     assert copied(site) == batch_rows(site, source) == sorted(rows_of(range(UNITS)))
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param(cell, id=str(cell), marks=[] if (cell.source, cell.event) in _LIVE_BY_DAY else [pytest.mark.nightly])
+        for cell in LIVE_CELLS
+        if cell.event is Event.EMPTY
+    ],
+)
+def test_a_live_source_that_is_empty_at_first(site: Site, request: pytest.FixtureRequest, cell: Cell) -> None:
+    source = SOURCES[cell.source](request)
+    source.begin()
+    with Running(site.spark, copying(site, source, bounded=False), site.home) as running:
+        running.checkpointed()
+        for unit in range(UNITS):
+            source.add(unit)
+        running.until(lambda: public_count(site.tables / "copy") == len(rows_of(range(UNITS))))
+        assert copied(site) == batch_rows(site, source) == sorted(rows_of(range(UNITS)))

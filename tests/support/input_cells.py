@@ -102,6 +102,9 @@ _ALIKE: tuple[Cell, ...] = (
     Cell(Source.KAFKA, Event.TRUNCATED, Outcome.REFUSED, Remedy.ACCEPT),
     Cell(Source.KAFKA, Event.PERMISSION_LOST, Outcome.FAILS, Remedy.BACK),
     Cell(Source.KAFKA, Event.MISSING, Outcome.FAILS, Remedy.NEW),
+    Cell(Source.DELTA, Event.EMPTY, Outcome.RIGHT),
+    *(Cell(source, Event.EMPTY, Outcome.RIGHT) for source in FILES),
+    Cell(Source.KAFKA, Event.EMPTY, Outcome.RIGHT),
 )
 """Cells of bounded and unbounded sources."""
 CELLS: tuple[Cell, ...] = (
@@ -110,12 +113,9 @@ CELLS: tuple[Cell, ...] = (
     Cell(Source.DELTA, Event.RESTORED, Outcome.RIGHT),
     Cell(Source.DELTA, Event.TRUNCATED, Outcome.RIGHT),
     Cell(Source.DELTA, Event.OVERWRITTEN, Outcome.RIGHT),
-    Cell(Source.DELTA, Event.EMPTY, Outcome.RIGHT),
     *(Cell(source, Event.MADE_ANEW, Outcome.FAILS, Remedy.ACCEPT) for source in FILES),
     *(Cell(source, Event.SHRUNK, Outcome.FAILS, Remedy.ACCEPT) for source in FILES),
     Cell(Source.CSV, Event.MOVED_COLUMNS, Outcome.REFUSED, Remedy.WRITTEN),
-    *(Cell(source, Event.EMPTY, Outcome.RIGHT) for source in FILES),
-    Cell(Source.KAFKA, Event.EMPTY, Outcome.RIGHT),
 )
 """Every cell. A missing cell cannot happen to its source."""
 
