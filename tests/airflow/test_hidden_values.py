@@ -5,7 +5,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from airflow.sdk import BaseOperator
+from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]
 
 from airflow_provider.exceptions import PipelineRunRefusedError
@@ -13,6 +13,7 @@ from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.hidden_values import hide, refuse_hidden
 from airflow_provider.operators.cancel import CancelPipelineOperator
 from airflow_provider.operators.losses import AcceptLossOperator
+from airflow_provider.operators.partitions import EmitFinishedPartitionsOperator
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.savepoint import (
     DisposeSavepointOperator,
@@ -24,6 +25,7 @@ from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.sensors.final_checkpoint import FinalCheckpointSensor
 from airflow_provider.sensors.pipeline_state import PipelineStateSensor
+from airflow_provider.version_compat import HAS_PARTITION_EVENTS
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.errors import InvalidParameterError
 from tests.airflow.conftest import Homes
@@ -42,11 +44,14 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     DisposeSavepointOperator: {"home": "flights", "savepoint": "saved"},
     CancelPipelineOperator: {"home": "flights"},
     AcceptLossOperator: {"home": "flights", "losses": "1-1", "reason": "approved"},
+    EmitFinishedPartitionsOperator: {"home": "flights", "sink": "hourly", "outlets": [Asset("hours")]},
     CheckpointSensor: {"home": "flights"},
     FinalCheckpointSensor: {"home": "flights"},
     PipelineStateSensor: {"home": "flights", "states": [RunState.RUNNING]},
 }
 """Every kind of task, with its required arguments."""
+CONSTRUCTED = [kind for kind in TASKS if HAS_PARTITION_EVENTS or kind is not EmitFinishedPartitionsOperator]
+"""The kinds that this Airflow takes."""
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape not in WHOLE and CORE in SHAPES[shape]])
@@ -74,7 +79,7 @@ def test_a_hidden_value_is_found_at_any_depth_and_not_shown() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "argument"),
-    [pytest.param(kind, name, id=f"{kind.__name__} {name}") for kind in TASKS for name in kind.template_fields],
+    [pytest.param(kind, name, id=f"{kind.__name__} {name}") for kind in CONSTRUCTED for name in kind.template_fields],
 )
 def test_no_task_takes_a_hidden_value_in_an_argument_that_may_be_a_template(
     homes: Homes, kind: Callable[..., BaseOperator], argument: str
