@@ -116,14 +116,14 @@ _IN_A_DRAIN = "create stages/again/checkpoint/offsets/"
 _GIVING_UP = replace(_NONE, freezes=3, faults=12, at=("create history/", "create answers/stop"), frozen_steps=(500, 4_000))
 _ROUNDS = Plan(bounded=True, rows=ROWS, windows=True, stops=(Ask(Wanted.SAVEPOINT),))
 STOP_GUARDS = [
-    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=15),
-    Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=34),
+    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=900),
+    Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=28),
     Guard(
         "a stop that did not finish is rolled forward",
         _nobody_rolls_forward,
         _DRAINS,
         _killed_at("create answers/stop"),
-        hint=12,
+        hint=26,
     ),
     Guard("of two stops one wins", _all_stops_win, _STOPS, lambda: replace(_NONE), hint=4),
     Guard(
@@ -131,22 +131,22 @@ STOP_GUARDS = [
         _drains_go_on_from_the_checkpoint,
         _DRAINS,
         chaos_of_stops,
-        hint=35,
+        hint=45,
     ),
     Guard(
         "an attempt that takes over stops takes the next number first",
         _stops_are_answered_at_once,
         _DRAINS,
         chaos_of_stops,
-        hint=1109,
+        hint=158,
     ),
-    Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=112),
+    Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=21),
     Guard(
         "a stop whose checkpoint is there has not failed",
         _what_fails_is_told,
         _STOPS,
         lambda: replace(_NONE, faults=30),
-        hint=1,
+        hint=354,
     ),
     Guard(
         "whoever makes a savepoint leaves what is right",
@@ -156,5 +156,11 @@ STOP_GUARDS = [
         hint=115,
     ),
     Guard("a stop is public before it is answered", _answered_before_it_is_public, _STOPS, lambda: replace(_NONE)),
-    Guard("a stop says that its publication is blocked", _nobody_is_told_that_it_is_blocked, _REFUSED, lambda: replace(_NONE)),
+    Guard(
+        "a stop says that its publication is blocked",
+        _nobody_is_told_that_it_is_blocked,
+        _REFUSED,
+        lambda: replace(_NONE),
+        hint=1,
+    ),
 ]
