@@ -153,7 +153,7 @@ STOP_GUARDS = [
         _an_export_begins_anew,
         _SAVING,
         _frozen_at("create savepoint.json"),
-        hint=115,
+        hint=1134,
     ),
     Guard("a stop is public before it is answered", _answered_before_it_is_public, _STOPS, lambda: replace(_NONE)),
     Guard(
