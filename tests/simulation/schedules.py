@@ -456,12 +456,15 @@ def _newest_manifests(site: Site) -> list[dict[str, Any]]:
 def damage_twice(site: Site, random: Random) -> bool:
     """Changes all copies of a state file of the newest checkpoint that its parent does not need. Returns False if there is none.
 
-    The file is the entry of a batch in the commit log: here it has the rows that a stage holds back.
+    The file is the entry of a batch in the commit log: here it has the rows that a stage holds back. The parent stays intact, because a
+    state can only be computed again from an older checkpoint that is.
     """
     manifests = _newest_manifests(site)[:2]
     if len(manifests) < 2 or manifests[1]["checkpoint"] != manifests[0]["parent"]:
         return False
     newest, parent = manifests[0], manifests[1]["stages"]
+    if any(f"damaged: {HOME}/{file['stored']}" in site.world.trace for cut in parent.values() for file in cut["files"]):
+        return False
     files = {
         f"/{checkpoint_directory(stage)}/{file['path']}": f"{HOME}/{file['stored']}"
         for stage, cut in newest["stages"].items()
