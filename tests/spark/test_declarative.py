@@ -159,15 +159,20 @@ def rows(frame: DataFrame) -> list[Any]:
     return sorted((tuple(row) for row in frame.collect()), key=str)
 
 
-def test_a_project_gives_the_tables_of_batch_queries_and_goes_on_in_the_next_run(site: Site, tmp_path: Path) -> None:
-    entry = project(tmp_path, orders_py=ORDERS)
-    deliver(tmp_path, 0, 400)
+def after_two_runs(site: Site, root: Path, entry: str) -> SparkSession:
+    """Runs a project with 400 orders, and with 100 more to its end. Returns a session in UTC for the batch queries."""
+    deliver(root, 0, 400)
     site.run(load_pipeline(entry).rewired({}, str(site.tables)))
-    deliver(tmp_path, 400, 500)
+    deliver(root, 400, 500)
     site.run(load_pipeline(entry).rewired({}, str(site.tables)), on_end="drain")
-
     spark = site.spark.newSession()
     spark.conf.set("spark.sql.session.timeZone", "UTC")
+    return spark
+
+
+def test_a_project_gives_the_tables_of_batch_queries_and_goes_on_in_the_next_run(site: Site, tmp_path: Path) -> None:
+    entry = project(tmp_path, orders_py=ORDERS)
+    spark = after_two_runs(site, tmp_path, entry)
     spark.read.parquet(str(tmp_path / "incoming")).where("amount > 0").createOrReplaceTempView("orders")
     _same(spark, site, "orders", "SELECT CAST(id AS INT) AS id, user, at, CAST(amount AS DECIMAL(10, 2)) AS amount FROM orders")
     _same(spark, site, "hourly", "SELECT date_trunc('HOUR', at) AS hour, COUNT(*) AS n FROM orders GROUP BY 1")
@@ -200,13 +205,7 @@ def test_a_project_gives_the_tables_of_batch_queries_and_goes_on_in_the_next_run
 
 def test_a_project_in_sql_gives_the_tables_of_batch_queries(site: Site, tmp_path: Path) -> None:
     entry = project(tmp_path, raw_py=RAW, tables_sql=TABLES)
-    deliver(tmp_path, 0, 400)
-    site.run(load_pipeline(entry).rewired({}, str(site.tables)))
-    deliver(tmp_path, 400, 500)
-    site.run(load_pipeline(entry).rewired({}, str(site.tables)), on_end="drain")
-
-    spark = site.spark.newSession()
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark = after_two_runs(site, tmp_path, entry)
     spark.read.parquet(str(tmp_path / "incoming")).where("amount > 0").selectExpr(
         "CAST(id AS INT) AS id", "user", "at", "CAST(amount AS DECIMAL(10, 2)) AS amount"
     ).createOrReplaceTempView("orders")
