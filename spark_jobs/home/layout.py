@@ -234,10 +234,6 @@ def output_path(attempt: AttemptNumber) -> str:
     return f"{LOGS}/driver-{attempt}.out"
 
 
-def publication_lock_path(sink: SinkName) -> str:
-    return f"{WORK}/publish-{sink}.lock"
-
-
 def publication_output_path(checkpoint: CheckpointId) -> str:
     """Returns the path of what a process prints that publishes a checkpoint with Spark."""
     return f"{WORK}/publish-{checkpoint}.out"

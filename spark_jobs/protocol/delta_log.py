@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 DELTA_LOG = "_delta_log"
+PUBLICATION_LOCK = ".spark-jobs-publication.lock"
+"""Our file in the log of a table on a disk: the lock of a process that publishes with Spark. Readers of Delta ignore it."""
 LAST_CHECKPOINT = "_last_checkpoint"
 """The file that names the newest checkpoint, as a hint. It is overwritten. A reader without it lists the log."""
 _COMMIT = re.compile(r"(?P<version>\d{20})\.json")

@@ -18,9 +18,8 @@ from typing import TypeVar
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.home import check_workspace
 from spark_jobs.control.liveness import holding
-from spark_jobs.home.layout import publication_lock_path
+from spark_jobs.protocol.delta_log import DELTA_LOG, PUBLICATION_LOCK
 from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkResult
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,
@@ -53,7 +52,8 @@ from spark_jobs.publication.pending import (
     sink_cut,
 )
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.files import Files
+from spark_jobs.storage.table_uris import table_files
 
 _TRIES = 12
 _TURN_TIMEOUT_S = 600.0
@@ -151,8 +151,6 @@ class Publication:
     """The tables that the publication leaves out."""
     together: bool = False
     """True if everything that a sink lacks becomes public in one transaction."""
-    turns: Files | None = None
-    """The home in which publications by Spark take turns; by default ``files``."""
 
     @property
     def was_discarded(self) -> bool:
@@ -197,7 +195,7 @@ class Publication:
             if sink not in self.holding.refused:
                 with self.holding.of(sink):
                     again = partial(prepare, store, manifest, sink, by_round=sink in self.by_round, together=self.together)
-                    _publish_sink(manifest, sink, again, plan, publishers, self.turns or self.files)
+                    _publish_sink(manifest, sink, again, plan, publishers)
         return {
             sink: _result(store, manifest, sink, self.checkpoint, held=sink in self.holding.refused)
             for sink in ordered_sinks(manifest)
@@ -287,13 +285,12 @@ class SinkLine:
     """True if the sink's rows are merged by keys. Then Spark may publish some of them, and delta-rs others."""
 
 
-def close_incarnation(files: Files, line: SinkLine, decided_on: CheckpointId | None, publishers: Publishers) -> None:
+def close_incarnation(line: SinkLine, decided_on: CheckpointId | None, publishers: Publishers) -> None:
     """Prevents all pending publications of an abandoned incarnation into one table.
 
     Idempotent, durable on return.
 
     Args:
-        files: The home.
         line: The line to close.
         decided_on: Checkpoint that the table had reached when the incarnation was abandoned.
         publishers: Publishers of this process.
@@ -306,11 +303,11 @@ def close_incarnation(files: Files, line: SinkLine, decided_on: CheckpointId | N
         StorageError: The storage fails. Repeat.
     """
     try:
-        found = _close(files, line, decided_on, publishers, line.publisher)
+        found = _close(line, decided_on, publishers, line.publisher)
     except UnsupportedTableError:  # only Spark may be able to commit to the changed table
         if line.publisher is Publisher.SPARK or open_table(line.table).obstacles(Publisher.SPARK):
             raise
-        found = _close(files, line, decided_on, publishers, Publisher.SPARK)
+        found = _close(line, decided_on, publishers, Publisher.SPARK)
     if found not in (decided_on, CLOSED):
         raise ConflictError(
             f"Table {line.table} has reached checkpoint {found}, not {decided_on}: the incarnation was published in the meantime.",
@@ -322,9 +319,7 @@ def close_incarnation(files: Files, line: SinkLine, decided_on: CheckpointId | N
         )
 
 
-def _close(
-    files: Files, line: SinkLine, decided_on: CheckpointId | None, publishers: Publishers, publisher: Publisher
-) -> CheckpointId | None:
+def _close(line: SinkLine, decided_on: CheckpointId | None, publishers: Publishers, publisher: Publisher) -> CheckpointId | None:
     """Closes a line unless its table has reached another checkpoint than ``decided_on``. Returns the reached one."""
 
     def close() -> CheckpointId | None:
@@ -336,7 +331,7 @@ def _close(
                 _land(lambda: transaction.close(CLOSED, {"closed": line.app}), line.table, line.app, CLOSED)
         return reached
 
-    with _alone(files, line.sink, takes_turns=publisher is Publisher.SPARK or line.has_keys):
+    with _alone(line.table, takes_turns=publisher is Publisher.SPARK or line.has_keys):
         return _persist(close)
 
 
@@ -361,9 +356,8 @@ def _publish_sink(
     plan_again: Callable[[], Sequence[PendingTransaction]],
     plan: Sequence[PendingTransaction],
     publishers: Publishers,
-    turns: Files,
 ) -> None:
-    """Commits a plan. Makes a new one whenever the table is not in the expected state. ``turns`` is the home of :func:`_alone`."""
+    """Commits a plan. Makes a new one whenever the table is not in the expected state."""
     checked: Sequence[PendingTransaction] | None = plan
 
     def carry_out() -> None:
@@ -374,7 +368,7 @@ def _publish_sink(
         if not transactions:
             return
         cut, by = manifest.sinks[sink], {transaction.publisher for transaction in transactions}
-        with _alone(turns, sink, takes_turns=Publisher.SPARK in by or cut.mode.has_keys):
+        with _alone(cut.table, takes_turns=Publisher.SPARK in by or cut.mode.has_keys):
             for transaction in transactions:
                 _commit(sink, transaction, publishers)
             table = _confirm(cut, sink, manifest.checkpoint)
@@ -490,15 +484,16 @@ def _confirm(cut: SinkCut, sink: SinkName, checkpoint: CheckpointId) -> OpenTabl
 
 
 @contextmanager
-def _alone(files: Files, sink: SinkName, *, takes_turns: bool) -> Iterator[None]:
-    """Lets only one process at a time publish into a sink that Spark may publish into.
+def _alone(table: str, *, takes_turns: bool) -> Iterator[None]:
+    """Lets only one process at a time publish into a table on a disk into which Spark may publish.
 
-    Spark's log on a local file system has no compare-and-swap between processes.
+    Spark's log on a file system has no compare-and-swap between processes. The lock is beside the table's log, so every publisher that can
+    write the table finds it, whatever home it publishes for. Commits to a table in a store are conditional writes and need no lock.
     """
-    if not takes_turns:
+    log = table_files(table).local(DELTA_LOG) if takes_turns else None
+    if log is None or not log.is_dir():  # the commit reports a table that is gone
         yield
         return
-    check_workspace(files)  # otherwise an empty directory under its path would give a second turn
     patient = Retrying(
         retry=retry_if_exception_type(BlockingIOError),
         stop=stop_after_delay(_TURN_TIMEOUT_S),
@@ -507,13 +502,13 @@ def _alone(files: Files, sink: SinkName, *, takes_turns: bool) -> Iterator[None]
     )
     with ExitStack() as stack:
         try:
-            patient(lambda: stack.enter_context(holding(local_path(files, publication_lock_path(sink)), str(os.getpid()))))
+            patient(lambda: stack.enter_context(holding(log / PUBLICATION_LOCK, str(os.getpid()))))
         except BlockingIOError as error:
             raise ConflictError(
-                f"Another process has been publishing into sink {sink} for {_TURN_TIMEOUT_S:.0f} s.",
+                f"Another process has been publishing into {table} for {_TURN_TIMEOUT_S:.0f} s.",
                 safe="This process has written nothing.",
                 remedy="Check that process, then repeat.",
-                sink=sink,
+                table=table,
             ) from error
         yield
 

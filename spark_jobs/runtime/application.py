@@ -418,7 +418,7 @@ class Application:
                 app = app_id(self.pipeline.uuid, facts.incarnation, sink)
                 refuse_unknown(CheckpointStore(self.home), decision.parent, sink, place.uri, app)
         reached = start.check(places) if start else None
-        check_stores(spark, self.home, self.graph.sinks, places)
+        check_stores(spark, self.home, places)
         planned = plan_pipeline(self.graph, self.parameters, session, places)
         anew = taken_anew(request, decision)
         if isinstance(decision, Continue):

@@ -8,18 +8,17 @@ from threading import Event
 import pytest
 
 from spark_jobs.control.liveness import holding
+from spark_jobs.protocol.delta_log import DELTA_LOG, PUBLICATION_LOCK
 from spark_jobs.protocol.documents import Publisher
 from spark_jobs.protocol.errors import ConflictError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication import publisher
 from spark_jobs.publication.publisher import SinkLine, close_incarnation, publish
 from spark_jobs.publication.transactions import Publishers, Transaction
-from spark_jobs.storage.files import local_path
+from spark_jobs.storage.table_uris import table_files
 from tests.support.sink_kinds import Kind, cut_of
 from tests.support.staged_pipeline import HOURLY, StagedPipeline
 from tests.support.systems import quick
-
-LOCK = f"work/publish-{HOURLY}.lock"
 
 
 class InPlaceOfSpark(Publishers):
@@ -48,6 +47,13 @@ def pipeline(tmp_path: Path, request: pytest.FixtureRequest) -> StagedPipeline:
     return made
 
 
+def lock_of(pipeline: StagedPipeline) -> Path:
+    """Returns the lock of the table, which publishers for every home see."""
+    found = table_files(pipeline.tables[HOURLY]).local(f"{DELTA_LOG}/{PUBLICATION_LOCK}")
+    assert found is not None
+    return found
+
+
 def publish_by(pipeline: StagedPipeline, publishers: Publishers) -> None:
     publish(pipeline.files, publishers=publishers)
 
@@ -55,7 +61,7 @@ def publish_by(pipeline: StagedPipeline, publishers: Publishers) -> None:
 def close_by(pipeline: StagedPipeline, publishers: Publishers) -> None:
     cut = pipeline.store.manifest(CheckpointId(1)).sinks[HOURLY]
     line = SinkLine(HOURLY, cut.table, cut.app, cut.publisher, cut.mode.has_keys)
-    close_incarnation(pipeline.files, line, CheckpointId(1), publishers)
+    close_incarnation(line, CheckpointId(1), publishers)
 
 
 @pytest.mark.parametrize("second", [publish_by, close_by])
@@ -93,8 +99,8 @@ def test_whoever_waits_too_long_gives_up_and_has_written_nothing(
 ) -> None:
     monkeypatch.setattr(publisher, "_TURN_TIMEOUT_S", 0.0)
     with (
-        holding(local_path(pipeline.files, LOCK), "another"),
-        pytest.raises(ConflictError, match="Another process has been publishing into sink .* for 0 s"),
+        holding(lock_of(pipeline), "another"),
+        pytest.raises(ConflictError, match="Another process has been publishing into file:.*/hourly for 0 s"),
     ):
         second(pipeline, InPlaceOfSpark(lambda: None))
     assert pipeline.commits(HOURLY) == []

@@ -162,7 +162,7 @@ class StagedPipeline:
 
     def close(self, sink: SinkName, app: AppId, decided_on: CheckpointId | None) -> None:
         """Closes an incarnation in a sink without a JVM."""
-        close_incarnation(self.files, SinkLine(sink, self.tables[sink], app, Publisher.DELTA_RS), decided_on, WITHOUT_SPARK)
+        close_incarnation(SinkLine(sink, self.tables[sink], app, Publisher.DELTA_RS), decided_on, WITHOUT_SPARK)
 
     def make_table(self, sink: SinkName = HOURLY, *, partition_by: Sequence[str] = ("day",), **options: Any) -> str:
         uri = (self.directory / sink).as_uri()

@@ -63,7 +63,7 @@ def close_abandoned(
                 expected = decided.get(each.line.app, each.reached)
             else:
                 expected = None if live.on_rewind is OnRewind.REFUSE else each.reached
-            _close(home, each, expected, publishers, fresh=decided is None)
+            _close(each, expected, publishers, fresh=decided is None)
 
 
 def check_replacement(
@@ -178,10 +178,10 @@ def _lines(
     return found.values()
 
 
-def _close(home: Files, open_line: _OpenLine, expected: CheckpointId | None, publishers: Publishers, *, fresh: bool) -> None:
+def _close(open_line: _OpenLine, expected: CheckpointId | None, publishers: Publishers, *, fresh: bool) -> None:
     line, reached = open_line.line, open_line.reached
     try:
-        close_incarnation(home, line, expected, publishers)
+        close_incarnation(line, expected, publishers)
     except ConflictError as error:
         anew = "Start again with --fresh --on-rewind keep (the published rows stay) or replace (they are removed)."
         raise RejectedError(

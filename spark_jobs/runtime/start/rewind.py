@@ -116,7 +116,7 @@ class SavepointTables:
         for sink, cut in self.kept.items():
             if decided[cut.app] != CLOSED:
                 line = SinkLine(sink, cut.table, cut.app, cut.publisher, cut.mode.has_keys)
-                close_incarnation(self._home, line, decided[cut.app], publishers)
+                close_incarnation(line, decided[cut.app], publishers)
 
     def refuse_lost_by_dropping(self) -> None:
         """Refuses to drop a sink with staged, unpublished rows.

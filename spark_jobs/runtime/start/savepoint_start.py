@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from urllib.parse import unquote
 
 from spark_jobs.api.graph import Graph
@@ -132,7 +131,7 @@ class SavepointStart:
             self._opened.copy(table_files(manifest.sinks[sink].table), copies)
         planned = plan_publication(self._opened.files, manifest.checkpoint, sinks=sinks, policy=Publish.EXTERNAL)
         planned.require(publishers)
-        replace(planned, turns=self._home).carry_out(publishers)
+        planned.carry_out(publishers)
 
     def bring_in(self, attempt: AttemptDocument, round_document: RoundDocument, graph: Graph) -> AttemptDocument:
         """Makes the savepoint a checkpoint of the home. Returns the attempt, which goes on from that checkpoint."""

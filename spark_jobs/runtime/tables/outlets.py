@@ -18,7 +18,6 @@ from spark_jobs.publication.sql_names import quoted
 from spark_jobs.runtime.tables.channels import event_channel, own_design
 from spark_jobs.runtime.tables.merge_rules import check_rule, check_versions, with_versions
 from spark_jobs.runtime.tables.schemas import as_held, fit
-from spark_jobs.runtime.tables.stores import check_turns
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import PlannedTable, StagingTable, apply_plan, plan_table, prepare_table
 from spark_jobs.runtime.tables.tombstones import prepare_tombstones
@@ -87,8 +86,6 @@ def prepare_outlet(
     planned = plan_outlet(sink, session, frame, place)
     table = apply_plan(planned, session, place, with_versions(frame, rule), sink.design, sink.name)
     facts, publisher = check_publishable(table.uri, sink.mode)
-    if publisher is Publisher.SPARK:
-        check_turns(sink, table.uri, channel)
     public = PublicTable(table.uri, tuple(table.metadata["partitionColumns"]), publisher, facts.table_id, facts.shape)
     if rule is None:
         name_auto_compaction(table, sink)

@@ -5,18 +5,14 @@ commits of this runtime, of delta-rs, and of Spark with :mod:`spark_jobs.publica
 """
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.api.sink import Sink
 from spark_jobs.home.layout import CHANNELS
-from spark_jobs.protocol.documents import Publisher
-from spark_jobs.protocol.errors import MissingRequirementError, NotFoundError, UnsupportedTableError
+from spark_jobs.protocol.errors import MissingRequirementError, UnsupportedTableError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
-from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.runtime.spark.session import hadoop_version, has_class
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.files import Files
@@ -25,13 +21,13 @@ from spark_jobs.storage.open import check_create_if_absent
 from spark_jobs.storage.table_uris import is_in_store, table_files, uri_of
 
 
-def check_stores(spark: SparkSession, home: Files, sinks: Mapping[SinkName, Sink], places: Mapping[SinkName, TablePlace]) -> None:
+def check_stores(spark: SparkSession, home: Files, places: Mapping[SinkName, TablePlace]) -> None:
     """Refuses tables that this runtime cannot write into exactly once where they are. Writes nothing.
 
     Raises:
         MissingRequirementError: Spark has no client of a store, or cannot commit conditionally there.
         RejectedError: Spark has another log store for S3.
-        UnsupportedTableError: Spark would publish into a table on a disk from hosts that share no lock, or a table would be in HDFS.
+        UnsupportedTableError: A table would be in HDFS.
     """
     channels = uri_of(home.below(CHANNELS))
     uris = [channels, *(place.uri for place in places.values())]
@@ -46,35 +42,6 @@ def check_stores(spark: SparkSession, home: Files, sinks: Mapping[SinkName, Sink
                 remedy="Give the sink a directory or a place in S3, and a home in HDFS a workspace at its first start (--workspace).",
                 table=uri,
             )
-    for name, place in places.items():
-        if _may_need_spark(sinks[name], place):
-            check_turns(sinks[name], place.uri, channels)
-
-
-def check_turns(sink: Sink, uri: str, channels: str) -> None:
-    """Refuses a sink that Spark may publish into a table on a disk, from hosts that share no lock.
-
-    Spark's commits on a file system are not exclusive between processes, so publications there need a lock in the home.
-
-    Args:
-        sink: The sink.
-        uri: URI of its table.
-        channels: URI of the directory for rows between stages.
-
-    Raises:
-        UnsupportedTableError: The home is in a store, without a workspace.
-    """
-    if is_in_store(uri) or not is_in_store(channels):
-        return
-    raise UnsupportedTableError(
-        f"Sink '{sink.name}' with mode=\"{sink.mode.value}\" is published by Spark into a table on a disk, and the home is in a store, "
-        "without a workspace.",
-        exists="Spark's commits on a disk are only exclusive with a lock in a directory that all hosts share.",
-        safe="Nothing was staged.",
-        remedy="Give the sink a table in S3; or the pipeline a home in a directory, or one with a workspace.",
-        sink=sink.name,
-        table=uri,
-    )
 
 
 def check_clients(spark: SparkSession, urls: Iterable[str]) -> None:
@@ -105,11 +72,3 @@ def check_conditional_writes(spark: SparkSession, places: Mapping[SinkName, Tabl
         check_create_if_absent(table_files(uri))
     for uri in {urlsplit(uri).netloc: uri for uri in in_stores}.values():  # one of each bucket
         check_commits(spark, uri)
-
-
-def _may_need_spark(sink: Sink, place: TablePlace) -> bool:
-    if sink.merge is not None or sink.design.cluster_by:
-        return True
-    with suppress(NotFoundError, UnsupportedTableError):  # the plan of the table reports unsupported features
-        return check_publishable(place.uri, sink.mode)[1] is Publisher.SPARK
-    return False

@@ -8,14 +8,14 @@ from typing import cast
 import pytest
 
 from spark_jobs.api.graph import Graph
-from spark_jobs.protocol.documents import PipelineDocument, Publish, Publisher
+from spark_jobs.protocol.documents import PipelineDocument, Publish
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import AppId, CheckpointId, PipelineName
+from spark_jobs.protocol.ids import CheckpointId, PipelineName
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.pending import CLOSED
 from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
-from spark_jobs.publication.transactions import Publishers, Transaction
+from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.start.rewind import SavepointTables
 from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
 from spark_jobs.runtime.start.savepoint_start import SavepointStart
@@ -129,19 +129,3 @@ def test_the_log_says_what_stays_behind(site: SavepointSite, opened: OpenedSavep
     checked = start.checked(table=(site.root / "elsewhere").as_uri())
     checked.bring_in(begins.attempt, begins.round, nothing)
     assert "sink hourly goes on without 3 staged, unpublished rows of the savepoint" in caplog.text
-
-
-def test_publications_by_spark_take_turns_in_the_home_that_goes_on(site: SavepointSite) -> None:
-    class InPlaceOfSpark(Publishers):
-        def require(self, publisher: Publisher, what: str) -> None:
-            pass
-
-        def begin(self, publisher: Publisher, uri: str, app: AppId) -> Transaction:
-            return super().begin(Publisher.DELTA_RS, uri, app)
-
-    cut = {"publisher": Publisher.SPARK}
-    opened = saved(site, site.complete([(4, "a")], publish=EXTERNAL, known_published=CheckpointId(1), cut=cut))
-    start = Start(site, opened)
-    start.goes_on(publishers=InPlaceOfSpark())
-    assert site.pipeline.rows(HOURLY) == ALL
-    assert (opened.files.names("work"), start.home.names("work")) == ([], [f"publish-{HOURLY}.lock"])

@@ -1,17 +1,13 @@
 """Tables in object stores that are refused before rows are staged."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs import DeltaSink
-from spark_jobs.api.refusals import Place
-from spark_jobs.api.sink import Sink, declare_sink
 from spark_jobs.control.home import DividedHome
-from spark_jobs.protocol.errors import MissingRequirementError, NotFoundError, UnsupportedTableError
+from spark_jobs.protocol.errors import MissingRequirementError, UnsupportedTableError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.runtime.tables import stores
 from spark_jobs.runtime.tables.stores import check_clients, check_conditional_writes, check_stores
@@ -38,57 +34,22 @@ def client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "check_commits", lambda *_: None)
 
 
-def sink(**options: Any) -> Sink:
-    return declare_sink(Place("flights", "stage", "hourly"), DeltaSink("/tables/hourly", **options))
-
-
-def check(place: str, home: LocalFiles | DividedHome, declared: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    def not_there(*_: object) -> None:
-        raise NotFoundError("There is no table.")
-
-    monkeypatch.setattr(stores, "check_publishable", not_there)
-    check_stores(SPARK, home, {HOURLY: declared}, {HOURLY: TablePlace(place)})
-
-
-BY_SPARK: Sequence[dict[str, Any]] = (
-    {"mode": "upsert", "keys": ["id"]},
-    {"mode": "insert", "keys": ["id"]},
-    {"mode": "history", "keys": ["id"], "sequence_by": "at"},
-    {"cluster_by": ["id"]},
-)
-
-
-@pytest.mark.parametrize("options", BY_SPARK)
-def test_spark_may_commit_to_a_store_from_any_host(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_commits_to_a_store_only_by_conditional_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = list[str]()
     monkeypatch.setattr(stores, "make_commits_conditional", lambda _, uri: prepared.append(uri))
-    check("s3://lake/hourly", DividedHome(Store()), sink(**options), monkeypatch)
-    assert prepared == ["s3://lake/home", "s3://lake/hourly"], "first its commits are made conditional, in channels too"
+    check_stores(SPARK, DividedHome(Store()), {HOURLY: TablePlace("s3://lake/hourly")})
+    assert prepared == ["s3://lake/home", "s3://lake/hourly"], "channels too"
 
 
-@pytest.mark.parametrize("options", BY_SPARK)
-def test_spark_commits_to_a_disk_take_turns_in_a_directory_that_all_share(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UnsupportedTableError, match="the home is in a store, without a workspace"):
-        check("file:///tables/hourly", DividedHome(Store()), sink(**options), monkeypatch)
-    check("file:///tables/hourly", DividedHome(Store(), LocalFiles(tmp_path)), sink(**options), monkeypatch)
-
-
-@pytest.mark.parametrize("mode", ["append", "complete"])
-def test_what_delta_rs_commits_may_be_anywhere(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    check("s3://lake/hourly", DividedHome(Store()), sink(mode=mode), monkeypatch)
-
-
-def test_tables_in_hdfs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_in_hdfs_are_refused(tmp_path: Path) -> None:
     class Hdfs(Store):
         url = "hdfs://name-node:8020/home"
 
     with pytest.raises(UnsupportedTableError, match="those in HDFS are not supported yet"):
-        check("hdfs://name-node:8020/hourly", LocalFiles(tmp_path), sink(), monkeypatch)
+        check_stores(SPARK, LocalFiles(tmp_path), {HOURLY: TablePlace("hdfs://name-node:8020/hourly")})
     with pytest.raises(UnsupportedTableError, match="hdfs://name-node:8020/home cannot have tables"):
-        check("file:///tables/hourly", DividedHome(Hdfs()), sink(), monkeypatch)
-    check("file:///tables/hourly", DividedHome(Hdfs(), LocalFiles(tmp_path)), sink(), monkeypatch)
+        check_stores(SPARK, DividedHome(Hdfs()), {HOURLY: TablePlace("file:///tables/hourly")})
+    check_stores(SPARK, DividedHome(Hdfs(), LocalFiles(tmp_path)), {HOURLY: TablePlace("file:///tables/hourly")})
 
 
 def test_a_spark_without_a_client_for_s3_is_told_which_package_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
