@@ -11,9 +11,9 @@ _FIELDS: dict[str, Any] = {
         "description": "Directories, s3://bucket/prefix or hdfs://host/prefix, separated by commas. Homes are allowed only there.",
         "schema": _TEXTS,
     },
-    "workspace_root": {
-        "label": "Workspace root",
-        "description": "The directory for workspaces of homes in a store, shared by drivers and executors. A local master needs none.",
+    "work_root": {
+        "label": "Work root",
+        "description": "The directory in which drivers of homes in a store work, shared with the executors. A local master needs none.",
         "schema": _TEXTS,
     },
     "savepoint_root": {

@@ -7,24 +7,22 @@ original text.
 import os
 import socket
 from collections.abc import Sequence
-from functools import partial
 
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import DividedHome
+from spark_jobs.control.home import divided_home
 from spark_jobs.home.places import check_home, is_inside
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, StorageError
 from spark_jobs.storage.files import Files, is_here, local_path
 from spark_jobs.storage.open import check_create_if_absent, open_files, open_place
 
 
-def open_allowed_home(home: str | None, roots: Sequence[str], workspace_root: str | None = None) -> Files:
+def open_allowed_home(home: str | None, roots: Sequence[str], work_root: str | None = None) -> Files:
     """Opens a home inside one of ``roots``. Reads and writes nothing.
 
     Args:
         home: A path or URL; a relative path starts at the first root.
         roots: Directories, or prefixes in stores, that may hold homes.
-        workspace_root: The directory for the workspaces of homes in stores. A new home's workspace gets the home's name. None: a new
-            home has no workspace, and an existing workspace is not read.
+        work_root: The directory for the caches of homes in stores; by default that of this user.
 
     Raises:
         AccessDeniedError: The home is outside every root, or is a root itself, or there are no roots.
@@ -48,17 +46,7 @@ def open_allowed_home(home: str | None, roots: Sequence[str], workspace_root: st
     files = open_place(place)
     if is_here(files):
         return files
-    name = min((place.removeprefix(root) for root in map(_resolved_root, roots) if is_inside(place, root)), key=len)
-    if not workspace_root:
-        return DividedHome(files, trusts=lambda url: False)
-    inside = os.path.realpath(workspace_root)
-    trusts = partial(_is_below, root=inside)
-    return DividedHome(files, open_files(f"{inside}/{name}"), trusts)
-
-
-def _is_below(url: str, root: str) -> bool:
-    """Returns whether a directory is inside ``root``, after links and relative parts were resolved."""
-    return is_inside(_resolved(open_files(url)), root)
+    return divided_home(files, work_root)
 
 
 def open_savepoint(savepoint: str | None, roots: Sequence[str]) -> Files:
@@ -93,15 +81,15 @@ def _inside(asked: str, roots: Sequence[str], what: str) -> str:
 
 
 def check_roots(
-    roots: Sequence[str], savepoint_roots: Sequence[str], workspace_root: str | None = None, *, driver_is_here: bool = True
+    roots: Sequence[str], savepoint_roots: Sequence[str], work_root: str | None = None, *, driver_is_here: bool = True
 ) -> str:
     """Checks that each of ``roots`` can hold homes and that ``savepoint_roots`` can be read. Leaves nothing behind.
 
     Args:
         roots: The roots of homes.
         savepoint_roots: The roots of savepoints.
-        workspace_root: The root of workspaces, which homes in stores need for drivers in a cluster.
-        driver_is_here: Drivers run on this host, which then has to have the root of workspaces.
+        work_root: The work root, which homes in stores need for drivers in a cluster.
+        driver_is_here: Drivers run on this host, which then has to have the work root.
 
     Returns:
         The findings, in words.
@@ -124,18 +112,18 @@ def check_roots(
             check_create_if_absent(files)
     found = f" Savepoints can be looked for in {', '.join(savepoint_roots)}." if savepoint_roots else ""
     away = [root for root, files in opened.items() if not is_here(files)]
-    return f"{', '.join(roots)} can hold homes.{_workspaces(away, workspace_root, driver_is_here) if away else ''}{found}"
+    return f"{', '.join(roots)} can hold homes.{_caches(away, work_root, driver_is_here) if away else ''}{found}"
 
 
-def _workspaces(away: Sequence[str], workspace_root: str | None, driver_is_here: bool) -> str:
-    """Describes the workspaces of homes in stores, in words."""
-    if not workspace_root:
-        return f" Homes in {', '.join(away)} have no workspaces: drivers use their own disks and need a local master."
+def _caches(away: Sequence[str], work_root: str | None, driver_is_here: bool) -> str:
+    """Describes the caches of homes in stores, in words."""
+    if not work_root:
+        return f" Homes in {', '.join(away)} have no work root: drivers use their own disks and need a local master."
     if not driver_is_here:
-        return f" Homes in {', '.join(away)} have their workspaces in {workspace_root}, on the driver's host."
-    if not os.path.isdir(workspace_root):
-        raise _not_there(workspace_root, "workspace")
-    return f" Homes in {', '.join(away)} have their workspaces in {workspace_root}."
+        return f" Drivers of homes in {', '.join(away)} work in {work_root}, on their own hosts."
+    if not os.path.isdir(work_root):
+        raise _not_there(work_root, "work")
+    return f" Drivers of homes in {', '.join(away)} work in {work_root}."
 
 
 def open_root(root: str) -> Files:
@@ -154,13 +142,13 @@ def open_root(root: str) -> Files:
     return open_files(place)
 
 
-def check_place(home: Files, roots: Sequence[str], workspace_root: str | None = None) -> None:
+def check_place(home: Files, roots: Sequence[str], work_root: str | None = None) -> None:
     """Refuses a home that cannot be made or continued at its place.
 
     Args:
         home: The home.
         roots: The roots of homes.
-        workspace_root: The root of workspaces, if a driver on this host needs one.
+        work_root: The work root, if a driver on this host needs one.
 
     Raises:
         StorageError: This host does not have the home's root: a file system that is not mounted looks like a root without homes.
@@ -170,15 +158,15 @@ def check_place(home: Files, roots: Sequence[str], workspace_root: str | None = 
     around = [found for root in roots if is_inside(place, found := _resolved_root(root))]
     if is_here(home) and not any(map(os.path.isdir, around)):
         raise _not_there(around[0])
-    if not is_here(home) and workspace_root and not os.path.isdir(workspace_root):
-        raise _not_there(workspace_root, "workspace")
+    if not is_here(home) and work_root and not os.path.isdir(work_root):
+        raise _not_there(work_root, "work")
     if Channel(home).pipeline() is None:
         check_home(home, begins=True)
 
 
-def home_options(home: str, workspace: str | None) -> list[str]:
+def home_options(home: str, work_root: str | None) -> list[str]:
     """Returns the options that name a home on a driver's command line."""
-    return ["--home", home, *(["--workspace", workspace] if workspace else [])]
+    return ["--home", home, *(["--work-root", work_root] if work_root else [])]
 
 
 def _not_there(root: str, what: str = "home") -> StorageError:

@@ -17,7 +17,7 @@ from spark_jobs.protocol.spark_settings import is_shown, sounds_secret
 CONN_TYPE = "stream_pipeline"
 EXTRAS = (
     "home_root",
-    "workspace_root",
+    "work_root",
     "savepoint_root",
     "store_conn_id",
     "python",
@@ -58,8 +58,8 @@ class Settings:
     """The Spark connection to whose master drivers are submitted. None: a driver is a process of ``python`` on this host."""
     spark_main: str | None = None
     """The path of ``spark_jobs/main.py`` in a cluster."""
-    workspace_root: str | None = None
-    """The directory for the workspaces of homes in stores."""
+    work_root: str | None = None
+    """The directory for the caches of homes in stores."""
     store_conn_id: str | None = None
     """The connection of type ``aws`` with the credentials for object stores. None: those of the environment, or the role of the host."""
 
@@ -133,11 +133,11 @@ def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None 
             connection=conn_id,
             extras=unknown,
         )
-    for name in ("workspace_root", "store_conn_id", "python", "master", "spark_conn_id", "spark_main"):
+    for name in ("work_root", "store_conn_id", "python", "master", "spark_conn_id", "spark_main"):
         if not isinstance(given.get(name, ""), str):
             raise _refused(conn_id, name, given[name], "a text")
-    if not os.path.isabs(given.get("workspace_root", "/")):
-        raise _refused(conn_id, "workspace_root", given["workspace_root"], "an absolute directory")
+    if not os.path.isabs(given.get("work_root", "/")):
+        raise _refused(conn_id, "work_root", given["work_root"], "an absolute directory")
     conf = given.get("conf", {})
     if isinstance(conf, str):
         try:
@@ -155,7 +155,7 @@ def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None 
         )
     return Settings(
         roots=_roots(conn_id, "home_root", given),
-        workspace_root=given.get("workspace_root"),
+        work_root=given.get("work_root"),
         savepoint_roots=_roots(conn_id, "savepoint_root", given),
         python=given.get("python", sys.executable),
         master=given.get("master"),

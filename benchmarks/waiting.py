@@ -45,7 +45,6 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
-from spark_jobs.protocol.workspace import NamedWorkspace
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
@@ -220,7 +219,7 @@ class RunsElsewhere(Runs):
 
     def begin(self, home: str) -> None:
         files, now = open_home(home), datetime.now(UTC)
-        request = _asked(files, now + timedelta(days=1), NamedWorkspace(url="file:///not/on/this/host", id="elsewhere"))
+        request = _asked(files, now + timedelta(days=1))
         elsewhere = AttemptDocument(
             attempt=request.attempt,
             request=request.request,
@@ -238,10 +237,10 @@ class RunsElsewhere(Runs):
         Attempts(files).create(elsewhere)
 
 
-def _asked(files: Files, heard_at: datetime, workspace: NamedWorkspace | None = None) -> StartRequest:
+def _asked(files: Files, heard_at: datetime) -> StartRequest:
     """A request in a new home, and the heartbeat of a driver that is at work on it."""
     channel = Channel(files)
-    channel.claim(PipelineName("waited_for"), workspace)
+    channel.claim(PipelineName("waited_for"))
     request = channel.request_start(RunId("run"), parameters={})
     stages = {StageName(f"stage_{number}"): StageStatus(state=StageState.RUNNING, batch=BatchId(7)) for number in range(3)}
     write_status(

@@ -81,12 +81,12 @@ def driver_output(files: Files, attempt: AttemptNumber) -> LogFile:
 def output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: bool = False) -> Path:
     """Returns the file on this host for the output of a process that this host starts for an attempt.
 
-    The file is in the home, or in the home's workspace if this host has it. Otherwise it is in a directory of this user.
+    The file is in the home, or in the home's cache if this host has it. Otherwise it is in a directory of this user.
 
     Args:
         files: The home.
         attempt: The attempt.
-        driver_is_here: The process is the driver. This host then has the workspace, or makes it.
+        driver_is_here: The process is the driver. This host then has the cache, or makes it.
     """
     place = files.local(output_path(attempt))
     if place is not None and (driver_is_here or is_here(files) or place.parents[1].is_dir()):

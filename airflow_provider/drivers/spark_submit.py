@@ -143,7 +143,7 @@ class Submission:
         """True if the driver is a child of ``spark-submit``."""
         return self.deploy_mode is DeployMode.CLIENT
 
-    def command(self, *, entry: str, home: str, request: RequestId, workspace: str | None = None) -> list[str]:
+    def command(self, *, entry: str, home: str, request: RequestId, work_root: str | None = None) -> list[str]:
         """Returns the arguments that start the driver for a request. They contain no secrets."""
         builder = _CommandBuilder(
             self.connection,
@@ -151,7 +151,7 @@ class Submission:
             name=self.conf.get("spark.app.name", f"{Path(home).name} {request}"),
             deploy_mode=self.deploy_mode.value,
             keytab=self.keytab,
-            application_args=[entry, *home_options(home, workspace), "--request", request],
+            application_args=[entry, *home_options(home, work_root), "--request", request],
         )
         return builder.command(self.kind, self.program, self.application)
 

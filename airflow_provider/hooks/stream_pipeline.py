@@ -23,7 +23,6 @@ from airflow_provider.stores import read_store, use_store_of
 from airflow_provider.version_compat import AirflowException, AirflowNotFoundException
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import workspace_of
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.refused_starts import forget_refused_start
@@ -43,7 +42,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RunId, start_request_id
 from spark_jobs.protocol.spark_settings import conf_environment, shown_settings
 from spark_jobs.storage.beside import in_time
-from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.files import Files, is_here, local_path
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class StreamPipelineHook(BaseHook):
 
     def files(self, home: str) -> Files:
         """Opens a home at its resolved place."""
-        return open_allowed_home(home, self.settings.roots, self.settings.workspace_root)
+        return open_allowed_home(home, self.settings.roots, self.settings.work_root)
 
     def savepoint_files(self, savepoint: str) -> Files:
         """Opens a savepoint at its resolved place, inside a savepoint root or a home root."""
@@ -142,8 +141,8 @@ class StreamPipelineHook(BaseHook):
         """
         files = self.files(home)
         here = self.driver_is_here(order.conf)
-        check_place(files, self.settings.roots, self.settings.workspace_root if here else None)
-        workspace = workspace_of(files)
+        check_place(files, self.settings.roots, self.settings.work_root if here else None)
+        work_root = None if is_here(files) else self.settings.work_root
         conf = self.settings.driver_conf(order.conf)
         submission = self._submission(order.conf) if self.submits else None
         if submission is None:
@@ -172,11 +171,11 @@ class StreamPipelineHook(BaseHook):
         )
         try:
             if submission is None:
-                words = (*home_options(files.url, workspace), "--request", request.request)
+                words = (*home_options(files.url, work_root), "--request", request.request)
                 command = self._command("run", order.entry, *words, conf=conf)
                 environment |= conf_environment(conf)
             else:
-                command = submission.command(entry=order.entry, home=files.url, request=request.request, workspace=workspace)
+                command = submission.command(entry=order.entry, home=files.url, request=request.request, work_root=work_root)
                 environment |= submission.environment()
             output = made_output_place(files, request.attempt, driver_is_here=here)
             driver = start_local_driver(
@@ -269,7 +268,7 @@ class StreamPipelineHook(BaseHook):
                 return False, "home_root is empty: name the directory that holds your pipelines' homes."
             here, settings = self.driver_is_here({}), self.settings
             places = in_time(
-                lambda: check_roots(settings.roots, settings.savepoint_roots, settings.workspace_root, driver_is_here=here),
+                lambda: check_roots(settings.roots, settings.savepoint_roots, settings.work_root, driver_is_here=here),
                 time.monotonic() + _TEST_MAX_S,
                 lambda: StorageError(
                     f"The roots {', '.join(settings.roots)} do not answer.", remedy="See whether they are mounted."

@@ -51,7 +51,7 @@ class WorkerWait:
             StreamPipelineError: See :meth:`airflow_provider.waits.waiting.RunWait.judge`.
         """
         began_s, progress, driver = time.monotonic(), ProgressLog(), self.driver
-        triggerer_sees_lock = is_here(self.files)  # it may not have the workspace of a home in a store
+        triggerer_sees_lock = is_here(self.files)  # it may not have the cache of a home in a store
 
         def judge(look: RunLook) -> StartResponse | Waited | None:
             now_s = time.monotonic()

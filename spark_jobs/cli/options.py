@@ -33,11 +33,11 @@ MaybeHome = Annotated[
     str | None,
     typer.Option("--home", metavar="URL", help="The pipeline's home: a path, or a file:, s3: or hdfs: URL.", show_default=False),
 ]
-Workspace = Annotated[
+WorkRoot = Annotated[
     str | None,
     typer.Option(
         metavar="DIRECTORY",
-        help="For the first start on a cluster with a home in s3: or hdfs:, a directory that driver and executors share.",
+        help="On a cluster with a home in s3: or hdfs:, a directory that driver and executors share.",
         show_default=False,
     ),
 ]

@@ -51,7 +51,7 @@ from spark_jobs.cli.options import (
     TakePending,
     TolerableFailures,
     Unaligned,
-    Workspace,
+    WorkRoot,
     asking_for_parameters,
     checkpoint_overrides,
     pairs,
@@ -113,7 +113,7 @@ def run(
     context: typer.Context,
     entry: Entry,
     home: Home,
-    workspace: Workspace = None,
+    work_root: WorkRoot = None,
     param: Params = None,
     params_file: ParamsFile = None,
     run_id: RunIdOption = None,
@@ -157,7 +157,7 @@ def run(
         if request is not None:
             _check_request(request, _asked(context))
         checkpoint = checkpoint_overrides(context.params)
-        files = open_home(home, workspace)
+        files = open_home(home, work_root)
         check_directory(files)
         with ExitStack() as stack:
             if request and not dry_run:
@@ -222,7 +222,7 @@ class _Order:
         try:
             with progress.shown(), quiet_logging():
                 if self.request is not None:
-                    response = launch_requested(self.pipeline, self.home, self.request, start, watch, self.options.workspace)
+                    response = launch_requested(self.pipeline, self.home, self.request, start, watch, self.options.work_root)
                 else:
                     response = launch(self.pipeline, self.home, self.parameters, self.options, start, watch)
                 progress.doing(f"{self.pipeline.name}: stopping Spark")
@@ -376,7 +376,7 @@ def _check_request(request: str, beside: list[str]) -> None:
         )
 
 
-_AS_GIVEN = ("on_end", "publish", "fresh", "on_rewind", "allow_dropped", "state_partitions", "workspace")
+_AS_GIVEN = ("on_end", "publish", "fresh", "on_rewind", "allow_dropped", "state_partitions", "work_root")
 
 
 def _options(run: RunId, checkpoint: CheckpointOverrides | None, given: Mapping[str, Any]) -> "RunOptions":

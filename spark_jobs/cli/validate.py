@@ -56,7 +56,7 @@ from spark_jobs.cli.spark import (
 )
 from spark_jobs.cli.terminal import Output, command, console, output_option
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import check_workspace, open_home
+from spark_jobs.control.home import open_home
 from spark_jobs.home.places import check_places
 from spark_jobs.protocol.documents import OnEnd, OnRewind, PipelineDocument, RestoreFrom, SinkMode, StartRequest
 from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError, StreamPipelineError
@@ -124,8 +124,6 @@ def validate(
             existing = _existing(graph, tables, mistakes)
         with mistakes.noted():
             files = open_home(home) if home else None
-            if files:
-                check_workspace(files)
         with mistakes.noted():
             addresses = {sink: table_uri(table.text) for sink, table in (tables or {}).items() if not table.named}
             check_places(files, addresses, begins=files is not None and Channel(files).pipeline() is None)

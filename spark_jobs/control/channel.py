@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.control.home import place_of
 from spark_jobs.home.layout import (
     ENDED,
     PIPELINE,
@@ -60,8 +61,7 @@ from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.run_entry import RunEntry
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.protocol.workspace import NamedWorkspace
-from spark_jobs.storage.files import Files, create_document, is_here, read_document
+from spark_jobs.storage.files import Files, create_document, read_document
 
 _TRIES = 20
 
@@ -96,38 +96,26 @@ class Channel:
             )
         return found
 
-    def claim(
-        self, name: PipelineName, workspace: NamedWorkspace | None = None, uuid: PipelineUuid | None = None
-    ) -> PipelineDocument:
+    def claim(self, name: PipelineName, uuid: PipelineUuid | None = None) -> PipelineDocument:
         """Makes this the home of pipeline ``name``, once. Idempotent.
 
         Args:
             name: The pipeline.
-            workspace: Result of :func:`~spark_jobs.control.home.claim_workspace`.
             uuid: The id of the pipeline if this call makes the home; by default a new one. The document has another id if another start
                 has made it.
 
         Raises:
             RejectedError: The home belongs to another pipeline.
-            ConflictError: Another first start was faster, with another workspace.
         """
         found = self.pipeline()
         if found is None:
             try:
-                place = self.files.url if workspace is None and not is_here(self.files) else None
-                made = PipelineDocument(name=name, uuid=uuid or new_pipeline_uuid(), workspace=workspace, home=place)
+                made = PipelineDocument(name=name, uuid=uuid or new_pipeline_uuid(), home=place_of(self.files))
                 with step(Step.PIPELINE_CREATE):
                     create_document(self.files, PIPELINE, made)
             except AlreadyExistsError:
                 pass  # another start claimed it at the same time: the existing document decides
             found = read_document(self.files, PIPELINE, PipelineDocument)
-        if found.workspace != workspace:
-            raise ConflictError(
-                f"Another start has begun {self.files.url} in the meantime, with another workspace.",
-                safe="This start has changed nothing.",
-                remedy="Start again: the home is read again.",
-                home=self.files.url,
-            )
         self._check_name(found, name)
         return found
 

@@ -185,7 +185,7 @@ def is_elsewhere(files: Files, attempt: AttemptDocument) -> bool:
         return True
     if not isinstance(files, DividedHome):
         return False
-    return not _has_its_lock(files, attempt) if files.has_cache else not files.sees_workspace
+    return not _has_its_lock(files, attempt)
 
 
 def _has_its_lock(files: Files, attempt: AttemptDocument) -> bool:

@@ -29,8 +29,6 @@ from spark_jobs.protocol.ids import (
 
 PIPELINE = "pipeline.json"
 STATUS = "status.json"
-WORKSPACE = "workspace.json"
-"""In a workspace, not in a home."""
 SAVEPOINT = "savepoint.json"
 """In a savepoint, not in a home: the document that makes it exist."""
 BEGUN_SAVEPOINT = "exporting.json"
@@ -56,10 +54,8 @@ WORK = "work"
 STAGED = "staged"
 """In a savepoint, not in a home."""
 
-IN_WORKSPACE = frozenset({CHANNELS, LOGS, TOMBSTONES, WORK})
-"""The directories in the workspace of a home in a store."""
 IN_CACHE = frozenset({LOGS, WORK})
-"""The directories that are on the driver's disk where a home in a store has no workspace: any checkpoint can rebuild them."""
+"""The directories of a home in a store that are in its cache: any checkpoint can rebuild them."""
 STATE_TRY_PARTS = 3
 """``state/<stage>/<try>``: the directory in which one try at a checkpoint keeps the state files of a stage."""
 

@@ -5,8 +5,7 @@ kind:
 
 - a home has ``pipeline.json``,
 - a savepoint has ``savepoint.json``, or ``exporting.json`` while it is being made or deleted,
-- a Delta table has ``_delta_log``,
-- a workspace, with the work directories of a home in a store, has ``workspace.json``.
+- a Delta table has ``_delta_log``.
 
 A source, or a table that does not exist yet, has no marker: the pipeline names its place.
 
@@ -48,7 +47,6 @@ from spark_jobs.home.layout import (
     SAVEPOINTS,
     STATUS,
     WORK,
-    WORKSPACE,
     is_own_table,
 )
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, RejectedError
@@ -66,7 +64,6 @@ class Kind(StrEnum):
     HOME = "home"
     SAVEPOINT = "savepoint"
     TABLE = "table"
-    WORKSPACE = "workspace"
 
 
 MARKERS = {
@@ -74,7 +71,6 @@ MARKERS = {
     SAVEPOINT: Kind.SAVEPOINT,
     BEGUN_SAVEPOINT: Kind.SAVEPOINT,
     "_delta_log": Kind.TABLE,
-    WORKSPACE: Kind.WORKSPACE,
 }
 """The kinds by the name that marks them."""
 _BEFORE_PIPELINE = frozenset(
@@ -182,7 +178,7 @@ def check_home(home: Files, others: Collection[Thing] = (), *, begins: bool) -> 
 
     Args:
         home: The home.
-        others: The pipeline's own things: its tables, sources, a workspace.
+        others: The pipeline's own things: its tables, sources, a cache.
         begins: True if the home has no ``pipeline.json`` yet. Then the storage is checked, otherwise only the URLs.
 
     Raises:
@@ -230,10 +226,10 @@ def check_places(home: Files | None, tables: Mapping[SinkName, str], *, begins: 
     if home is None:
         return
     work = home.local(WORK)
-    workspace = [] if work is None or is_here(home) else [thing(Kind.WORKSPACE, open_files(str(work.parent)))]
-    for own in workspace:
-        check_apart(own, others)
-    check_home(home, [*others, *workspace], begins=begins)
+    cache = [] if work is None or is_here(home) else [thing("work directory", open_files(str(work.parent)))]
+    for own in cache:
+        check_apart(own, [*others, *_above(open_files(str(work)))])
+    check_home(home, [*others, *cache], begins=begins)
 
 
 def check_savepoint(home: Files, target: Files, names: Iterable[str], others: Collection[Thing]) -> None:

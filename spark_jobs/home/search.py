@@ -28,7 +28,7 @@ class Found(NamedTuple):
 def find_things(root: Files) -> Found:
     """Finds the homes and the savepoints below a root, level by level, with many listings at once. Writes nothing.
 
-    In a home only its own savepoints are searched, and nothing inside savepoints, tables and workspaces. Directories that this user may not
+    In a home only its own savepoints are searched, and nothing inside savepoints and tables. Directories that this user may not
     list are left out.
 
     Raises:

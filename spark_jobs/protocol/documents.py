@@ -36,7 +36,6 @@ from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.protocol.states import StopState
 from spark_jobs.protocol.table_shape import TableShape
-from spark_jobs.protocol.workspace import NamedWorkspace
 
 
 class OnEnd(StrEnum):
@@ -102,14 +101,13 @@ class OnRewind(StrEnum):
 
 
 class PipelineDocument(Document):
-    """``pipeline.json``: the pipeline of a home, and its workspace if the home is in a store."""
+    """``pipeline.json``: the pipeline of a home."""
 
     kind = "pipeline"
     name: PipelineName
     uuid: PipelineUuid
-    workspace: NamedWorkspace | None = None
     home: str | None = None
-    """The URL of a home in a store without workspace. A copy of the home at another URL cannot be continued."""
+    """The URL of a home in a store; None for a directory. A copy of a home in a store at another URL cannot be continued."""
 
 
 class RestoreFrom(Part):

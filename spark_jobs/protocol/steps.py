@@ -12,8 +12,6 @@ from typing import Protocol
 class Step(Enum):
     """A step whose effect outlives the process."""
 
-    WORKSPACE_CREATE = "workspace.create"
-    """The workspace belongs to this home."""
     PIPELINE_CREATE = "pipeline.create"
     """The home belongs to this pipeline."""
     REQUEST_CREATE = "request.create"

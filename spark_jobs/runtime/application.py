@@ -15,7 +15,7 @@ from spark_jobs.api.stage import BeginAt
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import forget_old_logs
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import claim_workspace, look_interval_s
+from spark_jobs.control.home import look_interval_s
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.old_starts import forget_old_starts
 from spark_jobs.control.owners import Owners
@@ -121,7 +121,6 @@ class Application:
         start_spark: Creates the Spark session. Called only if there is something to run.
         watch: Called with the heartbeat when the stages start. Returns a function that stops watching.
         open_directory: Opens the directories of the sinks' tables.
-        workspace: Workspace option of this start.
     """
 
     graph: Graph
@@ -134,7 +133,6 @@ class Application:
     """False if the home had no document when ``pipeline`` was made."""
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None
     open_directory: Callable[[str], Files] = table_files
-    workspace: str | None = None
 
     def begin(self, request: StartRequest) -> StartResponse:
         """Plans the first start of a home, claims the home, writes the request, and answers it as :meth:`answer` does.
@@ -193,9 +191,7 @@ class Application:
     def _claimed(self, plan: StartPlan) -> tuple["Application", StartPlan | None]:
         """Claims the home. Returns the application with the home's document, and the plan if no other start has claimed it before."""
         check_create_if_absent(self.home)
-        channel = Channel(self.home)
-        workspace = claim_workspace(self.home, channel.pipeline(), self.workspace)
-        document = channel.claim(self.pipeline.name, workspace, self.pipeline.uuid)
+        document = Channel(self.home).claim(self.pipeline.name, self.pipeline.uuid)
         return replace(self, pipeline=document, begun=True), plan if document.uuid == self.pipeline.uuid else None
 
     def answer(self, request: StartRequest, plan: StartPlan | None = None) -> StartResponse:

@@ -50,7 +50,7 @@ class RunOptions:
         state_partitions: Number of state partitions from now on.
         new_sources: Sources that are read from their beginning. They may be different ones than before.
         accept_data_loss: Sources that are read without their lost rows.
-        workspace: Workspace of a home that is not a directory; see :func:`spark_jobs.control.home.open_home`.
+        work_root: Directory for the cache of a home in a store; see :func:`spark_jobs.control.home.open_home`.
     """
 
     run: RunId | None = None
@@ -65,7 +65,7 @@ class RunOptions:
     state_partitions: int | None = None
     new_sources: Sequence[str] = ()
     accept_data_loss: Sequence[str] = ()
-    workspace: str | None = None
+    work_root: str | None = None
 
     def adopted(self) -> dict[InputName, str]:
         """Returns the URL of the checkpoint directory whose offsets are adopted, by source."""
@@ -108,8 +108,8 @@ def launch(
         RejectedError: The pipeline, a parameter or the home is refused. Nothing was written.
         StreamPipelineError: The run did not reach its end. The error says whether it can go on.
     """
-    files = open_home(home, options.workspace) if isinstance(home, str) else home
-    application = _application(pipeline, files, parameters, options, start_spark, options.workspace)
+    files = open_home(home, options.work_root) if isinstance(home, str) else home
+    application = _application(pipeline, files, parameters, options, start_spark)
     application = replace(application, watch=watch, open_directory=open_directory)
     channel, public = Channel(files), application.parameters.public()
     if not application.begun:
@@ -141,7 +141,7 @@ def plan(
     channel = Channel(home)
     given = channel.request(request_id) if request_id else None
     values = given.parameters if given else parameters
-    application = _application(pipeline, home, values, given or options, start_spark, options.workspace)
+    application = _application(pipeline, home, values, given or options, start_spark)
     request = given or options.request(channel.next_attempt(), application.parameters.public())
     return request, application.plan(request)
 
@@ -162,12 +162,11 @@ def _application(
     parameters: Mapping[str, Any] | BaseModel,
     chosen: RunOptions | StartRequest,
     start_spark: Callable[[], SparkSession],
-    workspace: str | None,
 ) -> Application:
     """Checks all that can be checked without Spark. Writes nothing.
 
     Raises:
-        RejectedError: The pipeline, a parameter, the home, its workspace, or the place of a table is refused.
+        RejectedError: The pipeline, a parameter, the home, or the place of a table is refused.
     """
     graph = pipeline.graph(on_end=chosen.on_end, publish=chosen.publish, checkpoint=chosen.checkpoint)
     bound = pipeline.bind(parameters)
@@ -186,8 +185,8 @@ def _application(
     uris = {sink: table_uri(table.text) for sink, table in tables.items() if not table.named}
     check_places(home, uris, begins=False)
     document = channel.looked_at(graph.pipeline, begun)  # another start may have claimed the home in the meantime
-    check_claim(home, begun, workspace)
-    return Application(graph, bound, home, document, cache(start_spark), begun=begun is not None, workspace=workspace)
+    check_claim(home, begun)
+    return Application(graph, bound, home, document, cache(start_spark), begun=begun is not None)
 
 
 def launch_in_session(
@@ -221,13 +220,13 @@ def launch_requested(
     request_id: RequestId,
     start_spark: Callable[[], SparkSession],
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None,
-    workspace: str | None = None,
+    work_root: str | None = None,
 ) -> StartResponse:
     """Runs an existing start request in this process. The errors are those of :func:`launch`."""
-    files = open_home(home, workspace) if isinstance(home, str) else home
+    files = open_home(home, work_root) if isinstance(home, str) else home
     channel = Channel(files)
     request = channel.request(request_id)
     with channel.refusals_answered(request_id, environment_mask()):
-        application = _application(pipeline, files, request.parameters, request, start_spark, workspace)
+        application = _application(pipeline, files, request.parameters, request, start_spark)
     application = replace(application, watch=watch)
     return application.answer(request) if application.begun else application.begin_requested(request)

@@ -42,7 +42,7 @@ def open_files(url: str) -> Files:
     else:
         raise _refused(
             url,
-            f"{found[1]}: is not supported: tables and workspaces are directories that this machine has mounted, on a local or a shared "
+            f"{found[1]}: is not supported: tables are directories that this machine has mounted, on a local or a shared "
             "POSIX file system; homes and savepoints may be in s3: and hdfs:, too. There is no gs:, abfss:, wasbs:, dbfs: or http: yet.",
         )
     if not path.strip():

@@ -33,6 +33,7 @@ def pytest_unconfigure() -> None:
 
 # Airflow reads its settings at import.
 from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver  # noqa: E402
+from spark_jobs.control.home import cache_name  # noqa: E402
 from tests.support.fake_python import make_fake_python  # noqa: E402
 
 
@@ -41,9 +42,11 @@ class Homes:
     """The homes under the home root of the test's connection."""
 
     root: Path
+    store: str | None = None
+    """The root of homes in a store, whose caches are in :attr:`root`."""
 
     def path(self, name: str = "flights") -> Path:
-        return self.root / name
+        return self.root / (cache_name(f"{self.store}/{name}") if self.store else name)
 
     def starts(self, name: str = "flights") -> list[dict[str, Any]]:
         """Returns the recorded start of each driver of this home."""
@@ -71,7 +74,7 @@ def homes(tmp_path: Path, fake_python: Path, monkeypatch: pytest.MonkeyPatch, re
     root = tmp_path / "homes"
     root.mkdir()
     store = getattr(request, "param", None)
-    places = {"home_root": f"{store}/homes", "workspace_root": str(root)} if store else {"home_root": str(root)}
+    places = {"home_root": f"{store}/homes", "work_root": str(root)} if store else {"home_root": str(root)}
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(**places, python=str(fake_python)))
     started: list[LocalDriver] = []
 
@@ -80,7 +83,7 @@ def homes(tmp_path: Path, fake_python: Path, monkeypatch: pytest.MonkeyPatch, re
         return started[-1]
 
     monkeypatch.setattr("airflow_provider.hooks.stream_pipeline.start_local_driver", start)
-    yield Homes(root)
+    yield Homes(root, places["home_root"] if store else None)
     for home in root.iterdir():  # waiting drivers end when this file exists
         (home / ".go").touch()
     assert all(driver.wait(20.0) for driver in started)

@@ -146,7 +146,7 @@ def respond(
 
 
 def beside(files: Files, name: str) -> Path:
-    """Returns the path of a file for messages between a test and its driver. It is in the home, or in a stored home's workspace."""
+    """Returns the path of a file for messages between a test and its driver. It is in the home, or in a stored home's cache."""
     return local_path(files, "work").with_name(f".{name}")  # hidden, because a home begins in an empty directory
 
 
@@ -228,8 +228,8 @@ def main() -> int:
         return publish(arguments)
     assert arguments[:3] == ["-m", "spark_jobs", "run"]
     behaviour = Path(arguments[3]).stem
-    given = {name: value for name, value in pairwise(arguments) if name in ("--home", "--workspace")}
-    channel = Channel(open_home(given["--home"], given.get("--workspace")))
+    given = {name: value for name, value in pairwise(arguments) if name in ("--home", "--work-root")}
+    channel = Channel(open_home(given["--home"], given.get("--work-root")))
     request = channel.request(RequestId(arguments[arguments.index("--request") + 1]))
     record_start(channel)
     print("the driver says hello", flush=True)

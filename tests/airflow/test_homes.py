@@ -9,12 +9,9 @@ from hypothesis import strategies as st
 
 from airflow_provider.homes import check_place, check_roots, open_allowed_home, open_savepoint
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.home import DividedHome
-from spark_jobs.protocol.codec import encode
-from spark_jobs.protocol.documents import PipelineDocument
+from spark_jobs.control.home import cache_name
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, RejectedError, StorageError
-from spark_jobs.protocol.ids import PipelineName, PipelineUuid
-from spark_jobs.protocol.workspace import NamedWorkspace
+from spark_jobs.protocol.ids import PipelineName
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_place
 from tests.support.object_store import object_store
@@ -128,50 +125,24 @@ STORES = ["s3://lake/homes/", "s3://lake/homes/team", "/data/homes"]
 
 
 @pytest.mark.parametrize(
-    ("home", "url", "workspace"),
+    ("home", "url"),
     [
-        ("flights", "s3://lake/homes/flights", "/mnt/workspaces/flights"),
-        ("s3a://lake/homes/daily/flights/", "s3://lake/homes/daily/flights", "/mnt/workspaces/daily/flights"),
-        ("s3://lake/homes/team/flights", "s3://lake/homes/team/flights", "/mnt/workspaces/flights"),
+        ("flights", "s3://lake/homes/flights"),
+        ("s3a://lake/homes/daily/flights/", "s3://lake/homes/daily/flights"),
+        ("s3://lake/homes/team/flights", "s3://lake/homes/team/flights"),
     ],
 )
-def test_a_home_in_a_store_has_a_workspace_of_its_name(home: str, url: str, workspace: str) -> None:
-    opened = open_allowed_home(home, STORES, "/mnt/workspaces")
-    assert isinstance(opened, DividedHome)
+def test_the_cache_of_a_home_in_a_store_is_below_the_work_root(home: str, url: str) -> None:
+    opened = open_allowed_home(home, STORES, "/mnt/work")
     assert opened.url == url
-    assert opened._given
-    assert opened._given.url == f"file://{workspace}"
+    assert local_path(opened, "work") == Path("/mnt/work") / cache_name(url) / "work"
 
 
-def test_a_workspace_outside_its_root_is_not_looked_into(lake: str, tmp_path: Path) -> None:
-    """The workspace's directory is named in the store, by anyone who may write to it."""
-    (tmp_path / "inside").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "outside")
-    home, root = open_allowed_home("flights", [lake], str(tmp_path / "inside")), str(tmp_path / "inside")
-    for place in ("outside", "inside", "inside/../outside", "link/a", "inside-of-others/a"):
-        named = NamedWorkspace(url=f"file://{tmp_path}/{place}", id="1")
-        home.replace(
-            "pipeline.json", encode(PipelineDocument(name=PipelineName("flights"), uuid=PipelineUuid("u"), workspace=named))
-        )
-        opened = open_allowed_home("flights", [lake], root)
-        assert isinstance(opened, DividedHome)
-        assert opened.workspace is None
-    named = NamedWorkspace(url=f"file://{tmp_path}/inside/elsewhere", id="1")
-    home.replace("pipeline.json", encode(PipelineDocument(name=PipelineName("flights"), uuid=PipelineUuid("u"), workspace=named)))
-    assert local_path(open_allowed_home("flights", [lake], root), "work") == tmp_path / "inside/elsewhere/work"
-
-
-def test_a_driver_on_this_host_needs_the_root_of_workspaces(lake: str, tmp_path: Path) -> None:
+def test_a_driver_on_this_host_needs_the_work_root(lake: str, tmp_path: Path) -> None:
     home = open_allowed_home("flights", [lake], str(tmp_path / "not mounted"))
     check_place(home, [lake])
-    with pytest.raises(StorageError, match="The workspace root .* does not exist"):
+    with pytest.raises(StorageError, match="The work root .* does not exist"):
         check_place(home, [lake], str(tmp_path / "not mounted"))
-
-
-def test_a_home_in_a_store_can_be_read_without_any() -> None:
-    opened = open_allowed_home("flights", STORES)
-    assert isinstance(opened, DividedHome)
-    assert opened._given is None
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""Tasks whose pipeline's home is in an object store, with a triggerer that has no workspace.
-
-The driver of these tests writes no ``pipeline.json``, which names the workspace. Only the task that requested the run knows it.
-"""
+"""Tasks whose pipeline's home is in an object store, with a triggerer that has no cache."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -14,7 +11,7 @@ from airflow_provider.tasks.worker_wait import WorkerWait
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.shared_looks import pace_at
 from airflow_provider.waits.waiting import Patience, RunLook, RunWait, Waited
-from spark_jobs.control.home import DividedHome, open_home
+from spark_jobs.control.home import open_home
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.protocol.documents import RunState, Status
 from spark_jobs.protocol.errors import InterruptedRunError
@@ -52,7 +49,7 @@ def test_a_run_is_asked_for_waited_for_and_not_run_again(homes: Homes) -> None:
     assert carry_out(operator("failed"), context()) == first
     (started,) = homes.starts()
     arguments = started["argv"]
-    assert arguments[arguments.index("--workspace") + 1] == f"file://{homes.path()}"
+    assert arguments[arguments.index("--work-root") + 1] == str(homes.root)
     assert (homes.path() / "logs/driver-1.out").read_text() == "the driver says hello\n"
     assert not (homes.path() / "requests").exists()
 
@@ -97,14 +94,12 @@ def test_a_driver_that_dies_is_noticed_by_its_heartbeat(homes: Homes, monkeypatc
 
 @in_the_worker
 @in_a_store
-def test_who_has_no_workspace_sees_documents_and_a_heartbeat(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_no_cache_sees_documents_and_a_heartbeat(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = StreamPipelineHook()
     finish = once(driver_has_started, (homes.path() / ".go").touch)
     carry_out(operator("waits"), context())
     finish.join()
     elsewhere = open_home(URL)
-    assert isinstance(elsewhere, DividedHome)
-    assert elsewhere.workspace is None
     assert driver_at_work(elsewhere), "it was heard of a moment ago"
     monkeypatch.setattr("spark_jobs.control.liveness.HEARTBEAT_AGE_MAX_S", 0.0)
     assert not driver_at_work(elsewhere)
@@ -114,7 +109,7 @@ def test_who_has_no_workspace_sees_documents_and_a_heartbeat(homes: Homes, monke
 
 @in_the_worker
 @in_a_store
-def test_without_a_workspace_root_a_driver_keeps_its_work_in_a_cache(
+def test_without_a_work_root_a_driver_keeps_its_work_in_a_cache(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     python = StreamPipelineHook().settings.python

@@ -80,7 +80,7 @@ def test_an_extra_that_is_not_known_is_named_beside_those_that_are() -> None:
     assert refused.value.failed == "Connection 'c' has unknown extras: pyhton, verbose."
     assert (
         refused.value.exists
-        == "Known extras are: home_root, workspace_root, savepoint_root, store_conn_id, python, master, conf, checkpoint, spark_conn_id, "
+        == "Known extras are: home_root, work_root, savepoint_root, store_conn_id, python, master, conf, checkpoint, spark_conn_id, "
         "spark_main."
     )
 
@@ -209,20 +209,20 @@ def test_the_test_of_a_connection_looks_at_the_roots_of_savepoints(homes: Homes,
 
 
 @pytest.mark.parametrize(
-    ("workspace_root", "well", "expected"),
+    ("work_root", "well", "expected"),
     [
-        ("", True, "have no workspaces: drivers use their own disks"),
-        (".", True, "have their workspaces in"),
-        ("gone", False, "The workspace root"),
+        ("", True, "have no work root: drivers use their own disks"),
+        (".", True, "work in"),
+        ("gone", False, "The work root"),
     ],
 )
-def test_the_test_of_a_connection_looks_at_the_root_of_workspaces(
-    homes: Homes, monkeypatch: pytest.MonkeyPatch, workspace_root: str, well: bool, expected: str
+def test_the_test_of_a_connection_looks_at_the_work_root(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, work_root: str, well: bool, expected: str
 ) -> None:
     """A home in a store needs a directory that the executors share with the driver, if they are on other hosts."""
     extra = {"home_root": f"s3://{BUCKET}/homes", "python": StreamPipelineHook().settings.python}
-    if workspace_root:
-        extra["workspace_root"] = str(homes.root / workspace_root)
+    if work_root:
+        extra["work_root"] = str(homes.root / work_root)
     with object_store():
         monkeypatch.setenv("AIRFLOW_CONN_TRIED", connection(**extra))
         assert StreamPipelineHook("tried").test_connection()[0] is well

@@ -134,13 +134,13 @@ def test_a_log_is_read_whole_where_it_is_and_its_end_elsewhere(tmp_path: Path) -
     assert str(driver_log(home, AttemptNumber(1))) == f"{tmp_path}/logs/1.log"
 
 
-def test_what_a_submission_prints_is_kept_where_there_is_no_workspace(tmp_path: Path) -> None:
-    home = DividedHome(MemoryFiles(), LocalFiles(tmp_path / "workspace"))
+def test_what_a_submission_prints_is_kept_where_there_is_no_cache(tmp_path: Path) -> None:
+    home = DividedHome(MemoryFiles(), LocalFiles(tmp_path / "cache"))
     first = AttemptNumber(1)
-    assert output_place(home, first, driver_is_here=True) == tmp_path / "workspace/logs/driver-1.out"
+    assert output_place(home, first, driver_is_here=True) == tmp_path / "cache/logs/driver-1.out"
     assert not output_place(home, first).is_relative_to(tmp_path)
-    (tmp_path / "workspace").mkdir()
-    assert output_place(home, first) == tmp_path / "workspace/logs/driver-1.out"
+    (tmp_path / "cache").mkdir()
+    assert output_place(home, first) == tmp_path / "cache/logs/driver-1.out"
     assert output_place(LocalFiles(tmp_path / "home"), first) == tmp_path / "home/logs/driver-1.out"
 
 

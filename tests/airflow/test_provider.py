@@ -88,7 +88,7 @@ def test_the_form_has_exactly_the_fields_that_are_read() -> None:
     (kind,) = get_provider_info()["connection-types"]
     values = {
         "home_root": "/a",
-        "workspace_root": "/w",
+        "work_root": "/w",
         "savepoint_root": "/b,s3://c/d",
         "store_conn_id": "lake",
         "python": "/p",
@@ -99,6 +99,6 @@ def test_the_form_has_exactly_the_fields_that_are_read() -> None:
     submitting = {"spark_conn_id": "spark_default", "spark_main": "local:///main.py"}
     assert tuple(kind["conn-fields"]) == EXTRAS == (*values, *submitting)
     assert read_settings(values, "c") == Settings(
-        ("/a",), ("/b", "s3://c/d"), "/p", "local[1]", {}, workspace_root="/w", store_conn_id="lake"
+        ("/a",), ("/b", "s3://c/d"), "/p", "local[1]", {}, work_root="/w", store_conn_id="lake"
     )
     assert read_settings(submitting, "c") == Settings(spark_conn_id="spark_default", spark_main="local:///main.py")

@@ -1,4 +1,4 @@
-"""A whole run whose home keeps its documents and its workspace in two places. It loses power in both at once; see ``test_run.py``."""
+"""A whole run whose home keeps its documents and its cache in two places. It loses power in both at once; see ``test_run.py``."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from spark_jobs.protocol.steps import Step
 from tests.crash.test_run import crash_in_turn
-from tests.support.crashes import NOT_IN_A_SMALL_RUN, AtRandom, Point, contents, run_into, watched
+from tests.support.crashes import NOT_IN_A_SMALL_RUN, AtRandom, contents, run_into, watched
 from tests.support.run_site import RunSite
 
 pytestmark = pytest.mark.spark
@@ -32,6 +32,7 @@ def assert_finished(site: RunSite) -> None:
     assert documents - {"history", "logs"} == {
         *(
             "attempts",
+            "channels",
             "checkpoints",
             "manifests",
             "pipeline.json",
@@ -43,7 +44,7 @@ def assert_finished(site: RunSite) -> None:
             "status.json",
         )
     }
-    assert {path.name for path in site.home.iterdir()} - {"state"} == {"channels", "logs", "work", "workspace.json"}
+    assert {path.name for path in site.home.iterdir()} - {"state"} == {"logs", "work"}
     assert not [path for path in site.home.glob("state/**/*") if path.is_file()], "nothing waits there any more"
 
 
@@ -58,8 +59,7 @@ def test_attempts_that_die_one_after_the_other_lose_and_double_nothing(divided: 
 @pytest.mark.nightly
 def test_attempts_that_die_at_every_point_lose_and_double_nothing(divided: RunSite, tmp_path: Path) -> None:
     clean = watched(replace(divided, directory=tmp_path / "clean", store=str(tmp_path / "clean/documents")).run)
-    assert {point.step for point in clean} >= {Step.WORKSPACE_CREATE, Step.PIPELINE_CREATE, Step.MANIFEST_CREATE}
-    assert not {point.step for point in clean} & (NOT_IN_A_SMALL_RUN - {Step.WORKSPACE_CREATE})
-    died = crash_in_turn(divided)
-    assert died[:2] == [Point(Step.WORKSPACE_CREATE, 1, True), Point(Step.WORKSPACE_CREATE, 1, False)]
+    assert {point.step for point in clean} >= {Step.PIPELINE_CREATE, Step.MANIFEST_CREATE}
+    assert not {point.step for point in clean} & NOT_IN_A_SMALL_RUN
+    crash_in_turn(divided)
     assert_finished(divided)

@@ -1,7 +1,7 @@
 """One running Airflow for all tests of this directory."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,9 +153,18 @@ def bundle(name: str, path: Path) -> dict[str, Any]:
     return {"name": name, "classpath": classpath, "kwargs": {"path": str(path), "refresh_interval": 5}}
 
 
-def connection(roots: Path, python: Path, **places: str) -> dict[str, str]:
-    """Returns the environment of an Airflow whose connection allows homes in ``roots``, or has these ``places``."""
+def connection(roots: Path, python: Path, *, jars: Sequence[str] = (), **places: str) -> dict[str, str]:
+    """Returns the environment of an Airflow whose connection allows homes in ``roots``, or has these ``places``.
+
+    Args:
+        roots: The directory of homes.
+        python: The interpreter of drivers.
+        jars: Jars for Spark.
+        places: Extras of the connection.
+    """
     conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"} | SHORT_RUN
+    if jars:
+        conf |= {"spark.jars": ",".join(jars)}
     extra = {"home_root": str(roots), "python": str(python), "master": "local[2]", "conf": json.dumps(conf)} | places
     return {
         "AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT": json.dumps({"conn_type": "stream_pipeline", "extra": extra}),
@@ -168,16 +177,16 @@ def nothing_left(roots: Path, *directories: Path, store: str | None = None) -> I
     """Ends every driver through its home after the tests, and fails if a process is left.
 
     Args:
-        roots: The directory of the homes, or of the workspaces of homes in ``store``.
+        roots: The directory of the homes, or of the caches of homes in ``store``.
         directories: Other directories in which an Airflow and its drivers work.
-        store: The location of homes, under the names of their workspaces.
+        store: The location of homes.
     """
     try:
         yield
     finally:  # no Airflow is left that could start another driver
         homes = [open_files(str(requests.parent)) for requests in roots.rglob("requests")]
         if store is not None:
-            homes += [open_home(f"{store}/{workspace.name}", str(workspace)) for workspace in roots.iterdir()]
+            homes += [open_home(f"{store}/{cache.name.rpartition('-')[0]}", str(roots)) for cache in roots.iterdir()]
         told = [said for files in homes if (said := not_cancelled(files))]
         _, left = psutil.wait_procs(survivors(roots, *directories), timeout=10.0)
         told += [f"{process.pid}: {' '.join(process.cmdline())}" for process in left]

@@ -6,6 +6,7 @@ from threading import Lock
 
 import pytest
 
+from spark_jobs.control.home import cache_name
 from tests.running_airflow.conftest import DAGS, Home, at_work, connection, nothing_left
 from tests.support.fake_python import make_fake_python
 from tests.support.object_store import object_store
@@ -89,11 +90,11 @@ def test_a_task_in_a_worker_outlives_a_restart_of_airflow(airflow: RunningAirflo
 
 
 def test_tasks_bear_a_storage_that_does_not_answer_for_a_minute(tmp_path_factory: pytest.TempPathFactory) -> None:
-    workspaces, programs, directory = (tmp_path_factory.mktemp(name) for name in ("workspaces", "bin", "silent"))
+    work, programs, directory = (tmp_path_factory.mktemp(name) for name in ("work", "bin", "silent"))
     silence = Lock()
-    with object_store(silence) as url, nothing_left(workspaces, programs, directory, store=f"{url}/homes"):
-        places = {"home_root": f"{url}/homes", "workspace_root": str(workspaces)}
-        with running(directory, DAGS, connection(workspaces, make_fake_python(programs), **places), {}) as airflow:
+    with object_store(silence) as url, nothing_left(work, programs, directory, store=f"{url}/homes"):
+        places = {"home_root": f"{url}/homes", "work_root": str(work)}
+        with running(directory, DAGS, connection(work, make_fake_python(programs), **places), {}) as airflow:
             kinds = {"deferred": "deferred", "in_the_worker": "running"}
             tasks = {kind: airflow.trigger(f"waits_{kind}", home=kind) for kind in kinds}
             for kind, task in tasks.items():
@@ -103,9 +104,9 @@ def test_tasks_bear_a_storage_that_does_not_answer_for_a_minute(tmp_path_factory
                 pass_time(AWAY_S)
             for kind, task in tasks.items():
                 assert task.state == kinds[kind]
-                Home(workspaces / kind).let_end()
+                Home(work / cache_name(f"{url}/homes/{kind}")).let_end()
                 task.reaches("success", deadline_s=LATE_S)
-                assert (Home(workspaces / kind).starts(), task.tries) == (1, 1)
+                assert (Home(work / cache_name(f"{url}/homes/{kind}")).starts(), task.tries) == (1, 1)
 
 
 def waits(task: TaskRun) -> bool:

@@ -7,7 +7,8 @@ import pytest
 from spark_jobs.control.channel import Channel
 from tests.running_airflow.conftest import DAGS, Home, at_work, connection, nothing_left
 from tests.support.fake_python import make_fake_python
-from tests.support.object_store import object_store
+from tests.support.kafka_broker import jars
+from tests.support.object_store import S3_JARS, object_store
 from tests.support.run_site import RunSite
 from tests.support.running_airflow import RunningAirflow, TaskRun, running, until
 from tests.support.small_pipeline import deliver
@@ -76,12 +77,12 @@ def test_a_run_whose_home_is_in_an_object_store_loses_no_row_and_repeats_none(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     """The worker dies while it waits, and the next try continues with the same driver."""
-    workspaces, programs, directory = (tmp_path_factory.mktemp(name) for name in ("workspaces", "bin", "in-s3"))
+    work, programs, directory = (tmp_path_factory.mktemp(name) for name in ("work", "bin", "in-s3"))
     deliver(tmp_path / "events", 1)
-    with object_store() as url, nothing_left(workspaces, programs, directory, store=f"{url}/homes"):
-        places = {"home_root": f"{url}/homes", "workspace_root": str(workspaces)}
-        site = RunSite(workspaces, tmp_path / "events", store=f"{url}/homes/home")  # workspace: workspaces/home
-        with running(directory, DAGS, connection(workspaces, make_fake_python(programs), **places), {}) as airflow:
+    with object_store() as url, nothing_left(work, programs, directory, store=f"{url}/homes"):
+        places = {"home_root": f"{url}/homes", "work_root": str(work)}
+        site = RunSite(work, tmp_path / "events", store=f"{url}/homes/home")
+        with running(directory, DAGS, connection(work, make_fake_python(programs), jars=jars(S3_JARS), **places), {}) as airflow:
             task = airflow.trigger("small_in_the_worker", **conf(site) | {"home": "home"})
             task.reaches("running", deadline_s=LATE_S)
             until(lambda: Channel(site.files()).attempts.numbers() == [1], "the driver has begun")

@@ -24,7 +24,6 @@ An attempt that finds the manifest answers at once, and leaves these steps to a 
 """
 NOT_IN_A_SMALL_RUN = frozenset(
     {
-        Step.WORKSPACE_CREATE,
         Step.LOSS_RECORD,
         Step.LOSS_ACCEPT,
         Step.LOSS_UNDO,
@@ -193,8 +192,6 @@ class InTurn:
         """Returns how often an attempt passes a step that an earlier attempt has also passed."""
         if self.last is None:
             return 0
-        if step is Step.WORKSPACE_CREATE:  # each start passes it until the home has begun
-            return inf if (Step.WORKSPACE_CREATE, False) in [point.name for point in self.chosen] else 0
         if step is Step.ATTEMPT_BEGIN:  # each attempt that starts from the beginning passes it
             return inf if (Step.ATTEMPT_BEGIN, False) in [point.name for point in self.chosen] else 0
         if step in (Step.REQUEST_CREATE, Step.ATTEMPT_CREATE):

@@ -7,7 +7,7 @@ from typing import Any, Literal, NewType, Union, get_args, get_origin
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from spark_jobs.protocol import checkpoint_requests, documents, history, run_entry, savepoint, workspace
+from spark_jobs.protocol import checkpoint_requests, documents, history, run_entry, savepoint
 from spark_jobs.protocol.checkpoint_requests import AnsweredRequest, CheckpointedSink, CheckpointRequest, CheckpointResponse
 from spark_jobs.protocol.checkpointing import Checkpointing, CheckpointOverrides
 from spark_jobs.protocol.codec import INTEGER_END, Document
@@ -66,7 +66,6 @@ from spark_jobs.protocol.run_entry import RunEntry
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
-from spark_jobs.protocol.workspace import WorkspaceDocument
 
 _NONCE = "0" * 32
 _NOON = datetime(2013, 1, 2, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -149,7 +148,6 @@ SAMPLES: tuple[Document, ...] = (
         restore=RestoreFrom(savepoint="file:///data/savepoint", allow_drained=True), state_partitions=8,
         allow_dropped=True, new_sources=(InputName("departures"),), accept_data_loss=(InputName("departures"),),
     ),
-    WorkspaceDocument(nonce=_NONCE, id="9a1e", home="s3://lake/homes/flights"),
     AttemptDocument(
         nonce=_NONCE, attempt=AttemptNumber(3), request=_REQUEST, run=_RUN, round=RoundNumber(1), incarnation=_INCARNATION,
         abandons=(_INCARNATION,), begun_by=_REQUEST, highest_round=RoundNumber(1), on_rewind=OnRewind.KEEP, restored_from=CheckpointId(1),
@@ -223,7 +221,7 @@ KINDS: tuple[type[Document], ...] = tuple(type(sample) for sample in SAMPLES)
 
 def kinds_in_the_product() -> set[type[Document]]:
     """Returns every kind of document that these modules of ``protocol`` define."""
-    modules = {module.__name__ for module in (documents, checkpoint_requests, history, run_entry, savepoint, workspace)}
+    modules = {module.__name__ for module in (documents, checkpoint_requests, history, run_entry, savepoint)}
     return {kind for kind in Document.__subclasses__() if kind.__module__ in modules}
 
 

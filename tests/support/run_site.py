@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from spark_jobs import Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.control.home import DividedHome
+from spark_jobs.control.home import DividedHome, cache_name
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.ids import RunId
 from spark_jobs.runtime.launch import RunOptions, launch
@@ -23,6 +23,8 @@ from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.system import System
 from tests.support import delta_logs, small_pipeline
+from tests.support.kafka_broker import jars
+from tests.support.object_store import S3_JARS
 from tests.support.permissions import obey_permissions
 from tests.support.shared_application import SHARED_APPLICATION, session_jars
 from tests.support.short_jvm import FEW_ROWS
@@ -56,11 +58,11 @@ class RunSite:
     pipeline: Pipeline = small_pipeline.pipeline
     adopt_offsets: Mapping[str, str] = field(default_factory=dict)
     store: str | None = None
-    """The place of the home's documents, if it is not :attr:`home`, which is then the workspace."""
+    """The place of the home's documents, if it is not :attr:`home`, which is then the cache."""
 
     @property
     def home(self) -> Path:
-        return self.directory / "home"
+        return self.directory / (cache_name(self._documents().url) if self.store else "home")
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -68,15 +70,19 @@ class RunSite:
 
     def files(self, system: System | None = None) -> Files:
         here = LocalFiles(self.home, system)
-        if self.store is None:
-            return here
-        away = LocalFiles(self.store, system) if self.store.startswith("/") else open_place(self.store)
-        return DividedHome(away, here)
+        return DividedHome(self._documents(system), here) if self.store else here
+
+    def _documents(self, system: System | None = None) -> Files:
+        assert self.store is not None
+        return LocalFiles(self.store, system) if self.store.startswith("/") else open_place(self.store)
 
     @property
     def options(self) -> list[str]:
         """Returns the options that give a driver the home."""
-        return [f"--home={self.store}", f"--workspace={self.home}"] if self.store else [f"--home={self.home}"]
+        if self.store is None:
+            return [f"--home={self.home}"]
+        client = [f"--jars={','.join(jars(S3_JARS))}"] if self.store.startswith("s3:") else []
+        return [f"--home={self.store}", f"--work-root={self.directory}", *client]
 
     def run(
         self,

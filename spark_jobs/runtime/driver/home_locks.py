@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pyspark.sql import SparkSession
 
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.control.home import workspace_of
 from spark_jobs.control.liveness import holding, locked, noted
 from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK
 from spark_jobs.protocol.documents import StartRequest
@@ -45,8 +44,7 @@ def forget_driver_lock(home: Files) -> None:
     with suppress(OSError):
         path.unlink()
         path.parent.rmdir()
-        if workspace_of(home) is None:  # the home itself, or its cache
-            path.parent.parent.rmdir()
+        path.parent.parent.rmdir()  # the home itself, or its cache
 
 
 def check_free(home: Files, request: StartRequest) -> None:

@@ -62,10 +62,10 @@ def _refused(home: Files, master: str, what: str) -> RejectedError:
     remedy = (
         "Put homes and tables on a file system that the driver and every executor have mounted at the same path, and can write."
     )
-    if isinstance(home, DividedHome) and home.has_cache:
+    if isinstance(home, DividedHome):
         remedy = (
-            "Begin the pipeline in a new home with --workspace, a directory that the driver and every executor have mounted. "
-            "Or run it with a local master."
+            "Name a directory that the driver and every executor have mounted at the same path, and can write, with --work-root. "
+            "Or run the pipeline with a local master."
         )
     return RejectedError(
         f"{local_path(home, WORK)} is not shared with the executors of {master}: {what}.",

@@ -1,4 +1,4 @@
-"""Copies the end of a driver's logs to the home's own storage, for hosts that do not have its workspace."""
+"""Copies the end of a driver's logs to the home's own storage, for hosts that do not have its cache."""
 
 import logging
 from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from spark_jobs.home.layout import CHANNELS
-from spark_jobs.protocol.errors import MissingRequirementError, UnsupportedTableError
+from spark_jobs.protocol.errors import MissingRequirementError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
 from spark_jobs.runtime.spark.session import hadoop_version, has_class
@@ -18,7 +18,7 @@ from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.object_store_settings import S3_FILE_SYSTEM
 from spark_jobs.storage.open import check_create_if_absent
-from spark_jobs.storage.table_uris import is_in_store, table_files, uri_of
+from spark_jobs.storage.table_uris import is_in_store, spark_path, table_files, uri_of
 
 
 def check_stores(spark: SparkSession, home: Files, places: Mapping[SinkName, TablePlace]) -> None:
@@ -27,21 +27,14 @@ def check_stores(spark: SparkSession, home: Files, places: Mapping[SinkName, Tab
     Raises:
         MissingRequirementError: Spark has no client of a store, or cannot commit conditionally there.
         RejectedError: Spark has another log store for S3.
-        UnsupportedTableError: A table would be in HDFS.
+        UnsupportedTableError: The home's path has characters that delta-rs cannot address.
     """
     channels = uri_of(home.below(CHANNELS))
+    spark_path(channels)  # refuses a home in whose path delta-rs cannot address tables
     uris = [channels, *(place.uri for place in places.values())]
     check_clients(spark, uris)
     for uri in uris:
         make_commits_conditional(spark, uri)
-    for uri in uris:
-        if urlsplit(uri).scheme == "hdfs":
-            raise UnsupportedTableError(
-                f"{uri} cannot have tables: those in HDFS are not supported yet.",
-                safe="Nothing was staged.",
-                remedy="Give the sink a directory or a place in S3, and a home in HDFS a workspace at its first start (--workspace).",
-                table=uri,
-            )
 
 
 def check_clients(spark: SparkSession, urls: Iterable[str]) -> None:

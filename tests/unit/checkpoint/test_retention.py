@@ -305,9 +305,7 @@ class TestDiscarding:
         home.keep("state/hourly/notes", "state/hourly/1-x-1/file")
         assert home.discard() == []
 
-    @pytest.mark.parametrize(
-        "marker", ["pipeline.json", "savepoint.json", "exporting.json", "workspace.json", "_delta_log/0.json"]
-    )
+    @pytest.mark.parametrize("marker", ["pipeline.json", "savepoint.json", "exporting.json", "_delta_log/0.json"])
     @pytest.mark.parametrize("named", [True, False])
     def test_where_another_thing_is_everything_stays(self, home: Home, marker: str, named: bool) -> None:
         theirs = [f"state/hourly/1-1-1/{place}{file}" for place in ("", "deep/") for file in (marker, "state/hourly/1-1-1/file")]

@@ -23,7 +23,6 @@ from spark_jobs.protocol import (
     savepoint,
     stage_cut,
     table_shape,
-    workspace,
 )
 from spark_jobs.protocol.codec import Document, Part, decode
 from spark_jobs.protocol.documents import PipelineDocument
@@ -46,7 +45,6 @@ def models() -> list[type[Part]]:
         pins,
         restart_settings,
         run_entry,
-        workspace,
         stage_cut,
         savepoint,
         table_shape,

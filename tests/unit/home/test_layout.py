@@ -26,7 +26,7 @@ DIRECTORIES = (
     *(layout.ATTEMPTS, layout.REQUESTS, layout.RESPONSES, layout.ROUNDS, layout.MANIFESTS, layout.CHECKPOINTS, layout.HISTORY),
     *(layout.LOGS, layout.CHANNELS, layout.TOMBSTONES, layout.SAVEPOINTS, layout.WORK),
 )
-SPELLED = re.compile(rf"({'|'.join(DIRECTORIES)})/|(pipeline|status|workspace)\.json")
+SPELLED = re.compile(rf"({'|'.join(DIRECTORIES)})/|(pipeline|status)\.json")
 NOISE = ("", ".a.tmp", "a.json", "1", "1.json.1", "-1.json", "1.txt", "²")
 
 

@@ -19,7 +19,6 @@ MARKS = {
     "savepoint.json": "savepoint",
     "exporting.json": "savepoint",
     "_delta_log/0.json": "table",
-    "workspace.json": "workspace",
 }
 marks = pytest.mark.parametrize(("marker", "what"), MARKS.items())
 HOURLY = SinkName("hourly")

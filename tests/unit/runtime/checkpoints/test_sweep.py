@@ -203,7 +203,7 @@ def test_of_abandoned_attempts_everything_goes_and_of_what_the_live_one_goes_on_
 
 
 @pytest.mark.parametrize("place", ["work", "channels", "tombstones"])
-@pytest.mark.parametrize("marker", ["pipeline.json", "savepoint.json", "exporting.json", "workspace.json", "_delta_log/0.json"])
+@pytest.mark.parametrize("marker", ["pipeline.json", "savepoint.json", "exporting.json", "_delta_log/0.json"])
 def test_an_abandoned_directory_with_another_thing_in_it_stays(place: str, marker: str) -> None:
     files, live = MemoryFiles(), attempt(1)
     Attempts(files).create(live)

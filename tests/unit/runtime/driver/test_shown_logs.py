@@ -1,4 +1,4 @@
-"""The last lines of a driver's logs, for hosts that cannot read its workspace."""
+"""The last lines of a driver's logs, for hosts that cannot read its cache."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ def store() -> MemoryFiles:
 
 @pytest.fixture
 def home(store: MemoryFiles, tmp_path: Path) -> DividedHome:
-    return DividedHome(store, LocalFiles(tmp_path / "workspace"))
+    return DividedHome(store, LocalFiles(tmp_path / "cache"))
 
 
 def say(home: DividedHome, text: str) -> None:
@@ -74,7 +74,7 @@ def test_a_store_that_is_away_ends_nothing(home: DividedHome, caplog: pytest.Log
         def replace(self, path: str, data: bytes) -> None:
             raise StorageError("the store is away")
 
-    with caplog.at_level(logging.WARNING), shown(DividedHome(Away(), home.workspace), LOG):
+    with caplog.at_level(logging.WARNING), shown(DividedHome(Away(), home.directory), LOG):
         say(home, "begins\n")
     assert "the store is away" in caplog.text
 

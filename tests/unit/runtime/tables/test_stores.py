@@ -1,18 +1,16 @@
 """Tables in object stores that are refused before rows are staged."""
 
-from pathlib import Path
 from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.control.home import DividedHome
-from spark_jobs.protocol.errors import MissingRequirementError, UnsupportedTableError
+from spark_jobs.protocol.errors import MissingRequirementError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.runtime.tables import stores
 from spark_jobs.runtime.tables.stores import check_clients, check_conditional_writes, check_stores
 from spark_jobs.runtime.tables.table_places import TablePlace
-from spark_jobs.storage.local import LocalFiles
 from tests.support.memory_files import MemoryFiles
 
 SPARK = cast(SparkSession, None)
@@ -39,17 +37,6 @@ def test_spark_commits_to_a_store_only_by_conditional_writes(monkeypatch: pytest
     monkeypatch.setattr(stores, "make_commits_conditional", lambda _, uri: prepared.append(uri))
     check_stores(SPARK, DividedHome(Store()), {HOURLY: TablePlace("s3://lake/hourly")})
     assert prepared == ["s3://lake/home", "s3://lake/hourly"], "channels too"
-
-
-def test_tables_in_hdfs_are_refused(tmp_path: Path) -> None:
-    class Hdfs(Store):
-        url = "hdfs://name-node:8020/home"
-
-    with pytest.raises(UnsupportedTableError, match="those in HDFS are not supported yet"):
-        check_stores(SPARK, LocalFiles(tmp_path), {HOURLY: TablePlace("hdfs://name-node:8020/hourly")})
-    with pytest.raises(UnsupportedTableError, match="hdfs://name-node:8020/home cannot have tables"):
-        check_stores(SPARK, DividedHome(Hdfs()), {HOURLY: TablePlace("file:///tables/hourly")})
-    check_stores(SPARK, DividedHome(Hdfs(), LocalFiles(tmp_path)), {HOURLY: TablePlace("file:///tables/hourly")})
 
 
 def test_a_spark_without_a_client_for_s3_is_told_which_package_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
