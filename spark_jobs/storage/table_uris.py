@@ -14,6 +14,8 @@ from spark_jobs.storage.open import open_place
 
 _UNREADABLE = re.compile(r"%[0-9a-fA-F]{2}|[\x00-\x1f\[\]^|\\]")
 """Matches characters in a table's path that delta-rs reads wrongly: it decodes ``%20`` twice, and its URL parser panics on the others."""
+_UNREADABLE_IN_HDFS = re.compile(r"[^A-Za-z0-9/_.~-]")
+"""Matches characters in the path of a table in HDFS that delta-rs reads wrongly: it does not decode escapes there."""
 _IN_STORES = frozenset({"s3", "hdfs"})
 
 
@@ -70,14 +72,15 @@ def _path(uri: str) -> str:
         raise UnsupportedTableError(
             f"Table {uri} cannot be published: only tables in directories and in stores can.",
             safe="Nothing was written.",
-            remedy="Give the sink a path on a local or mounted file system, or an s3: URL.",
+            remedy="Give the sink a path on a local or mounted file system, or an s3: or hdfs: URL.",
             table=uri,
         )
-    if strange := _UNREADABLE.search(path):
+    if strange := _UNREADABLE.search(path) or (parts.scheme == "hdfs" and _UNREADABLE_IN_HDFS.search(path)):
         raise UnsupportedTableError(
             f"Table {uri} has {strange.group()!r} in its path, which delta-rs cannot address.",
             safe="Nothing was written.",
-            remedy="Put the table under a path without control characters, '[', ']', '^', '|', '\\' and escapes like '%20'.",
+            remedy="Put the table under a path without control characters, '[', ']', '^', '|', '\\' and escapes like '%20'; in HDFS also "
+            "with letters without accents, digits, and '/', '_', '.', '~' and '-' alone.",
             table=uri,
         )
     return path

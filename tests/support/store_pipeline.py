@@ -20,6 +20,7 @@ from tests.support.keyed_changes import query
 
 class Params(BaseModel):
     store: str
+    warehouse: str
     marks: str
 
 
@@ -41,7 +42,7 @@ def admit(changes: DataFrame, params: Params) -> DataFrame:
     return changes.withColumn("part", admitted(params.marks, "admit"))
 
 
-@pipeline.stage(sink=DeltaSink("{store}/ware house/windows"))
+@pipeline.stage(sink=DeltaSink("{store}/{warehouse}/windows"))
 def windows(admit: DataFrame, weights: DataFrame) -> DataFrame:
     weighed = admit.join(F.broadcast(weights), "key")
     counts = weighed.groupBy(F.window("at", "10 minutes").alias("window")).agg(
@@ -53,12 +54,12 @@ def windows(admit: DataFrame, weights: DataFrame) -> DataFrame:
 KEYED: dict[str, Any] = {"keys": ["key"], "sequence_by": "changed", "apply_as_deletes": "gone"}
 
 
-@pipeline.stage(sink=DeltaSink("{store}/ware house/newest", mode="upsert", **KEYED))
+@pipeline.stage(sink=DeltaSink("{store}/{warehouse}/newest", mode="upsert", **KEYED))
 def newest(admit: DataFrame) -> DataFrame:
     return admit.select("key", "changed", "gone", "id")
 
 
-@pipeline.stage(sink=DeltaSink("{store}/ware house/versions", mode="history", **KEYED))
+@pipeline.stage(sink=DeltaSink("{store}/{warehouse}/versions", mode="history", **KEYED))
 def versions(admit: DataFrame) -> DataFrame:
     return admit.select("key", "changed", "gone", "id")
 
@@ -89,7 +90,7 @@ def answer(parts: int) -> dict[str, list[tuple[Any, ...]]]:
     return {name: sorted(query(sql, changes=changes).elements(), key=str) for name, sql in queries.items()}
 
 
-def public(store: str) -> dict[str, list[tuple[Any, ...]]]:
+def public(store: str, warehouse: str) -> dict[str, list[tuple[Any, ...]]]:
     """Returns the rows of the tables, sorted."""
     columns = {
         "windows": ("begin", "rows", "weight"),
@@ -98,7 +99,7 @@ def public(store: str) -> dict[str, list[tuple[Any, ...]]]:
     }
     found = {}
     for name, names in columns.items():
-        table = DeltaTable(f"{store}/ware house/{name}", storage_options=_options()).to_pyarrow_table()
+        table = DeltaTable(f"{store}/{warehouse}/{name}", storage_options=_options()).to_pyarrow_table()
         found[name] = sorted(zip(*(table[column].to_pylist() for column in names), strict=True), key=str)
     return found
 

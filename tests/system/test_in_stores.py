@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from shutil import rmtree
 from typing import Any, cast
+from urllib.parse import quote
 
 import pytest
 
@@ -18,6 +19,7 @@ from spark_jobs.storage.open import open_place
 from tests.support import store_pipeline
 from tests.support.bounded_pipeline import Changes
 from tests.support.drivers import Drivers
+from tests.support.hdfs_cluster import hdfs_cluster
 from tests.support.kafka_broker import jars
 from tests.support.killed_drivers import KilledDrivers
 from tests.support.object_store import S3_JARS, object_store
@@ -41,12 +43,18 @@ class StoreSite:
         return f"{self.store}/homes/orders"
 
     @property
+    def warehouse(self) -> str:
+        """Returns a path with a blank, where delta-rs can address one."""
+        return "warehouse" if self.store.startswith("hdfs:") else "ware house"
+
+    @property
     def options(self) -> list[str]:
-        return ["--home", self.home, "--jars", ",".join(jars(S3_JARS))]
+        client = ["--jars", ",".join(jars(S3_JARS))] if self.store.startswith("s3:") else []
+        return ["--home", self.home, *client]
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return {"store": self.store, "marks": str(self.marks)}
+        return {"store": self.store, "warehouse": self.warehouse, "marks": str(self.marks)}
 
     def files(self) -> Files:
         return open_home(self.home)
@@ -58,14 +66,27 @@ def changes(tmp_path: Path) -> Changes:
 
 
 @pytest.fixture
-def drivers(changes: Changes) -> Iterator[Drivers]:
-    with object_store() as store:
-        store_pipeline.deliver_weights(store)
-        found = Drivers(cast(RunSite, StoreSite(store, changes.path)), store_pipeline.__file__)
-        try:
-            yield found
-        finally:
-            found.end()
+def in_s3() -> Iterator[str]:
+    with object_store() as url:
+        yield url
+
+
+@pytest.fixture
+def in_hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with hdfs_cluster(tmp_path / "hdfs") as cluster:
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.settings))
+        yield f"hdfs://{cluster.authority}"
+
+
+@pytest.fixture(params=["in_s3", "in_hdfs"])
+def drivers(changes: Changes, request: pytest.FixtureRequest) -> Iterator[Drivers]:
+    store = request.getfixturevalue(request.param)
+    store_pipeline.deliver_weights(store)
+    found = Drivers(cast(RunSite, StoreSite(store, changes.path)), store_pipeline.__file__)
+    try:
+        yield found
+    finally:
+        found.end()
 
 
 def on_a_new_host(drivers: Drivers, root: Path, monkeypatch: pytest.MonkeyPatch) -> Drivers:
@@ -73,7 +94,7 @@ def on_a_new_host(drivers: Drivers, root: Path, monkeypatch: pytest.MonkeyPatch)
     return replace(drivers, host=root)
 
 
-def test_with_everything_in_s3_a_lost_disk_costs_the_work_since_the_newest_checkpoint(
+def test_with_everything_in_a_store_a_lost_disk_costs_the_work_since_the_newest_checkpoint(
     drivers: Drivers, changes: Changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = cast(StoreSite, drivers.site)
@@ -95,13 +116,13 @@ def test_with_everything_in_s3_a_lost_disk_costs_the_work_since_the_newest_check
     changes.admit(PARTS, "admit")
     going_on = KilledDrivers(on_a_new_host(drivers, second, monkeypatch), Random(1))
     found = going_on.comes_to_its_end(going_on.start(), lambda: (changes.begun(), checkpoints.taken()))
-    assert found.code == 0, found
+    assert found.code == 0, found.answer
     assert changes.begun()["admit"] == [2, 3], "what the checkpoint has is not read again"
-    assert store_pipeline.public(site.store) == store_pipeline.answer(PARTS)
+    assert store_pipeline.public(site.store, site.warehouse) == store_pipeline.answer(PARTS)
     last = checkpoints.head()
     assert last is not None
     assert last.drained
-    assert last.sinks[WINDOWS].table == f"{site.store}/ware%20house/windows"
+    assert last.sinks[WINDOWS].table == f"{site.store}/{quote(site.warehouse)}/windows"
     names = set(open_place(site.home).names(""))
     assert names >= {CHANNELS, TOMBSTONES}, "rows between stages, and deleted keys, are in the store"
     assert WORK not in names
