@@ -29,11 +29,11 @@ def test_another_masters_executors_may_be_elsewhere(master: str) -> None:
 
 @pytest.mark.usefixtures("on_a_cluster")
 def test_a_shared_home_is_left_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
-    check_shared(spark, LocalFiles(tmp_path / "home"))
+    check_shared(spark, LocalFiles(tmp_path / "a home"))
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / "home").mkdir()
-    check_shared(spark, LocalFiles(tmp_path / "home"))
-    assert list((tmp_path / "home").iterdir()) == []
+    (tmp_path / "a home").mkdir()
+    check_shared(spark, LocalFiles(tmp_path / "a home"))
+    assert list((tmp_path / "a home").iterdir()) == []
 
 
 @pytest.mark.usefixtures("on_a_cluster")

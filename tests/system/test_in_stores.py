@@ -18,16 +18,18 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
 from tests.support import store_pipeline
 from tests.support.bounded_pipeline import Changes
-from tests.support.drivers import Drivers
+from tests.support.drivers import ROOT, SETTINGS, Drivers
 from tests.support.hdfs_cluster import hdfs_cluster
 from tests.support.kafka_broker import jars
 from tests.support.killed_drivers import KilledDrivers
 from tests.support.object_store import S3_JARS, object_store
 from tests.support.run_site import RunSite
+from tests.support.spark_cluster import delta_on_this_host, spark_cluster
 
 pytestmark = pytest.mark.spark
 
 PARTS = 4
+EXECUTORS = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
 ADMIT, WINDOWS = StageName("admit"), SinkName("windows")
 
 
@@ -37,6 +39,8 @@ class StoreSite:
 
     store: str
     marks: Path
+    master: str | None = None
+    """The master of a cluster. Its executors then share a work root with the driver."""
 
     @property
     def home(self) -> str:
@@ -78,20 +82,35 @@ def in_hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield f"hdfs://{cluster.authority}"
 
 
-@pytest.fixture(params=["in_s3", "in_hdfs"])
+@pytest.fixture
+def master(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A cluster whose executors have the credentials of the store."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with spark_cluster(tmp_path / "cluster") as cluster:
+        yield cluster.master
+
+
+@pytest.fixture(params=["in_s3", "in_hdfs", pytest.param("on_a_cluster", marks=pytest.mark.nightly)])
 def drivers(changes: Changes, request: pytest.FixtureRequest) -> Iterator[Drivers]:
-    store = request.getfixturevalue(request.param)
+    on_a_cluster = request.param == "on_a_cluster"
+    store = request.getfixturevalue("in_s3" if on_a_cluster else request.param)
+    master = request.getfixturevalue("master") if on_a_cluster else None
     store_pipeline.deliver_weights(store)
-    found = Drivers(cast(RunSite, StoreSite(store, changes.path)), store_pipeline.__file__)
+    settings = SETTINGS | ({"spark.master": master, **EXECUTORS, **delta_on_this_host()} if master else {})
+    found = Drivers(cast(RunSite, StoreSite(store, changes.path, master)), store_pipeline.__file__, settings=settings)
     try:
         yield found
     finally:
         found.end()
 
 
-def on_a_new_host(drivers: Drivers, root: Path, monkeypatch: pytest.MonkeyPatch) -> Drivers:
+def on_a_new_host(drivers: Drivers, root: Path, monkeypatch: pytest.MonkeyPatch) -> KilledDrivers:
+    """Returns drivers whose disk, and on a cluster the work root, is a new directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
-    return replace(drivers, host=root)
+    found = KilledDrivers(replace(drivers, host=root), Random(1))
+    if cast(StoreSite, drivers.site).master:
+        found.options = ("--work-root", str(root / "work"))
+    return found
 
 
 def test_with_everything_in_a_store_a_lost_disk_costs_the_work_since_the_newest_checkpoint(
@@ -101,7 +120,7 @@ def test_with_everything_in_a_store_a_lost_disk_costs_the_work_since_the_newest_
     store_pipeline.deliver(site.store, range(PARTS))
     changes.parts = PARTS
     first, second = tmp_path / "first host", tmp_path / "second host"
-    killed = KilledDrivers(on_a_new_host(drivers, first, monkeypatch), Random(1))
+    killed = on_a_new_host(drivers, first, monkeypatch)
     checkpoints = CheckpointStore(killed.files)
 
     changes.admit(2, "admit")
@@ -114,7 +133,7 @@ def test_with_everything_in_a_store_a_lost_disk_costs_the_work_since_the_newest_
     changes.forget()
 
     changes.admit(PARTS, "admit")
-    going_on = KilledDrivers(on_a_new_host(drivers, second, monkeypatch), Random(1))
+    going_on = on_a_new_host(drivers, second, monkeypatch)
     found = going_on.comes_to_its_end(going_on.start(), lambda: (changes.begun(), checkpoints.taken()))
     assert found.code == 0, found.answer
     assert changes.begun()["admit"] == [2, 3], "what the checkpoint has is not read again"

@@ -39,7 +39,7 @@ def check_shared(spark: SparkSession, home: Files) -> None:
     probe = f"{WORK}/probe-{uuid4().hex}"
     parts = min(max(spark.sparkContext.defaultParallelism, _PARTS_MIN), _PARTS_MAX)
     directory = local_path(home, probe)
-    url, made = directory.as_uri(), [above for above in directory.parents if not above.exists()]
+    url, made = f"file://{directory}", [above for above in directory.parents if not above.exists()]
     try:
         spark.range(0, parts, 1, parts).selectExpr("CAST(id AS STRING) AS value").write.text(url)
         seen = sum(len(home.read(f"{probe}/{name}").split()) for name in home.names(probe) if name.startswith("part-"))

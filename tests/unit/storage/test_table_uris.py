@@ -30,6 +30,16 @@ def test_a_place_that_nobody_can_commit_to_is_refused(place: str) -> None:
         table_uri(place)
 
 
+@pytest.mark.parametrize("name", ["ware house", "flüge", "a=b"])
+def test_a_path_in_hdfs_whose_escapes_delta_rs_would_not_decode_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedTableError, match="which delta-rs cannot address"):
+        table_uri(f"hdfs://name-node:8020/{name}/flights")
+    assert (
+        spark_path(table_uri("hdfs://name-node:8020/ware-house_1/flights.v~2"))
+        == "hdfs://name-node:8020/ware-house_1/flights.v~2"
+    )
+
+
 @pytest.mark.parametrize(
     "uri", ["gs://lake/flights", "file://host/flights", "flights", "s3://lake/flights?x=1", "s3://lake/a%5Bb"]
 )
