@@ -1,4 +1,4 @@
-"""Sites for real drivers."""
+"""Sites for real drivers, and stores."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.drivers import Drivers, drivers_on
+from tests.support.hdfs_cluster import hdfs_cluster
+from tests.support.object_store import object_store
 from tests.support.run_site import RunSite
 from tests.support.seeds import seed
 from tests.support.small_pipeline import deliver
@@ -19,3 +21,16 @@ def drivers(tmp_path: Path) -> Iterator[Drivers]:
     deliver(tmp_path / "events", 0)
     with drivers_on(RunSite(tmp_path / "site", tmp_path / "events")) as found:
         yield found
+
+
+@pytest.fixture
+def in_s3() -> Iterator[str]:
+    with object_store() as url:
+        yield url
+
+
+@pytest.fixture
+def in_hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with hdfs_cluster(tmp_path / "hdfs") as cluster:
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.settings))
+        yield f"hdfs://{cluster.authority}"

@@ -19,10 +19,9 @@ from spark_jobs.storage.open import open_place
 from tests.support import store_pipeline
 from tests.support.bounded_pipeline import Changes
 from tests.support.drivers import ROOT, SETTINGS, Drivers
-from tests.support.hdfs_cluster import hdfs_cluster
 from tests.support.kafka_broker import jars
 from tests.support.killed_drivers import KilledDrivers
-from tests.support.object_store import S3_JARS, object_store
+from tests.support.object_store import S3_JARS
 from tests.support.run_site import RunSite
 from tests.support.spark_cluster import delta_on_this_host, spark_cluster
 
@@ -67,19 +66,6 @@ class StoreSite:
 @pytest.fixture
 def changes(tmp_path: Path) -> Changes:
     return Changes(tmp_path, 0)
-
-
-@pytest.fixture
-def in_s3() -> Iterator[str]:
-    with object_store() as url:
-        yield url
-
-
-@pytest.fixture
-def in_hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with hdfs_cluster(tmp_path / "hdfs") as cluster:
-        monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.settings))
-        yield f"hdfs://{cluster.authority}"
 
 
 @pytest.fixture

@@ -17,10 +17,8 @@ from spark_jobs.control.status import read_status
 from spark_jobs.protocol.ids import StageName
 from tests.support import live_pipeline
 from tests.support.drivers import ROOT, SETTINGS, Drivers, drivers_on, ended
-from tests.support.hdfs_cluster import hdfs_cluster
 from tests.support.killed_drivers import KilledDrivers
 from tests.support.live_pipeline import Events, public_ids, public_minutes
-from tests.support.object_store import object_store
 from tests.support.run_site import RunSite
 from tests.support.spark_cluster import delta_on_this_host, spark_cluster
 
@@ -105,19 +103,6 @@ def test_every_row_is_public_once_in_every_table_whoever_is_killed(live: Live, k
     head = CheckpointStore(live.files).head()
     assert head
     assert head.aligned == (not options)
-
-
-@pytest.fixture
-def in_s3() -> Iterator[str]:
-    with object_store() as url:
-        yield url
-
-
-@pytest.fixture
-def in_hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with hdfs_cluster(tmp_path / "hdfs") as cluster:
-        monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.settings))
-        yield f"hdfs://{cluster.authority}"
 
 
 @pytest.mark.parametrize(
