@@ -7,7 +7,7 @@ Invariants:
 3. A record never changes. A later state of a loss has its own document, created once.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -112,16 +112,21 @@ class LossLedger:
         own = [loss for loss, (recorded_in, _) in names.recorded.items() if recorded_in == number]
         return tuple(self.read(loss).loss for loss in [*carried, *own] if loss not in names.undone)
 
-    def rows_passed_over(self, stage: StageName, since: datetime) -> int:
-        """Returns how many rows a stage has passed over since a time, without those of losses that are undone."""
-        names, rows = self.names(), 0
+    def passed_over(self, since: datetime, read: Callable[[LossId], RecordedLoss] | None = None) -> list[RecordedLoss]:
+        """Returns the records of rows that stages have passed over since a time and that are not undone, newest first.
+
+        Args:
+            since: The time.
+            read: Returns the record of a loss. None: :meth:`read`. Records never change, so a caller may keep them.
+        """
+        names, found = self.names(), list[RecordedLoss]()
         for loss in [loss for loss in names.recorded if loss not in names.undone][::-1]:
-            recorded = self.read(loss)
+            recorded = (read or self.read)(loss)
             if recorded.recorded_at < since:
                 break
-            if isinstance(recorded.loss, PassedOver) and recorded.loss.stage == stage:
-                rows += recorded.loss.rows
-        return rows
+            if isinstance(recorded.loss, PassedOver):
+                found.append(recorded)
+        return found
 
     def entries(self) -> list[LedgerEntry]:
         """Returns every loss, oldest first."""
@@ -191,6 +196,15 @@ class LossLedger:
     def read(self, loss: LossId) -> RecordedLoss:
         """Returns the record of a loss."""
         return read_document(self.files, loss_path(loss), RecordedLoss)
+
+
+def rows_passed_over(recorded: Iterable[RecordedLoss], stage: StageName, since: datetime) -> int:
+    """Returns the number of rows that a stage has passed over since a time, of these records."""
+    return sum(
+        each.loss.rows
+        for each in recorded
+        if isinstance(each.loss, PassedOver) and each.loss.stage == stage and each.recorded_at >= since
+    )
 
 
 def _is_undone(loss: LossId) -> RejectedError:

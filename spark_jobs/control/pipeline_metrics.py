@@ -7,18 +7,24 @@ gauges. Times are in milliseconds, as in Flink.
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.losses import LossLedger, rows_passed_over
 from spark_jobs.home.layout import STATE
 from spark_jobs.home.manifests import newest_manifest
-from spark_jobs.protocol.documents import InputLag, Manifest, StageState, StageStatus, Status
+from spark_jobs.protocol.documents import InputLag, Manifest, RecordedLoss, StageState, StageStatus, Status, ToleratedRows
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, StageName
+from spark_jobs.protocol.options import INTERVAL_MAX_MS
 from spark_jobs.storage.files import Files
 
 PREFIX = "stream_pipeline"
+_LOSSES_KEPT = 1_000
+"""The number of records of losses that are kept, because they never change."""
 
 
 class Scope(StrEnum):
@@ -54,6 +60,8 @@ class PipelineFacts:
     """The newest checkpoint from which the pipeline can be restored."""
     now_s: float
     """Seconds since 1970."""
+    passed_over: tuple[RecordedLoss, ...] | None = ()
+    """The records of rows that tolerant stages have passed over. None: the loss ledger could not be read yet."""
 
     def age_ms(self, then_s: float) -> float:
         """Returns the time since ``then_s``. Clocks differ between hosts, so it is never negative."""
@@ -166,6 +174,20 @@ def _watermark_lag_ms(facts: PipelineFacts, stage: StageStatus) -> float | None:
     return facts.age_ms(stage.watermark_ms / 1000) if stage.watermark_ms else None
 
 
+def _since(tolerated: ToleratedRows, now_s: float) -> datetime:
+    """Returns the time since when lost rows count. The heartbeat may have any number, so the time is bounded."""
+    interval_ms = min(max(tolerated.interval_ms, 0), INTERVAL_MAX_MS)
+    return datetime.fromtimestamp(now_s, UTC) - timedelta(milliseconds=interval_ms)
+
+
+def _budget_left(facts: PipelineFacts) -> Iterator[Value]:
+    for name, stage in facts.status.stages.items():
+        tolerated = stage.tolerates
+        if tolerated is not None and facts.passed_over is not None:
+            used = rows_passed_over(facts.passed_over, name, _since(tolerated, facts.now_s))
+            yield Value(max(tolerated.rows - used, 0), {"stage": name})
+
+
 METRICS = (
     _pipeline(
         "last_checkpoint_age",
@@ -223,6 +245,14 @@ METRICS = (
     ),
     _stage("num_restarts", Unit.RESTARTS, "restarts of the stage in this attempt", lambda _, stage: stage.restarts, flink=True),
     _stage("watermark_lag", Unit.MILLISECONDS, "time that the watermark lags behind the clock", _watermark_lag_ms, flink=True),
+    Metric(
+        "budget_left",
+        Unit.RECORDS,
+        Scope.STAGE,
+        False,
+        "rows that the stage may still pass over, of its `tolerate=`",
+        _budget_left,
+    ),
     _input("pending_records", Unit.RECORDS, "rows that the stage has not read", lambda lag: lag.rows, flink=True),
     _input("pending_bytes", Unit.BYTES, "size of the rows that the stage has not read", lambda lag: lag.size_bytes, flink=True),
 )
@@ -242,11 +272,14 @@ class MetricsReader:
         self._head_of: tuple[AttemptNumber, CheckpointId | None] | None = None
         """The attempt and its newest checkpoint when the manifest was read."""
         self._tags: dict[str, str] = {}
+        self._ledger = LossLedger(files)
+        self._read_loss = lru_cache(_LOSSES_KEPT)(self._ledger.read)
+        self._passed_over: tuple[RecordedLoss, ...] | None = None
 
     def facts(self, status: Status, now_s: float) -> PipelineFacts:
-        """Returns the facts. Reads the newest manifest if the heartbeat has a new checkpoint.
+        """Returns the facts. Reads the newest manifest if the heartbeat has a new checkpoint, and new losses if a stage has a tolerance.
 
-        If the storage fails, the last known manifest stays, and everything that needs the home reports the error.
+        If the storage fails, the last known facts stay, and everything that needs the home reports the error.
 
         Args:
             status: The heartbeat.
@@ -257,7 +290,13 @@ class MetricsReader:
             with suppress(StreamPipelineError):
                 self._head = newest_manifest(self._files)
                 self._head_of = head_of
-        return PipelineFacts(status, self._head, now_s)
+        with suppress(StreamPipelineError):
+            self._passed_over = self._look_for_losses(status, now_s)
+        return PipelineFacts(status, self._head, now_s, self._passed_over)
+
+    def _look_for_losses(self, status: Status, now_s: float) -> tuple[RecordedLoss, ...]:
+        since = [_since(stage.tolerates, now_s) for stage in status.stages.values() if stage.tolerates is not None]
+        return tuple(self._ledger.passed_over(min(since), self._read_loss)) if since else ()
 
     def tags(self) -> dict[str, str]:
         """Returns the tags of all values: the home and, unless the storage fails, the name of the pipeline."""

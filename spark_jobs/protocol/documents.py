@@ -583,6 +583,13 @@ class InputLag(Part):
     size_bytes: int | None = None
 
 
+class ToleratedRows(Part):
+    """The number of rows that a stage may lose in a time."""
+
+    rows: int
+    interval_ms: int
+
+
 class StageStatus(Part):
     """The visible state of a stage. It is a hint; nothing is decided by it."""
 
@@ -602,6 +609,8 @@ class StageStatus(Part):
     """Number of restarts of the stage in this attempt."""
     reason: str | None = None
     """The reason for its restart or its permanent failure."""
+    tolerates: ToleratedRows | None = None
+    """The budget of a stage with a tolerance. The loss ledger has the rows that it has used up."""
 
 
 class RunState(StrEnum):

@@ -9,7 +9,7 @@ from spark_jobs.protocol.errors import RejectedError
 _UNITS_MS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
 _UNIT_OF = {form: unit for unit in _UNITS_MS for form in (unit, f"{unit}s")}
 _TERM = re.compile(r"([0-9]+)\s*([a-z]+)(?:\s+|$)")
-_MOST_MS = 36_500 * _UNITS_MS["day"]
+INTERVAL_MAX_MS = 36_500 * _UNITS_MS["day"]
 """The delay of a held watermark: longer than any sensible history of timestamps."""
 
 
@@ -44,7 +44,7 @@ def interval_ms(refused: Refuse, option: str, value: object, *, least_ms: int = 
             raise refused(f"{option}={value!r} has the unknown unit {unit!r}.", remedy, **{option: value})
         total_ms += _bounded(number) * _UNITS_MS[_UNIT_OF[unit]]
         position = term.end()
-    if total_ms > _MOST_MS:
+    if total_ms > INTERVAL_MAX_MS:
         raise refused(f"{option}={value!r} is longer than 36500 days.", "Give a shorter one.", **{option: value})
     if total_ms < least_ms:
         problem = f"{option}={value!r} is shorter than {least_ms} millisecond{'' if least_ms == 1 else 's'}."
@@ -90,4 +90,4 @@ def flag(refused: Refuse, option: str, value: object) -> bool:
 
 def _bounded(number: str) -> int:
     """Returns ``number``, or more than the longest interval for a long text. Python refuses to convert thousands of digits."""
-    return int(number) if len(number) <= 18 else _MOST_MS + 1
+    return int(number) if len(number) <= 18 else INTERVAL_MAX_MS + 1

@@ -13,7 +13,7 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.api.tolerance import Tolerance
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.control.losses import LossLedger
+from spark_jobs.control.losses import LossLedger, rows_passed_over
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     Manifest,
@@ -24,6 +24,7 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
     SinkResult,
     StageState,
+    ToleratedRows,
 )
 from spark_jobs.protocol.errors import NotFoundError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName
@@ -135,6 +136,7 @@ class RoundRun:
         tolerance = stage.tolerance
         if tolerance is None:
             return None
+        self.site.heartbeat.tolerates(stage.name, ToleratedRows(rows=tolerance.rows, interval_ms=tolerance.interval_ms))
 
         def build(earlier: StageRun, losses: Sequence[Loss]) -> StageRun:
             site = replace(self.site, losses=[*self.site.losses, *losses])
@@ -151,7 +153,8 @@ class RoundRun:
         """
         Attempts(self.home).check_live(self.attempt.attempt)
         ledger = LossLedger(self.home)
-        spent = ledger.rows_passed_over(loss.stage, datetime.now(UTC) - timedelta(milliseconds=tolerance.interval_ms))
+        since = datetime.now(UTC) - timedelta(milliseconds=tolerance.interval_ms)
+        spent = rows_passed_over(ledger.passed_over(since), loss.stage, since)
         loss = loss.model_copy(update={"error": self.mask(loss.error)})
         if spent + loss.rows > tolerance.rows:
             raise beyond_tolerance(tolerance, spent, loss)

@@ -15,7 +15,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.control.home import look_interval_s
 from spark_jobs.control.status import write_status
-from spark_jobs.protocol.documents import BlockedPublication, InputLag, RunState, StageState, StageStatus, Status, StopStatus
+from spark_jobs.protocol.documents import (
+    BlockedPublication,
+    InputLag,
+    RunState,
+    StageState,
+    StageStatus,
+    Status,
+    StopStatus,
+    ToleratedRows,
+)
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId, StageName
 from spark_jobs.protocol.masking import Mask, unmasked
@@ -162,6 +171,10 @@ class Heartbeat:
         """Sets the number of rows that a stage will read, if it is known."""
         if rows:
             self._rows_expected[name] = rows
+
+    def tolerates(self, name: StageName, tolerated: ToleratedRows) -> None:
+        """Sets the number of rows that a stage may lose."""
+        self._update(name, {"tolerates": tolerated})
 
     def lag(self, name: StageName, lag: Mapping[str, InputLag]) -> None:
         """Sets a stage's lag by input. The lag of other inputs stays."""

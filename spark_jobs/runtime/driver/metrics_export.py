@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.control.pipeline_metrics import METRICS, PREFIX, Metric, MetricsReader
+from spark_jobs.control.pipeline_metrics import METRICS, PREFIX, Metric, MetricsReader, PipelineFacts
 from spark_jobs.protocol.documents import Status
 from spark_jobs.storage.beside import begin
 from spark_jobs.storage.files import Files
@@ -64,6 +64,8 @@ class MetricsExport:
     def __init__(self, files: Files, environment: Mapping[str, str] = os.environ) -> None:
         self._reader, self._environment = MetricsReader(files), environment
         self._begun: Future[MeterProvider | None] | None = None
+        self._seen: tuple[PipelineFacts, dict[str, str]] | None = None
+        """The facts and tags of the newest collection."""
 
     def __enter__(self) -> "MetricsExport":
         return self
@@ -109,15 +111,23 @@ class MetricsExport:
         meter = provider.get_meter(PREFIX)
         for metric in METRICS:
             meter.create_observable_gauge(
-                metric.full_name, [self._observing(metric, status)], metric.unit.value, metric.description
+                metric.full_name,
+                [self._observing(metric, status, is_first=metric is METRICS[0])],
+                metric.unit.value,
+                metric.description,
             )
         return provider
 
-    def _observing(self, metric: Metric, status: Callable[[], Status]) -> "Callable[[CallbackOptions], Iterable[Observation]]":
+    def _observing(
+        self, metric: Metric, status: Callable[[], Status], *, is_first: bool
+    ) -> "Callable[[CallbackOptions], Iterable[Observation]]":
+        """Returns the callback of a gauge. The first gauge of a collection looks at the home, and the others share its look."""
         from opentelemetry.metrics import Observation
 
         def observe(_: "CallbackOptions") -> "Iterable[Observation]":
-            facts, tags = self._reader.facts(status(), time.time()), self._reader.tags()
+            if is_first or self._seen is None:
+                self._seen = self._reader.facts(status(), time.time()), self._reader.tags()
+            facts, tags = self._seen
             return [Observation(value, tags | own) for value, own in metric.values(facts)]
 
         return observe

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.control.losses import LossLedger, LossState
+from spark_jobs.control.losses import LossLedger, LossState, rows_passed_over
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import AttemptDocument
 from spark_jobs.protocol.errors import RejectedError
@@ -114,10 +114,14 @@ def test_what_a_stage_has_passed_over_counts_for_a_while_and_unless_it_is_undone
     score, now = StageName("score"), datetime.now(UTC)
     ledger.record(FIRST, ATTEMPT, [passed_over("a", 10), passed_over("b", 100)])
     ledger.record(SECOND, ATTEMPT, [passed_over("c", 5), passed_over("d", 7, "other"), lost("e", stage="score")])
-    assert ledger.rows_passed_over(score, now - timedelta(hours=1)) == 115
+
+    def rows(since: datetime) -> int:
+        return rows_passed_over(ledger.passed_over(since), score, since)
+
+    assert rows(now - timedelta(hours=1)) == 115
     ledger.undo([LossId("1-2")], SECOND)
-    assert ledger.rows_passed_over(score, now - timedelta(hours=1)) == 15
-    assert ledger.rows_passed_over(score, datetime.now(UTC) + timedelta(seconds=1)) == 0
+    assert rows(now - timedelta(hours=1)) == 15
+    assert rows(datetime.now(UTC) + timedelta(seconds=1)) == 0
 
 
 def test_a_round_reads_again_what_is_undone(ledger: LossLedger) -> None:

@@ -1,19 +1,32 @@
 """The table of metrics: what each one says, and when it says nothing."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_jobs.control import pipeline_metrics
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.pipeline_metrics import METRICS, MetricsReader, PipelineFacts
 from spark_jobs.home.manifests import newest_manifest
-from spark_jobs.protocol.documents import BlockedPublication, ErrorReport, InputLag, RunState, StageState, StageStatus, Status
+from spark_jobs.protocol.documents import (
+    BlockedPublication,
+    ErrorReport,
+    InputLag,
+    RunState,
+    StageState,
+    StageStatus,
+    Status,
+    ToleratedRows,
+)
 from spark_jobs.protocol.errors import StorageError
-from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId, SinkName, StageName
+from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, InputName, RoundNumber, RunId, SinkName, StageName
+from spark_jobs.protocol.losses import PassedOver, StagedFile
 from spark_jobs.protocol.stage_cut import StateFile
 from tests.support.command_line import UsedHome
 from tests.support.staged_pipeline import HOURLY, NOW, a_stage_cut
+from tests.unit.control.test_losses import ATTEMPT
 
 Found = dict[tuple[str, ...], float]
 
@@ -132,3 +145,89 @@ def test_a_home_that_cannot_be_read_leaves_the_last_known_facts(tmp_path: Path, 
     assert newest is not None
     assert newest.checkpoint == 2
     assert reader.tags() == {"pipeline": newest.pipeline_name, "home": home.files.url}
+
+
+def passes_over(ledger: LossLedger, rows: int, stage: str = "hourly") -> None:
+    """Records that a stage passes rows over, in a file of their own."""
+    file = StagedFile(batch=BatchId(4), file=f"{len(ledger.names().recorded)}.parquet", size_bytes=9)
+    loss = PassedOver(input=InputName("copy"), stage=StageName(stage), unit=file, rows=rows, error="it fails", tries=3)
+    ledger.record(RoundNumber(1), ATTEMPT, [loss])
+
+
+def tolerant_status() -> Status:
+    """The heartbeat of two tolerant stages and one without a tolerance."""
+    tolerated = ToleratedRows(rows=10, interval_ms=3_600_000)
+    stages = {
+        StageName("hourly"): StageStatus(state=StageState.RUNNING, tolerates=tolerated),
+        StageName("daily"): StageStatus(state=StageState.RUNNING, tolerates=tolerated),
+        StageName("weekly"): StageStatus(state=StageState.RUNNING),
+    }
+    return a_status(stages=stages)
+
+
+def budgets(facts: PipelineFacts) -> dict[str, float]:
+    return {tags[0]: value for (name, *tags), value in values(facts).items() if name == "budget_left"}
+
+
+def test_the_budget_of_a_tolerant_stage_is_used_up_by_what_it_passes_over_and_comes_back_with_time(tmp_path: Path) -> None:
+    home = home_with_a_checkpoint(tmp_path)
+    ledger, now = LossLedger(home.files), datetime.now(UTC)
+    reader = MetricsReader(home.files)
+
+    def found(later: timedelta = timedelta(0)) -> dict[str, float]:
+        return budgets(reader.facts(tolerant_status(), (now + later).timestamp()))
+
+    assert found() == {"hourly": 10, "daily": 10}
+    passes_over(ledger, 4)
+    passes_over(ledger, 3, "daily")
+    assert found() == {"hourly": 6, "daily": 7}
+    passes_over(ledger, 6)
+    assert found(timedelta(minutes=59)) == {"hourly": 0, "daily": 7}
+    assert found(timedelta(minutes=61)) == {"hourly": 10, "daily": 10}
+
+
+@pytest.mark.parametrize("interval_ms", [10**30, -(10**30)])
+def test_a_heartbeat_with_an_impossible_interval_fails_no_metric(tmp_path: Path, interval_ms: int) -> None:
+    home = home_with_a_checkpoint(tmp_path)
+    tolerated = ToleratedRows(rows=10, interval_ms=interval_ms)
+    stages = {StageName("hourly"): StageStatus(state=StageState.RUNNING, tolerates=tolerated)}
+    facts = MetricsReader(home.files).facts(a_status(stages=stages), NOW.timestamp())
+    assert budgets(facts) == {"hourly": 10}
+
+
+def test_the_loss_ledger_is_read_only_for_a_tolerant_stage_and_each_loss_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, looks = home_with_a_checkpoint(tmp_path), list[str]()
+    passes_over(LossLedger(home.files), 4)
+    for name in ("names", "read"):
+        real = getattr(LossLedger, name)
+
+        def counted(self: LossLedger, *arguments: Any, name: str = name, real: Any = real) -> Any:
+            looks.append(name)
+            return real(self, *arguments)
+
+        monkeypatch.setattr(LossLedger, name, counted)
+    reader, now_s = MetricsReader(home.files), datetime.now(UTC).timestamp()
+    reader.facts(a_status(), now_s)
+    assert looks == []
+    for _ in range(3):
+        reader.facts(tolerant_status(), now_s)
+    assert sorted(looks) == ["names", "names", "names", "read"]
+
+
+def test_without_the_loss_ledger_the_budget_is_not_known_and_later_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise StorageError("The disk is away.")
+
+    home, now_s = home_with_a_checkpoint(tmp_path), datetime.now(UTC).timestamp()
+    passes_over(LossLedger(home.files), 4)
+    reader = MetricsReader(home.files)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LossLedger, "names", fail)
+        assert budgets(reader.facts(tolerant_status(), now_s)) == {}
+    known = budgets(reader.facts(tolerant_status(), now_s))
+    monkeypatch.setattr(LossLedger, "names", fail)
+    assert budgets(reader.facts(tolerant_status(), now_s)) == known == {"hourly": 6, "daily": 10}

@@ -14,7 +14,7 @@ from spark_jobs.api.tolerance import Tolerance
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.losses import LossLedger
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, Publish
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, Publish, ToleratedRows
 from spark_jobs.protocol.errors import FencedError, RestartsExhaustedError, StorageError
 from spark_jobs.protocol.ids import (
     AttemptNumber,
@@ -270,11 +270,12 @@ class Tolerant:
         fakes = {"stage": SimpleNamespace(name=STAGE), "spark_log": SparkLog(memory, "reads"), "bounds": bounds}
         self._stages = [cast(StageRun, SimpleNamespace(**fakes))]
         first: Any = cast(Any, SimpleNamespace(round=RoundNumber(1)))
-        self.site = cast(Any, SimpleNamespace(losses=list(self.ledger.of_round(first.round))))
+        self.heartbeat = Heartbeat(home, self.live.attempt, self.live.run, [STAGE], None)
+        self.site = cast(Any, SimpleNamespace(losses=list(self.ledger.of_round(first.round)), heartbeat=self.heartbeat))
         none: Any = None
         self.run = RoundRun(none, home, none, self.live, first, self.site, none, mask=lambda text: text.replace("secret", "***"))
         self.run.outputs[StageName("copy")] = cast(Any, SimpleNamespace(log=channel, producer=StageName("copy")))
-        stage: Any = SimpleNamespace(tolerance=Tolerance(after=3, rows=20, interval_ms=3_600_000))
+        stage: Any = SimpleNamespace(name=STAGE, tolerance=Tolerance(after=3, rows=20, interval_ms=3_600_000))
         passing_over = self.run.passing_over(stage, threading.Event())
         assert passing_over is not None
         self._passing_over = passing_over
@@ -311,6 +312,7 @@ def test_what_is_passed_over_is_in_the_ledger_without_secrets_and_is_left_out_fr
     (entry,) = tolerant.ledger.entries()
     assert (tolerant.left_out, tolerant.site.losses) == (["a"], [entry.recorded.loss])
     assert isinstance(entry.recorded.loss, PassedOver)
+    assert tolerant.heartbeat.status.stages[STAGE].tolerates == ToleratedRows(rows=20, interval_ms=3_600_000)
     assert entry.recorded.loss.error == "a ***"
 
 

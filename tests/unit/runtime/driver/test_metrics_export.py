@@ -9,7 +9,10 @@ from threading import Event, Thread
 
 import pytest
 
+from spark_jobs.control import pipeline_metrics
+from spark_jobs.control.channel import Channel
 from spark_jobs.control.pipeline_metrics import METRICS
+from spark_jobs.protocol.errors import StorageError
 from spark_jobs.runtime.driver import metrics_export
 from spark_jobs.runtime.driver.metrics_export import MetricsExport, exporter_names
 from tests.support.otlp_receiver import Receiver, receiver
@@ -67,7 +70,7 @@ def test_a_receiver_gets_all_metrics_with_units_and_tags_and_the_last_values(
         age_ms = found.value("stream_pipeline.last_checkpoint_age")
         assert age_ms is not None
         assert age_ms > 0
-        exist = {each.full_name: each.unit.value for each in METRICS if each.name != "pending_bytes"}
+        exist = {each.full_name: each.unit.value for each in METRICS if each.name not in ("pending_bytes", "budget_left")}
         assert found.units == exist
         assert {each["service.name"] for each in found.resources} == {"spark-jobs"}
 
@@ -85,6 +88,30 @@ def test_the_last_values_of_a_run_that_is_shorter_than_the_interval_are_exported
             export.begin(a_status)
         assert found.value("stream_pipeline.attempt") == 3
         assert {each["service.name"] for each in found.resources} == {"flights"}
+
+
+def test_while_a_store_fails_each_collection_asks_it_once_for_each_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = {"manifest": 0, "pipeline": 0}
+
+    def failing(name: str) -> Callable[..., None]:
+        def fail(*_: object) -> None:
+            looks[name] += 1
+            raise StorageError("The disk is away.")
+
+        return fail
+
+    home = home_with_a_checkpoint(tmp_path)
+    monkeypatch.setattr(pipeline_metrics, "newest_manifest", failing("manifest"))
+    monkeypatch.setattr(Channel, "claimed", failing("pipeline"))
+    monkeypatch.setattr(metrics_export, "_LAST_EXPORT_S", 20.0)
+    with receiver() as found:
+        set_environment(monkeypatch, dict(found.environment) | {"OTEL_METRIC_EXPORT_INTERVAL": "3600000"})
+        with MetricsExport(home.files) as export:
+            export.begin(a_status)
+        assert found.value("stream_pipeline.attempt") == 3
+    assert looks == {"manifest": 1, "pipeline": 1}
 
 
 def test_the_end_of_a_run_does_not_wait_for_a_receiver_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
