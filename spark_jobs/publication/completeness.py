@@ -3,6 +3,9 @@
 The watermark decides, and of all watermarks the one that is public: a checkpoint knows the watermark that the last batch of each stage has
 seen, and the table's own log knows its newest checkpoint. Spark drops later rows for windows that have ended by then. So no checkpoint
 after it adds such rows.
+
+Each publication writes that time into the user metadata of its own commit, for readers that know no home. A table property would need a
+commit of its own, which conflicts with other writers of the table.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -49,8 +52,21 @@ def complete_until(files: Files, sink: SinkName) -> CompleteUntil | None:
         own = manifest.sinks.get(sink)
         if own is not None and own.app == cut.app and manifest.checkpoint <= reached:
             seen_ms = _seen_ms(manifest.stages[own.stage])
-            return CompleteUntil(manifest.checkpoint, _EPOCH + timedelta(milliseconds=seen_ms)) if seen_ms > 0 else None
+            return CompleteUntil(manifest.checkpoint, _time(seen_ms)) if seen_ms > 0 else None
     return None
+
+
+def complete_until_of(manifest: Manifest, sink: SinkName) -> datetime | None:
+    """Returns the event time up to which the table of a sink is complete once this checkpoint is public; None if there is none."""
+    stage = manifest.stages.get(manifest.sinks[sink].stage)
+    if stage is None or not _drops_late_rows(stage):
+        return None
+    seen_ms = _seen_ms(stage)
+    return _time(seen_ms) if seen_ms > 0 else None
+
+
+def _time(seen_ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=seen_ms)
 
 
 def _seen_ms(stage: StageCut) -> int:
@@ -61,6 +77,10 @@ def _seen_ms(stage: StageCut) -> int:
     if stage.drain_batches:
         return stage.watermark_before_drain_ms or 0
     return min(stage.applied_watermark_ms or 0, stage.watermark_ms)
+
+
+def _drops_late_rows(stage: StageCut) -> bool:
+    return stage.drain_batches > 0 or any(file.path.startswith("state/") for file in stage.files)
 
 
 def _check_drops_late_rows(files: Files, head: Manifest, sink: SinkName) -> None:
@@ -75,7 +95,7 @@ def _check_drops_late_rows(files: Files, head: Manifest, sink: SinkName) -> None
             sink=sink,
         )
     stage = head.stages[cut.stage]
-    if stage.batch >= 0 and not stage.drain_batches and not any(file.path.startswith("state/") for file in stage.files):
+    if stage.batch >= 0 and not _drops_late_rows(stage):
         raise RejectedError(
             f"Stage {cut.stage} keeps no state, so its table {cut.table} is complete at no time: late rows are added, too.",
             safe="Nothing was changed.",

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, takewhile
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
 
@@ -34,6 +34,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.publication.completeness import complete_until_of
 from spark_jobs.publication.delta_rs import OpenTable, open_table, refuse_unsupported
 from spark_jobs.publication.evidence import line_after, version_with
 from spark_jobs.publication.holds import Holding
@@ -395,7 +396,7 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
         _refuse_unkept(sink, pending, cut.table, conditions_now(cut, transaction.table), publishers)
     if _replaces_own(pending, cut):
         _refuse_rows_of_others(sink, pending, cut, publishers)
-    info = {
+    info: dict[str, Any] = {
         "pipeline": manifest.pipeline_name,
         "pipeline_uuid": manifest.pipeline,
         "incarnation": manifest.incarnation,
@@ -405,6 +406,9 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
         "round": manifest.round,
         "run": manifest.run,
     }
+    complete_until = complete_until_of(manifest, sink)
+    if complete_until is not None:
+        info["complete_until"] = complete_until.isoformat()
     version = manifest.checkpoint
 
     def land() -> None:

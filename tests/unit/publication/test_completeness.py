@@ -1,10 +1,12 @@
 """The event time up to which a public table is complete."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import SinkName, StageName
@@ -12,6 +14,7 @@ from spark_jobs.protocol.stage_cut import StateFile
 from spark_jobs.publication.completeness import complete_until
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.open import open_files
+from tests.support.pages import ROOT, files
 from tests.support.staged_pipeline import HOURLY, StagedPipeline, a_stage_cut
 
 END_OF_TIME_MS = 253_402_300_799_000
@@ -85,6 +88,42 @@ def test_a_drain_finishes_no_time_after_the_newest_event(
     take(pipeline, None, applied_watermark_ms=END_OF_TIME_MS, watermark_ms=END_OF_TIME_MS, **drained)
     publish(pipeline.files)
     assert found(pipeline) == expected
+
+
+def said_by_the_table(pipeline: StagedPipeline) -> list[str | None]:
+    """Returns the time in each publication's own commit, the newest first."""
+    history = DeltaTable(pipeline.tables[HOURLY]).history()
+    return [json.loads(each["userMetadata"]).get("complete_until") for each in history if "userMetadata" in each]
+
+
+def test_each_publication_says_in_its_own_commit_up_to_when_the_table_is_complete(pipeline: StagedPipeline) -> None:
+    for applied, following, changes in (
+        (None, None, {}),
+        (at(10), at(12), {}),
+        (at(12), at(12), {"files": ()}),  # without state nothing drops late rows
+        (at(13), at(13), {}),
+    ):
+        take(pipeline, applied, following, **changes)
+        publish(pipeline.files)
+    assert said_by_the_table(pipeline) == ["2026-01-01T13:00:00+00:00", None, "2026-01-01T10:00:00+00:00", None]
+    assert DeltaTable(pipeline.tables[HOURLY]).version() == 4
+
+
+def test_a_reader_of_the_table_finds_the_time_as_the_guide_says(pipeline: StagedPipeline) -> None:
+    guide: dict[str, Any] = {}
+    exec(files(ROOT / "docs/how-to/finished-hours.md")["complete_until.py"], guide)
+
+    def read() -> datetime | None:
+        return guide["complete_until"](pipeline.tables[HOURLY], "hourly")  # type: ignore[no-any-return]
+
+    assert read() is None
+    take(pipeline, at(10))
+    publish(pipeline.files)
+    DeltaTable(pipeline.tables[HOURLY]).optimize.compact()
+    assert read() == at(10)
+    take(pipeline, at(12), files=())
+    publish(pipeline.files)
+    assert read() is None
 
 
 @pytest.mark.parametrize("applied", [None, datetime(1970, 1, 1, tzinfo=UTC)])
