@@ -1,7 +1,7 @@
 """The progress of a run for people: bars on a terminal, otherwise a line from time to time."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -184,14 +184,23 @@ def stage_table(status: Status, *, bars: bool) -> Table:
 
 def _lag(stage: StageStatus) -> str:
     """Returns the lag of the inputs that report one."""
-    known = {name: lag for name, lag in stage.lag.items() if lag.rows is not None}
-    if not known:
-        return ""
-    rows = sum(lag.rows or 0 for lag in known.values())
-    size_bytes = sum(lag.size_bytes or 0 for lag in known.values())
-    amount = f" ({words.size(size_bytes)})" if size_bytes else ""
-    of = "" if len(known) == len(stage.lag) else f" of {', '.join(known)}"
-    return f"lag {words.count(rows)} rows{amount}{of}"
+    lags, parts = stage.lag.values(), []
+    size_bytes = sum(lag.size_bytes or 0 for lag in lags)
+    for unit, counts in (
+        ("rows", [lag.rows for lag in lags]),
+        ("versions", [lag.versions for lag in lags]),
+        ("files", [lag.files for lag in lags]),
+    ):
+        known = [count for count in counts if count is not None]
+        if known:
+            amount = f" ({words.size(size_bytes)})" if size_bytes and unit == "rows" else ""
+            of = "" if len(known) == len(counts) else f" of {', '.join(_counted(stage.lag, counts))}"
+            parts.append(f"{words.count(sum(known))} {unit}{amount}{of}")
+    return f"lag {', '.join(parts)}" if parts else ""
+
+
+def _counted(names: Iterable[str], counts: Iterable[int | None]) -> list[str]:
+    return [name for name, count in zip(names, counts, strict=True) if count is not None]
 
 
 def _restarts(stage: StageStatus) -> str:

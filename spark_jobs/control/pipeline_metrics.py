@@ -42,6 +42,8 @@ class Unit(StrEnum):
 
     MILLISECONDS = "ms"
     BYTES = "By"
+    VERSIONS = "{version}"
+    FILES = "{file}"
     RECORDS = "{record}"
     RECORDS_PER_SECOND = "{record}/s"
     ATTEMPTS = "{attempt}"
@@ -237,6 +239,13 @@ METRICS = (
         flink=True,
     ),
     _stage(
+        "busy_time_ms_per_second",
+        Unit.MILLISECONDS,
+        "time per second in which the stage works; near 1000 it is too slow for its input",
+        lambda _, stage: None if stage.busy is None else stage.busy * 1000,
+        flink=True,
+    ),
+    _stage(
         "num_late_records_dropped",
         Unit.RECORDS,
         "rows that this attempt has dropped as late",
@@ -255,6 +264,8 @@ METRICS = (
     ),
     _input("pending_records", Unit.RECORDS, "rows that the stage has not read", lambda lag: lag.rows, flink=True),
     _input("pending_bytes", Unit.BYTES, "size of the rows that the stage has not read", lambda lag: lag.size_bytes, flink=True),
+    _input("pending_versions", Unit.VERSIONS, "versions of a Delta table that the stage has not read", lambda lag: lag.versions),
+    _input("pending_files", Unit.FILES, "files that the stage has not read", lambda lag: lag.files),
 )
 """All metrics."""
 

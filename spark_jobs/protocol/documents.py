@@ -581,6 +581,14 @@ class InputLag(Part):
 
     rows: int | None = None
     size_bytes: int | None = None
+    versions: int | None = None
+    """Versions of a Delta table."""
+    files: int | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """True if something is known not to be read."""
+        return any((self.rows, self.size_bytes, self.versions, self.files))
 
 
 class ToleratedRows(Part):
@@ -597,6 +605,8 @@ class StageStatus(Part):
     batch: BatchId | None = None
     rows_in: int = 0
     rows_per_s: float = 0.0
+    busy: float | None = None
+    """The share of time, from 0 to 1, in which the stage worked up to its newest batch. A stage that is always busy is too slow."""
     watermark_ms: int | None = None
     late_rows: int = 0
     violations: dict[str, int] = Field(default_factory=dict)

@@ -5,11 +5,12 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
-from spark_jobs.protocol.documents import StageStatus
+from spark_jobs.protocol.documents import InputLag, StageStatus
 from spark_jobs.protocol.ids import StageName
+from spark_jobs.runtime.stages import source_watch
 from tests.spark.conftest import Site
 from tests.support.command_line import document, spark_jobs
 from tests.support.growing_table import Events
@@ -71,6 +72,42 @@ def test_what_a_stage_has_not_read_is_its_lag_and_is_in_flight_in_an_unaligned_c
     (tried,) = document(spark_jobs("checkpoints", "--home", site.home, "--output", "json"))["checkpoints"]
     assert (tried["outcome"], tried["aligned"], tried["in_flight_rows"]) == ("complete", False, left)
     assert tried["in_flight_bytes"] > 0
+
+
+def test_the_versions_of_a_table_and_the_files_of_a_folder_that_a_stage_has_not_read_are_its_lag(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_watch, "INTERVAL_S", 0.0)
+    events, folder = Events(tmp_path / "events"), tmp_path / "folder"
+    folder.mkdir()
+    (folder / "0.json").write_text('{"n": 0}\n')
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 hour"))
+    events.source(pipeline)
+
+    @pipeline.source(bounded=False)
+    def files(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("n long").json(str(folder))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "copied")), trigger_interval="1 hour")
+    def copied(events: DataFrame) -> DataFrame:
+        return events.select("id")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "numbers")), trigger_interval="1 hour")
+    def numbers(files: DataFrame) -> DataFrame:
+        return files
+
+    with Running(site.spark, pipeline, site.home) as running:
+
+        def lags() -> dict[str, InputLag]:
+            stages = running.status.stages.values() if running.status else ()
+            return {name: lag for stage in stages for name, lag in stage.lag.items()}
+
+        running.until(lambda: lags() == {"events": InputLag(versions=0), "files": InputLag(files=0)})
+        events.add(10)
+        events.add(10)
+        for number in (1, 2, 3):
+            (folder / f"{number}.json").write_text('{"n": 1}\n')
+        running.until(lambda: lags() == {"events": InputLag(versions=2), "files": InputLag(files=3)})
 
 
 def test_a_receiver_of_metrics_that_hangs_delays_no_batch_no_checkpoint_and_no_end(

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -220,6 +221,7 @@ class Heartbeat:
                 "batch": BatchId(int(progress["batchId"])),
                 "rows_in": rows_in,
                 "rows_per_s": float(progress["processedRowsPerSecond"] or 0.0),
+                "busy": _busy(progress),
                 "late_rows": before.late_rows + sum(int(o["numRowsDroppedByWatermark"]) for o in operators),
                 "watermark_ms": round(datetime.fromisoformat(watermark).timestamp() * 1000) if watermark else before.watermark_ms,
                 "progress": min(rows_in / expected, 1.0) if expected else None,
@@ -268,6 +270,18 @@ class Heartbeat:
             write_status(self._files, self.status.model_copy(update={"updated_at": datetime.now(UTC)}))
         except StreamPipelineError as error:
             _LOG.warning("the heartbeat was not written: %s", error)
+
+
+def _busy(progress: Any) -> float | None:
+    """Returns the share of time in which a query worked since its previous trigger; None in its first one.
+
+    Spark divides the rows once by the time since the previous trigger began, and once by the time in which it processed them.
+    """
+    if not progress["numInputRows"]:
+        return 0.0
+    arrived, processed = progress.get("inputRowsPerSecond"), progress["processedRowsPerSecond"]
+    share = float(arrived) / float(processed) if arrived and processed else math.nan
+    return min(share, 1.0) if math.isfinite(share) else None
 
 
 def _key(progress: Any) -> Seen:

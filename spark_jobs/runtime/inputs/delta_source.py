@@ -1,6 +1,7 @@
 """Delta tables as sources. They are pinned at a version."""
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.documents import InputLag
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, SourceChangedError, StreamPipelineError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import DeltaCommit, KnownDelta, KnownSource
@@ -34,6 +36,7 @@ from spark_jobs.runtime.spark.spark_errors import OWN_SCHEMA_LOG
 from spark_jobs.storage.table_uris import table_uri
 
 _STARTING = {"startingversion", "startingtimestamp"}
+_LOG = logging.getLogger(__name__)
 _SCHEMA_LOG = "schemaTrackingLocation"
 _SKIP = "skipChangeCommits"
 _OF_A_FEED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
@@ -212,6 +215,18 @@ class DeltaSource(SourceKind):
     def check_position(self, name: InputName, session: SparkSession, leaf: Leaf, line: str) -> None:
         if _last_version(line) is not None:
             _check_not_behind(name, delta_pin(session, leaf.options["path"]), line)
+
+    def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> InputLag | None:
+        """Returns the number of versions that the query has not read. Spark checks what was read by itself."""
+        last = _last_version(read.line)
+        if last is None:
+            return None
+        try:
+            newest = delta_pin(read.session, read.leaf.options["path"]).version
+        except spark_failures() as error:  # the query also reads the log, and fails with the cause
+            _LOG.debug("the newest version of source %s cannot be read: %s", read.name, error)
+            return None
+        return InputLag(versions=max(newest - last, 0))
 
     def lost(self, read: ReadSoFar, *, thorough: bool) -> LostVersions | None:
         path, begin = read.leaf.options["path"], _position(read)

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.documents import InputLag
 from spark_jobs.protocol.errors import BEGIN_ANEW, NotFoundError, RejectedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownFiles, KnownSource
@@ -230,17 +231,18 @@ class FileSource(SourceKind):
                 f"without it: --accept-data-loss {read.name} (accept_data_loss=['{read.name}']).",
             )
 
-    def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> None:
+    def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> InputLag | None:
         """See :meth:`SourceKind.check_read`. Spark reads a file once, even if it is overwritten later."""
         seen = FileSourceLog(read.log.files, read.log.directory).timestamps(_log_id(read.line))
         try:
             found = files_found(read.session, query, number)
         except spark_failures() as error:  # the query also lists files, and fails with the cause
             _LOG.debug("the files of source %s cannot be listed: %s", read.name, error)
-            return
+            return None
         changed = sorted(path for path, timestamp_ms in found.items() if seen.get(path, timestamp_ms) != timestamp_ms)
         if changed:
             raise _changed_since_read(read.name, changed, "Rows that were read from them before are public or staged.")
+        return InputLag(files=len(found.keys() - seen.keys()))
 
     def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:
         inferred = leaf.format.lower() not in _FIXED_COLUMNS and leaf.relation.userSpecifiedSchema().isEmpty()

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
+from spark_jobs.protocol.documents import InputLag
 from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
@@ -259,8 +260,10 @@ class SourceKind(ABC):
             RejectedError: The stream was replaced, or rows were skipped.
         """
 
-    def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> None:  # noqa: B027 - what was read stays in most kinds
+    def check_read(self, read: ReadSoFar, query: StreamingQuery, number: int) -> InputLag | None:
         """Refuses a stream without an end if rows that were read have changed: a running query would never read them again.
+
+        Returns the part of the stream that the query has not read. None: only Spark's reports have it, or nothing has.
 
         Args:
             read: Position that the query has reached in the stream.
@@ -270,6 +273,7 @@ class SourceKind(ABC):
         Raises:
             RejectedError: Rows that were read have changed.
         """
+        return None
 
     def endless(self, session: SparkSession, leaf: Leaf, log: OwnLog, losses: Sequence[Loss]) -> Bound:
         """Returns the bound of a stream without an end in one stage, which leaves out lost rows."""

@@ -1,4 +1,4 @@
-"""Checks from time to time what a running query has read from its unbounded sources."""
+"""Checks from time to time what a running query has read from its unbounded sources, and what it has not read yet."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -39,6 +39,8 @@ class SourceWatch:
         last = run.spark_log.last_commit()
         lines = () if last == NO_BATCH else run.spark_log.offsets(last).sources
         for number, stream in streams if lines else ():
-            stream.kind.check_read(replace(stream.read, line=lines[number]), query, number)
+            lag = stream.kind.check_read(replace(stream.read, line=lines[number]), query, number)
+            if lag is not None:
+                run.heartbeat.lag(run.stage.name, {run.arguments[number]: lag})
         now_s = time.monotonic()
         self._due_s = now_s + max(INTERVAL_S, (now_s - began_s) / _SHARE)

@@ -163,12 +163,17 @@ def test_who_watches_sees_the_stages_in_the_order_of_the_graph(interrupted: Used
 
 
 def test_a_running_stage_shows_its_batch_and_what_it_has_not_read(interrupted: UsedHome) -> None:
-    lag = {"events": InputLag(), "copied": InputLag(rows=1_200, size_bytes=5_000), "more": InputLag(rows=34)}
+    lag = {
+        "events": InputLag(),
+        "copied": InputLag(rows=1_200, size_bytes=5_000),
+        "more": InputLag(rows=34),
+        "table": InputLag(versions=3),
+    }
     beat(interrupted, StageStatus(state=StageState.RUNNING, batch=BatchId(7), rows_per_s=55.4, lag=lag))
     shown = spark_jobs("status", "--home", interrupted.url).stdout
     assert "batch 7" in shown
     assert "55 rows/s" in shown
-    assert "lag 1,234 rows (5.0 kB) of copied, more" in shown
+    assert "lag 1,234 rows (5.0 kB) of copied, more, 3 versions of table" in shown
 
 
 def test_a_stage_that_starts_again_shows_why(interrupted: UsedHome) -> None:

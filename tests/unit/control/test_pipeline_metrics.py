@@ -37,10 +37,11 @@ def a_status(**changes: Any) -> Status:
             state=StageState.RUNNING,
             rows_in=12,
             rows_per_s=1.5,
+            busy=0.25,
             late_rows=4,
             restarts=2,
             watermark_ms=int(NOW.timestamp() * 1000),
-            lag={"events": InputLag(rows=7, size_bytes=None)},
+            lag={"events": InputLag(rows=7), "table": InputLag(versions=2), "folder": InputLag(files=5)},
         ),
         StageName("daily"): StageStatus(state=StageState.FAILED, reason="division by zero"),
     }
@@ -96,6 +97,9 @@ def test_the_metrics_say_what_the_heartbeat_and_the_newest_checkpoint_say(tmp_pa
         ("num_restarts", "daily"): 0,
         ("watermark_lag", "hourly"): 90_000,
         ("pending_records", "hourly", "events"): 7,
+        ("pending_versions", "hourly", "table"): 2,
+        ("pending_files", "hourly", "folder"): 5,
+        ("busy_time_ms_per_second", "hourly"): 250,
     }
 
 

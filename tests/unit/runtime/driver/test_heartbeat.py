@@ -149,6 +149,20 @@ def test_a_report_tells_the_rate_the_watermark_and_all_late_rows_so_far(watched:
     assert not watched.heartbeat.timers_registered(HOURLY)
 
 
+@pytest.mark.parametrize(
+    ("rows", "arrived", "processed", "busy"),
+    [(10, 5.0, 20.0, 0.25), (10, 30.0, 20.0, 1.0), (10, None, 20.0, None), (10, float("nan"), 20.0, None), (0, 0.0, None, 0.0)],
+)
+def test_a_stage_is_busy_for_the_share_of_time_in_which_it_processes_rows(
+    watched: Watched, rows: int, arrived: float | None, processed: float | None, busy: float | None
+) -> None:
+    query = Query()
+    query.batch(0, rows)
+    query.reports[-1] |= {"inputRowsPerSecond": arrived, "processedRowsPerSecond": processed}
+    watched.look(query)
+    assert watched.stage.busy == busy
+
+
 def test_a_report_without_rows_hides_the_batch_of_the_same_number_not(watched: Watched) -> None:
     query = Query()
     query.batch(0)
