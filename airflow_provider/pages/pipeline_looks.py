@@ -111,15 +111,13 @@ class Detail:
 
     row: Row
     round: RoundDocument | None = None
-    history: tuple[CheckpointHistory, ...] = ()
-    """The history of each remembered try, the oldest first."""
     restorable: frozenset[CheckpointId] = frozenset()
     """The checkpoints that exist."""
     attempts: tuple[AttemptDocument, ...] = ()
     """The attempts, the newest first."""
     answers: Mapping[AttemptNumber, StartResponse] = field(default_factory=dict)
     tries: Mapping[str, CheckpointHistory] = field(default_factory=dict)
-    """The history by path. It never changes, so the next look reads only new entries."""
+    """The history of each remembered try by its path, the oldest first. It never changes, so the next look reads only new entries."""
 
 
 def look_at(row: Row, before: Detail | None) -> Detail:
@@ -138,15 +136,13 @@ def look_at(row: Row, before: Detail | None) -> Detail:
     for each in attempts:
         if each.attempt not in answers and (answer := channel.response(each.request)) is not None:
             answers[each.attempt] = answer
-    tries = _tries(files, before.tries if before else {})
     return Detail(
         row,
         Rounds(files).latest(),
-        tuple(tries.values()),
         frozenset(CheckpointStore(files).taken()),
         tuple(attempts),
         {each.attempt: answers[each.attempt] for each in attempts if each.attempt in answers},
-        tries,
+        _tries(files, before.tries if before else {}),
     )
 
 
@@ -227,10 +223,10 @@ class Sight:
         return Detail(
             self.row(detail.row),
             detail.round if detail.round and self.sees_run(detail.round.run) else None,
-            tuple(each for each in detail.history if each.attempt in seen),
             detail.restorable,
             attempts,
             {number: answer for number, answer in detail.answers.items() if number in seen},
+            {path: each for path, each in detail.tries.items() if each.attempt in seen},
         )
 
 

@@ -1,7 +1,7 @@
 """The pipelines page: the list of all pipelines, and one pipeline in full. The page only reads; the pipeline's control DAG acts."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from sqlalchemy import select
 
 from airflow_provider.control_dag import CONTROL_TAG
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.pages.comparison import alignment, compared, outcome, took
 from airflow_provider.pages.kept_looks import Kept, KeptLooks
 from airflow_provider.pages.pipeline_looks import (
     FRESH_IN_STORES_S,
@@ -40,9 +41,10 @@ from airflow_provider.pages.rendering import rendered
 from airflow_provider.settings import CONN_TYPE
 from airflow_provider.tasks.identity import dag_of
 from spark_jobs.checkpoint.savepoint_list import ListedSavepoint
-from spark_jobs.protocol.documents import RunState
+from spark_jobs.protocol.documents import InputLag, RunState, SinkResult
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.history import CheckpointHistory
+from spark_jobs.protocol.ids import SinkName
 from spark_jobs.protocol.losses import goes_on_without
 
 _POLICY = (
@@ -157,9 +159,14 @@ def pipelines(sight: SightDep, dag_id: str | None = None) -> HTMLResponse:
 
 @router.get("/pipelines/{conn_id}/{key}")
 def pipeline(
-    conn_id: str, key: str, sight: SightDep, may: Annotated[Callable[[str], bool], Depends(may_trigger)]
+    conn_id: str,
+    key: str,
+    sight: SightDep,
+    may: Annotated[Callable[[str], bool], Depends(may_trigger)],
+    first: str = "",
+    second: str = "",
 ) -> HTMLResponse:
-    """Shows one pipeline in full."""
+    """Shows one pipeline in full; with ``first`` and ``second`` also a comparison of two tries at a checkpoint."""
     rows = _listing(conn_id).value.rows if conn_id in connections(sight) else ()
     row = next((each for each in rows if each.key == key and sight.sees(each)), None)
     if row is None:
@@ -178,6 +185,8 @@ def pipeline(
     acts = control is not None and may(control.dag_id)
     head = detail.row.found.head if detail.row.found else None
     graph = detail.round.graph if detail.round else head.graph if head else {}
+    tries = {path.rpartition("/")[2].removesuffix(".json"): each for path, each in detail.tries.items()}
+    chosen = [name for name in dict.fromkeys((first, second)) if name in tries]
     return _page(
         "pipeline.html",
         depth=2,
@@ -187,8 +196,11 @@ def pipeline(
         status=detail.row.found.look.status if detail.row.found else None,
         columns=levels(graph),
         losses=[goes_on_without(loss) for loss in head.losses] if head else [],
-        tries=detail.history[: -_ROWS_MAX - 1 : -1],
-        plots=_plots(detail.history),
+        tries=list(tries.items())[: -_ROWS_MAX - 1 : -1],
+        plots=_plots(tries.values()),
+        chosen=chosen,
+        compared=compared(*(tries[name] for name in chosen)) if len(chosen) == 2 else [],
+        versions=_versions(detail),
         savepoints=_savepoints(row, head.pipeline if head else None) if sight.sees_all(row) else [],
         control=control,
         acts=acts,
@@ -219,6 +231,8 @@ class ShownRow:
     dag_id: str | None
     """The DAG of its newest run, if the viewer may see it."""
     control: Control | None
+    lags: Sequence[InputLag] = ()
+    """The lag of all inputs, if a driver is at work and one is known."""
 
     @property
     def needs(self) -> bool:
@@ -244,12 +258,31 @@ def _shown_row(row: Row, sight: Sight) -> ShownRow:
         len(found.head.losses) if found.head else 0,
         dag_id,
         sight.control_of(row),
+        _lags(row),
     )
 
 
 def _dags(row: Row, sight: Sight) -> set[str | None]:
     control = sight.control_of(row)
     return {dag_of(row.run) if row.run else None, control.dag_id if control else None}
+
+
+def _lags(row: Row) -> list[InputLag]:
+    """Returns the lag of all inputs of a pipeline that a driver runs: the sum, as far as it is known."""
+    status = row.found.look.status if row.found and row.found.look.at_work else None
+    lags = [lag for stage in status.stages.values() for lag in stage.lag.values()] if status else []
+    sums = {
+        name: sum(known)
+        for name in InputLag.model_fields
+        if (known := [v for lag in lags if (v := getattr(lag, name)) is not None])
+    }
+    return [InputLag(**sums)] if sums else []
+
+
+def _versions(detail: Detail) -> dict[SinkName, SinkResult]:
+    """Returns the tables as of the newest attempt that has ended with public rows."""
+    ended = [detail.answers[number] for number in sorted(detail.answers, reverse=True)]
+    return next((answer.sinks for answer in ended if answer.sinks), {})
 
 
 def _savepoints(row: Row, pipeline: Any) -> list[ListedSavepoint]:
@@ -270,7 +303,7 @@ def _plots(history: Iterable[CheckpointHistory]) -> list[dict[str, Any]]:
         return []
     x = [round(each.began_at.timestamp(), 3) for each in tries]
     done = [each.failure is None for each in tries]
-    total = [round(sum(step.duration_s for step in each.steps), 3) for each in tries]
+    total = [round(took(each), 3) for each in tries]
     steps = list(dict.fromkeys(step.step for each in tries for step in each.steps))
     by_step = {name: [sum(s.duration_s for s in each.steps if s.step == name) for each in tries] for name in steps}
 
@@ -305,5 +338,12 @@ def _plots(history: Iterable[CheckpointHistory]) -> list[dict[str, Any]]:
 
 def _page(template: str, *, depth: int, **values: Any) -> HTMLResponse:
     root = "../" * depth
-    values |= {"root": root, "airflow": f"{root}../", "as_json": json.dumps}
+    values |= {
+        "root": root,
+        "airflow": f"{root}../",
+        "as_json": json.dumps,
+        "alignment": alignment,
+        "outcome": outcome,
+        "took": took,
+    }
     return HTMLResponse(rendered(template, values), headers=_HEADERS)

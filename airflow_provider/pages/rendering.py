@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from rich.filesize import decimal
 
+from spark_jobs.protocol.documents import InputLag
 from spark_jobs.protocol.visible import visible
 
 
@@ -49,8 +50,17 @@ def watermark(watermark_ms: int | None) -> str:
         return "end of time"
 
 
+def lag(found: InputLag) -> str:
+    """Returns the lag of one input, such as ``1,234 rows, 5.0 kB`` or ``3 versions``."""
+    counts = ((found.rows, "row"), (found.versions, "version"), (found.files, "file"))
+    parts = [f"{count:,} {unit}{'' if count == 1 else 's'}" for count, unit in counts if count is not None]
+    sizes = [] if found.size_bytes is None else [decimal(found.size_bytes)]
+    return ", ".join([*parts, *sizes]).replace(" ", "\u00a0").replace(",\u00a0", ", ") or "not known"
+
+
 templates.filters |= {
     "age": age,
+    "lag": lag,
     "duration": duration,
     "moment": lambda time: time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
     "number": lambda number: f"{number:,}",

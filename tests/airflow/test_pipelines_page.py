@@ -3,6 +3,7 @@
 import json
 import re
 from hashlib import sha256
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,18 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding
 from spark_jobs.control.status import write_status
 from spark_jobs.home.layout import DRIVER_LOCK
-from spark_jobs.protocol.documents import BlockedPublication, ErrorReport, RunState, StageState, StageStatus, Status
+from spark_jobs.protocol.documents import (
+    BlockedPublication,
+    ErrorReport,
+    InputLag,
+    RunState,
+    StageState,
+    StageStatus,
+    Status,
+    ToleratedRows,
+)
 from spark_jobs.protocol.errors import PermanentFailureError
-from spark_jobs.protocol.history import CheckpointHistory
+from spark_jobs.protocol.history import CheckpointHistory, StepTime
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, SinkName, StageName
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files, open_place
@@ -97,6 +107,11 @@ class _Page(HTMLParser):
 
 def shown(role: str | None, path: str = "pipelines") -> _Page:
     return _Page(Browser(role).page(f"/{path}"))
+
+
+def words(path: str) -> str:
+    """Returns the text of a page, with one space between two words or cells."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", Browser("viewer").page(f"/{path}"))).split())
 
 
 def link_to(page: _Page, home: UsedHome) -> str:
@@ -195,6 +210,87 @@ def test_one_pipeline_shows_its_stages_tries_attempts_savepoints_and_settings(ro
     duration = {series["label"]: series["values"] for series in plots[0]["series"]}
     assert duration["total"] == [1.75, 1.75]
     assert sorted(map(str, duration["failed"])) == ["1.75", "None"]
+
+
+def test_two_tries_at_a_checkpoint_are_compared_fact_by_fact(root: Path) -> None:
+    home = used_home(root, "orders", OF_A_DAG)
+    failure = ErrorReport(error="StorageError", retry="at once", failed="The disk is away.")
+    quick = a_try(1, reused_state_bytes=2_000, new_state_bytes=1_000, alignment_s=1.0, aligned=True)
+    steps = (StepTime(step="cut", duration_s=0.5), StepTime(step="persist", duration_s=3.0))
+    slow = a_try(2, steps=steps, new_state_bytes=4_000, in_flight_rows=7, aligned=False, failure=failure)
+    for each in (quick, slow):
+        home.staged.store.record(each)
+    path = link_to(shown("viewer"), home)
+    first = next(
+        str(each["href"])
+        for each in shown("viewer", path).all("a")
+        if each.get("aria-label", "") == "Compare 2-1 with another one"
+    )
+    second = next(
+        str(each["href"])
+        for each in shown("viewer", path + first.partition("#")[0]).all("a")
+        if "Compare 2-1 with 1-1" in str(each.get("aria-label"))
+    )
+    text = words(path + second.partition("#")[0])
+    for fact in (
+        "Outcome failed: StorageError: The disk is away. complete",
+        "Cut unaligned aligned",
+        "Duration 3.50 s 1.75 s -1.75 s (-50%)",
+        "Duration of persist 3.00 s 1.50 s -1.50 s (-50%)",
+        "Alignment 0.00 s 1.00 s +1.00 s",
+        "Rows in flight 7 0 -7 (-100%)",
+        "New state 4.0 kB 1.0 kB -3.0 kB (-75%)",
+        "Reused state 0 bytes 2.0 kB +2.0 kB",
+        "Rows for tables 6 6",
+    ):
+        assert fact in text, fact
+
+
+@pytest.mark.parametrize("query", ["?first=1-1", "?first=1-1&second=9-9", "?first=<script>&second=1-1", "?first=1-1&second=1-1"])
+def test_a_comparison_with_a_try_that_does_not_exist_is_none(root: Path, query: str) -> None:
+    home = used_home(root, "orders", OF_A_DAG)
+    home.staged.store.record(a_try(1))
+    text = Browser("viewer").page(f"/{link_to(shown('viewer'), home)}{query}")
+    assert "Difference" not in text
+    assert "<script>" not in text
+
+
+def test_the_graph_has_rows_lag_watermark_and_load_of_each_stage_and_the_list_the_whole_lag(root: Path) -> None:
+    home = used_home(root, "orders", OF_A_DAG)
+    home.complete(run=OF_A_DAG)
+    lag = {
+        "events": InputLag(rows=1_234, size_bytes=5_000),
+        "prices": InputLag(versions=1),
+        "folder": InputLag(files=2),
+        "rates": InputLag(),
+    }
+    stages = {
+        StageName("hourly"): StageStatus(
+            state=StageState.RUNNING, rows_in=70, rows_per_s=12.5, busy=0.97, lag=lag, watermark_ms=1_767_225_600_000
+        ),
+        StageName("daily"): StageStatus(
+            state=StageState.RUNNING,
+            busy=0.99,
+            restarts=3,
+            lag={"hourly": InputLag(rows=0)},
+            tolerates=ToleratedRows(rows=10, interval_ms=3_600_000),
+        ),
+    }
+    write_status(
+        home.files, Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, stages=stages)
+    )
+    with holding(home.directory / "home" / DRIVER_LOCK, "start-1"):
+        listed = shown("viewer")
+        text = words(link_to(listed, home))
+    assert "1,234 rows, 1 version, 2 files, 5.0 kB" in listed.text.replace("\u00a0", " ")
+    for part in (
+        "Rows 70, 12.5/s Watermark 2026-01-01 00:00:00",
+        "Lag of events 1,234 rows, 5.0 kB Lag of folder 2 files Lag of prices 1 version Lag of rates not known",
+        "Busy 97 % too slow for its input",
+        "running, 3 restarts",
+        "Busy 99 % May lose 10 rows in 60 min",
+    ):
+        assert part in text, part
 
 
 def test_a_viewer_sees_no_button_and_who_may_trigger_the_control_dag_sees_those_that_it_has(root: Path) -> None:
@@ -297,7 +393,7 @@ def test_the_history_is_read_once_however_often_it_is_looked_at(root: Path, monk
 
     monkeypatch.setattr(pipeline_looks, "_try", reading)
     second = look_at(row, first)
-    assert [each.checkpoint for each in second.history] == [1, 2, 3, 4]
+    assert [each.checkpoint for each in second.tries.values()] == [1, 2, 3, 4]
     assert read == ["history/4-1.json"]
 
 
@@ -310,7 +406,7 @@ def test_who_may_see_one_dag_sees_nothing_of_another_ones_runs_in_the_same_home(
     found = sight.detail(look_at(row, None))
     assert sight.sees(found.row)
     assert [dag_of(each.run) for each in found.attempts] == ["flights"]
-    assert {each.attempt for each in found.history} <= {2}
+    assert {each.attempt for each in found.tries.values()} <= {2}
     assert found.row.found is not None
     assert found.row.found.head is None
     nobody = Sight(lambda _: False, lambda _: False, {})

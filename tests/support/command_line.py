@@ -160,7 +160,7 @@ class UsedHome:
             "parameters": {"warehouse": "w", "days": 1},
         }
         manifest = self.staged.checkpoint(rows, **(fields | changes))
-        self.staged.store.record(a_try(manifest.checkpoint))
+        self.staged.store.record(a_try(manifest.checkpoint, began_at=manifest.began_at))
         return manifest
 
     def _cut(self, stage: StageName, late_rows: int) -> StageCut:
