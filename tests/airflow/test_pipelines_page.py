@@ -2,10 +2,15 @@
 
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from shutil import copytree
+from threading import Event
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
@@ -18,7 +23,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding
 from spark_jobs.control.status import write_status
-from spark_jobs.home.layout import DRIVER_LOCK
+from spark_jobs.home.layout import DRIVER_LOCK, history_path
 from spark_jobs.protocol.documents import (
     BlockedPublication,
     ErrorReport,
@@ -32,7 +37,7 @@ from spark_jobs.protocol.documents import (
 from spark_jobs.protocol.errors import PermanentFailureError
 from spark_jobs.protocol.history import CheckpointHistory, StepTime
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, SinkName, StageName
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, create_document
 from spark_jobs.storage.open import open_files, open_place
 from tests.airflow.browser import Browser, init_auth_manager
 from tests.airflow.conftest import connection
@@ -41,9 +46,9 @@ from tests.support.command_line import UsedHome, a_try
 from tests.support.object_store import object_store
 from tests.support.staged_pipeline import NOW
 
-from airflow_provider.pages import pipeline_looks, pipelines  # isort: skip
+from airflow_provider.pages import look_limits, pipeline_looks, pipelines  # isort: skip
 from airflow_provider.pages.kept_looks import KeptLooks  # isort: skip
-from airflow_provider.pages.pipeline_looks import Row, Sight, levels, list_pipelines, look_at  # isort: skip
+from airflow_provider.pages.pipeline_looks import Listing, Row, Sight, levels, list_pipelines, look_at  # isort: skip
 
 pytestmark = [
     pytest.mark.airflow,
@@ -451,3 +456,51 @@ def test_a_home_in_a_store_is_listed_and_shown_in_full(root: Path, monkeypatch: 
         own = shown("viewer", link_to_place(page, stored.url))
         assert "Checkpoint 1," in own.text
         assert "reads airlines, events" in own.text
+
+
+def test_a_storage_that_hangs_holds_one_thread_for_all_viewers_and_hides_no_other_pipeline(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = Event()
+
+    def hanging(conn_id: str) -> Listing:
+        if conn_id == "away":
+            goes_on.wait()
+        return list_pipelines(conn_id)
+
+    monkeypatch.setattr(pipelines, "list_pipelines", hanging)
+    monkeypatch.setattr(look_limits, "LOOK_MAX_S", 0.2)
+    monkeypatch.setattr(look_limits, "PLACE_MAX_S", 0.05)
+    monkeypatch.setenv("AIRFLOW_CONN_AWAY", connection(home_root=str(tmp_path / "away")))
+    home, viewers = used_home(root, "orders", OF_A_DAG), 30
+    try:
+        with ThreadPoolExecutor(viewers) as pool:
+            texts = list(pool.map(lambda _: Browser("op").page("/pipelines"), range(viewers)))
+        held = [each for each in enumerate_threads() if each.name == "pipelines page"]
+    finally:
+        goes_on.set()
+    assert len(held) == 1
+    assert all("away: The storage of the homes does not answer" in text for text in texts)
+    assert any(home.url in text for text in texts)
+    while any(each.name == "pipelines page" for each in enumerate_threads()):
+        Event().wait(0.01)
+
+
+def test_a_hundred_pipelines_and_a_thousand_checkpoints_are_shown_in_two_seconds(root: Path) -> None:
+    """The list reads no history, so only one of the pipelines has one here."""
+    home = used_home(root, "0", OF_A_DAG)
+    home.complete(run=OF_A_DAG)
+    for number in range(1, 100):
+        copytree(root / "0", root / str(number))
+    for number in range(2, 1_001):
+        create_document(home.files, history_path(CheckpointId(number), 1), a_try(number))
+    browser = Browser("viewer")
+    browser.page("/static/pipelines.js")  # the app is made
+    began_s = time.monotonic()
+    listed = _Page(browser.page("/pipelines"))
+    listed_s = time.monotonic() - began_s
+    own = _Page(browser.page(f"/{link_to(listed, home)}"))
+    shown_s = time.monotonic() - began_s - listed_s
+    assert len([each for each in listed.all("a") if str(each["href"]).startswith("pipelines/")]) == 100
+    assert {len(json.loads(str(each["data-plot"]))["x"]) for each in own.all("figure")} == {1_000}
+    assert max(listed_s, shown_s) < 2.0
