@@ -107,7 +107,7 @@ def _pipelines_text(answer: PipelinesAnswer) -> list[RenderableType]:
             Text(each.pipeline or ""),
             Text(state, style="red" if each.problem else _COLOURS.get(each.state, "green") if each.state else ""),
             "none" if each.checkpoint is None else str(each.checkpoint),
-            "" if age_s is None else f"{words.duration(round(age_s))} ago",
+            "" if age_s is None else words.ago(age_s),
             str(each.losses or ""),
             Text(each.home),
         )

@@ -163,7 +163,7 @@ def _checkpoint(answer: StatusAnswer) -> Text:
 
 
 def _ago(moment: datetime) -> str:
-    return f"{words.duration(round(max((datetime.now(UTC) - moment).total_seconds(), 0.0)))} ago"
+    return words.ago((datetime.now(UTC) - moment).total_seconds())
 
 
 def _driver(answer: StatusAnswer) -> Text:

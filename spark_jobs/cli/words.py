@@ -49,6 +49,12 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
 
 
+def ago(seconds: float) -> str:
+    """Returns a text such as ``12 s ago``, ``1:05 min ago`` or ``3 days ago``."""
+    past_s = round(max(seconds, 0))
+    return f"{past_s // 86_400} days ago" if past_s >= 172_800 else f"{duration(past_s)} ago"
+
+
 def watermark(watermark_ms: int | None) -> str:
     """Returns a date, or the meaning of a value at either end of time."""
     if watermark_ms is None or watermark_ms <= 0:

@@ -1,6 +1,7 @@
 """Finds the homes and the savepoints below a directory, by their markers."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ def find_things(root: Files) -> Found:
     """Finds the homes and the savepoints below a root, level by level, with many listings at once. Writes nothing.
 
     In a home only its own savepoints are searched, and nothing inside savepoints and tables. Directories that this user may not
-    list are left out.
+    list are left out, and those whose names no home may have.
 
     Raises:
         StorageError: The storage does not answer, or the root may not be listed.
@@ -47,11 +48,11 @@ def find_things(root: Files) -> Found:
                 homes.append(place)
                 if SAVEPOINTS in found:
                     room = place.below(SAVEPOINTS)
-                    following += [room.below(name) for name in _directories(_names(room, may_fail=True))]
+                    following += _below(room, _names(room, may_fail=True))
             elif Kind.SAVEPOINT in kinds:
                 savepoints.append(place)
             elif not kinds and depth < DEPTH_MAX:
-                following += [place.below(name) for name in _directories(found)]
+                following += _below(place, found)
         level = following
     return Found(tuple(homes), tuple(savepoints), left_out)
 
@@ -63,6 +64,14 @@ def _names(place: Files, *, may_fail: bool) -> list[str]:
         if may_fail:
             return []
         raise
+
+
+def _below(place: Files, names: Iterable[str]) -> list[Files]:
+    found = []
+    for name in _directories(names):
+        with suppress(InvalidParameterError):  # for example an invisible character: no home can be there
+            found.append(place.below(name))
+    return found
 
 
 def _directories(names: Iterable[str]) -> list[str]:

@@ -208,7 +208,7 @@ def test_the_newest_checkpoint_shows_its_age_its_duration_and_what_has_failed_si
         drained.staged.store.record(a_try(2, failure=report))
     shown = spark_jobs("status", "--home", drained.url).stdout
     assert "took 2 s" in shown
-    assert " h ago" in shown
+    assert " days ago" in shown
     assert "2 tries in a row have failed since" in shown
     assert "last try    DeadlineExceededError: Checkpoint expired before completing: stage 'hourly'" in shown
     answer = document(spark_jobs("status", "--home", drained.url, "--output", "json"))

@@ -61,6 +61,18 @@ def test_a_root_of_too_many_directories_is_not_listed_for_ever(tmp_path: Path, m
     assert (below(root, found.homes), found.left_out) == (["a", "b"], 2)
 
 
+@pytest.mark.parametrize("name", ["\u202egnp.exe", "\x1b[31mred", "[bold]", "two\nlines", "100%", "'\"#?"])
+def test_a_directory_whose_name_no_home_may_have_hides_no_other_one(tmp_path: Path, name: str) -> None:
+    root = LocalFiles(tmp_path)
+    mark(root, "a/pipeline.json", "b/pipeline.json", "b/savepoints/first/savepoint.json")
+    for parent in (tmp_path, tmp_path / "b/savepoints"):
+        (parent / name).mkdir()
+        (parent / name / "pipeline.json").write_text("{}")
+    found = find_things(root)
+    assert {"a", "b"} <= set(below(root, found.homes))
+    assert "b/savepoints/first" in below(root, found.savepoints)
+
+
 def test_a_directory_that_may_not_be_listed_hides_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = LocalFiles(tmp_path)
     mark(root, "a/pipeline.json", "b/pipeline.json")
