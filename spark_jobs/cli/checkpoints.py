@@ -28,6 +28,7 @@ _COLUMNS = (
     "round",
     "began",
     "took",
+    "of the longest",
     "of which",
     "cut",
     words.ROWS_OF_CHECKPOINT,
@@ -36,7 +37,7 @@ _COLUMNS = (
     "published",
 )
 _NUMBERS = ("checkpoint", "round", words.ROWS_OF_CHECKPOINT, "size", "took")
-_SOONEST_LEFT_OUT: tuple[str, ...] = ("of which", "new state", "cut", "round", "size", words.ROWS_OF_CHECKPOINT)
+_SOONEST_LEFT_OUT: tuple[str, ...] = ("of which", "of the longest", "new state", "cut", "round", "size", words.ROWS_OF_CHECKPOINT)
 """Columns to leave out, in this order, if the terminal is too narrow for all."""
 _SHOWN_MAX = 100
 """Maximum number of checkpoints to show to people. A pipeline that runs for weeks has many."""
@@ -122,7 +123,8 @@ def _text(answer: CheckpointsAnswer, console: Console) -> list[RenderableType]:
     if not answer.checkpoints:
         return [f"{answer.home} has no checkpoint yet."]
     shown = answer.checkpoints[-_SHOWN_MAX:]
-    made, narrowed = _fitting(f"Checkpoints of {answer.pipeline}", [_row(entry) for entry in shown], console)
+    longest_s = max((entry.duration_s or 0.0 for entry in shown), default=0.0)
+    made, narrowed = _fitting(f"Checkpoints of {answer.pipeline}", [_row(entry, longest_s) for entry in shown], console)
     older = len(answer.checkpoints) - len(shown)
     left_out = [f"{words.count(older)} older ones are left out; --output json has them."] if older else []
     if narrowed:
@@ -144,7 +146,7 @@ def _fitting(title: str, rows: list[tuple[str | Text, ...]], console: Console) -
         count += 1
 
 
-def _row(entry: CheckpointEntry) -> tuple[str | Text, ...]:
+def _row(entry: CheckpointEntry, longest_s: float) -> tuple[str | Text, ...]:
     """Returns one cell for each column."""
     return (
         str(entry.checkpoint),
@@ -152,6 +154,7 @@ def _row(entry: CheckpointEntry) -> tuple[str | Text, ...]:
         str(entry.round or ""),
         words.moment(entry.began_at) if entry.began_at else "",
         words.duration(entry.duration_s) if entry.duration_s is not None else "",
+        words.bar(entry.duration_s or 0.0, longest_s),
         ", ".join(f"{step} {words.duration(spent_s)}" for step, spent_s in entry.steps_s.items()),
         _aligned(entry),
         words.count(entry.rows),

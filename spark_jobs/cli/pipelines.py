@@ -122,8 +122,9 @@ def _needs(entry: PipelineEntry) -> list[str]:
 def _savepoints_text(answer: SavepointsAnswer) -> list[RenderableType]:
     if not answer.savepoints:
         return [f"There is no savepoint below {', '.join(answer.roots)}.", *_left_out(answer.left_out)]
-    headings = ("pipeline", "checkpoint", "taken", "drained", "files", "size", "savepoint")
+    headings = ("pipeline", "checkpoint", "taken", "drained", "files", "size", "of the largest", "savepoint")
     shown = words.table("Savepoints", *headings, right=("checkpoint", "files", "size"))
+    largest_bytes = max(each.size_bytes for each in answer.savepoints)
     for each in answer.savepoints:
         whole = each.pipeline is not None
         shown.add_row(
@@ -133,6 +134,7 @@ def _savepoints_text(answer: SavepointsAnswer) -> list[RenderableType]:
             words.yes(each.drained) if whole else "",
             words.count(each.files) if whole else "",
             words.size(each.size_bytes) if whole else "",
+            words.bar(each.size_bytes if whole else 0, largest_bytes),
             Text(each.savepoint),
         )
     problems = [Text(f"{each.savepoint}: {each.problem}", style="yellow") for each in answer.savepoints if each.problem]

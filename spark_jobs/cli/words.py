@@ -49,6 +49,13 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
 
 
+def bar(value: float, most: float) -> Text:
+    """Returns a bar for the share of a value in the largest one, of at most ten characters."""
+    eighths = round(value / most * 10 * 8) if most > 0 else 0
+    full, rest = divmod(min(eighths, 80), 8)
+    return Text("█" * full + ("▏▎▍▌▋▊▉"[rest - 1] if rest else ""), style="cyan")
+
+
 def ago(seconds: float) -> str:
     """Returns a text such as ``12 s ago``, ``1:05 min ago`` or ``3 days ago``."""
     past_s = round(max(seconds, 0))

@@ -92,6 +92,7 @@ def test_a_hundred_pipelines_in_a_store_are_listed_with_hostile_names_and_errors
     assert f"{url}/homes/team/a" in shown
     assert f"{url}/homes/team/a/savepoints/mine" in saved
     assert saved.count("/savepoints/mine") == 101
+    assert saved.count("█" * 10) == 101
     assert " days ago" in shown
     for text in (shown, saved):
         assert not {"\x1b", "\u202e"} & set(text)

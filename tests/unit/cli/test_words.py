@@ -58,3 +58,10 @@ def test_violations_are_told_by_stage_and_expectation() -> None:
         "1,200 rows of the round violate positive, which stage orders expects.",
         "1 rows of the round violate known, which stage orders expects.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "most", "bar"), [(10, 10, "█" * 10), (5, 10, "█" * 5), (0.25, 10, "▎"), (0, 10, ""), (0, 0, ""), (20, 10, "█" * 10)]
+)
+def test_a_bar_is_the_share_of_the_largest_value(value: float, most: float, bar: str) -> None:
+    assert words.bar(value, most).plain == bar
