@@ -160,10 +160,10 @@ def passes_over(ledger: LossLedger, rows: int, stage: str = "hourly") -> None:
 
 def tolerant_status() -> Status:
     """The heartbeat of two tolerant stages and one without a tolerance."""
-    tolerated = ToleratedRows(rows=10, interval_ms=3_600_000)
+    an_hour, half_an_hour = ToleratedRows(rows=10, interval_ms=3_600_000), ToleratedRows(rows=10, interval_ms=1_800_000)
     stages = {
-        StageName("hourly"): StageStatus(state=StageState.RUNNING, tolerates=tolerated),
-        StageName("daily"): StageStatus(state=StageState.RUNNING, tolerates=tolerated),
+        StageName("hourly"): StageStatus(state=StageState.RUNNING, tolerates=an_hour),
+        StageName("daily"): StageStatus(state=StageState.RUNNING, tolerates=half_an_hour),
         StageName("weekly"): StageStatus(state=StageState.RUNNING),
     }
     return a_status(stages=stages)
@@ -186,7 +186,8 @@ def test_the_budget_of_a_tolerant_stage_is_used_up_by_what_it_passes_over_and_co
     passes_over(ledger, 3, "daily")
     assert found() == {"hourly": 6, "daily": 7}
     passes_over(ledger, 6)
-    assert found(timedelta(minutes=59)) == {"hourly": 0, "daily": 7}
+    assert found(timedelta(minutes=29)) == {"hourly": 0, "daily": 7}
+    assert found(timedelta(minutes=59)) == {"hourly": 0, "daily": 10}
     assert found(timedelta(minutes=61)) == {"hourly": 10, "daily": 10}
 
 
