@@ -16,10 +16,10 @@ SIDE_BY_SIDE := --numprocesses=3 --dist=loadfile
 OLDER := spark-4.0 spark-4.1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup warm packages check test matrix demo bench nightly dist format clean
+.PHONY: help setup warm packages check test matrix demo bench nightly screenshots dist format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup ## Run the main job through Airflow on the flights of 2013, and show what it left
 	@$(PYTHON) -m scripts.demo
@@ -48,6 +48,9 @@ nightly: warm ## Run every test there is, with more examples; hours
 
 bench: warm ## Measure, and compare with Spark and Delta alone; QUICK=1: eight minutes
 	$(PYTHON) -m benchmarks $(if $(QUICK),--quick)
+
+screenshots: setup ## Take the screenshots of docs again
+	SPARK_TESTS_SCREENSHOTS=docs/how-to/images $(PYTHON) -m pytest -m nightly -k screenshots tests/airflow/test_pipelines_page_in_a_browser.py
 
 dist: packages ## Build the wheel and the sdist, and check them in an empty environment
 	@scripts/dist.sh

@@ -2,8 +2,9 @@
 
 import json
 import subprocess
+from base64 import b64decode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.support.running_airflow import until
 
+FAILURES = Path(__file__).parents[2] / "build/screenshots"
+"""The screenshots of pages with which tests have failed. CI keeps this directory."""
 _FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-port=0")
 
 
@@ -55,18 +58,44 @@ class Chromium:
         self.call("Page.navigate", url=url)
         self.shows("document.readyState === 'complete'", f"{url} is there")
 
+    def theme(self, name: str) -> None:
+        """Shows pages as in a browser whose user has chosen the theme ``light`` or ``dark``."""
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+
+    def window(self, width: int, height: int) -> None:
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def screenshot(self, path: Path, quality: int = 80) -> None:
+        """Writes what the window shows as WebP.
+
+        Args:
+            path: The file.
+            quality: From 0 to 100.
+        """
+        found = self.call("Page.captureScreenshot", format="webp", quality=quality)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b64decode(found["data"]))
+
     def click(self, selector: str) -> None:
         """Clicks on an element as soon as it exists."""
         self.shows(f"document.querySelector({json.dumps(selector)}) !== null", f"{selector} is there")
         self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
 
 
+def _keep(browser: Chromium, directory: Path) -> None:
+    """Keeps screenshots of the page with which a test has failed, in both themes."""
+    with suppress(Exception):  # the error of the test is what counts
+        for name in ("light", "dark"):
+            browser.theme(name)
+            browser.screenshot(directory / f"{name}.webp")
+
+
 @contextmanager
 def chromium(profile: Path) -> Iterator[Chromium]:
-    """Starts a browser, which ends when the context closes.
+    """Starts a browser, which ends when the context closes. If it closes with an error, screenshots of the page are kept.
 
     Args:
-        profile: An empty or new directory.
+        profile: An empty or new directory. The screenshots are named after its parent.
     """
     browser = subprocess.Popen(
         ["chromium", *_FLAGS, f"--user-data-dir={profile}", "about:blank"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
@@ -77,7 +106,12 @@ def chromium(profile: Path) -> Iterator[Chromium]:
         with urlopen(f"http://127.0.0.1:{port.read_text().splitlines()[0]}/json", timeout=30.0) as answer:
             (tab,) = [each for each in json.load(answer) if each["type"] == "page"]
         with connect(tab["webSocketDebuggerUrl"], max_size=None) as socket:
-            yield Chromium(socket)
+            found = Chromium(socket)
+            try:
+                yield found
+            except BaseException:
+                _keep(found, FAILURES / profile.parent.name)
+                raise
     finally:
         browser.terminate()
         browser.wait(30.0)
