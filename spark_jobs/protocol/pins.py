@@ -14,6 +14,8 @@ class DeltaPin(Part):
     version: int
     rows: int | None = None
     """Rows of the table at that version if its log has the number. It is used for the progress."""
+    commit: str | None = None
+    """Hash of the beginning of the version's commit file, for a static input. None if the file was missing."""
 
 
 class FilePin(Part):

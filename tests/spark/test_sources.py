@@ -1,6 +1,7 @@
 """Kinds of bounded sources: files of any format and name, Delta tables, and empty inputs."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, Pipeline
+from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.pins import FilesPin
 from tests.spark import inputs
@@ -150,3 +152,29 @@ def _touch(path: Path, at: float) -> None:
     import os
 
     os.utime(path, (at, at))
+
+
+@pytest.mark.parametrize("name", ["2026 [1]", "{old}", "day[0-9]/new*"])
+def test_a_folder_whose_name_is_a_pattern_for_other_names_is_refused_and_read_when_it_is_escaped(
+    site: Site, tmp_path: Path, name: str
+) -> None:
+    """Spark would find no file, and the run would succeed without a row."""
+    daily = Site(site.spark, tmp_path)
+    folder, paths = tmp_path / "in" / name, [str(tmp_path / "in" / name)]
+    folder.mkdir(parents=True)
+    (folder / "0.json").write_text('{"n": 1}\n')
+    pipeline = Pipeline("patterns", on_end="suspend")
+
+    @pipeline.source(bounded=True)
+    def numbers(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("n long").json(paths[0])
+
+    pipeline.stage(name="copy", sink=DeltaSink(str(daily.tables / "copy")))(lambda numbers: numbers)
+    with pytest.raises(InvalidPipelineError, match="takes the name as a pattern for other names") as refused:
+        daily.run(pipeline)
+    paths[0] = refused.value.remedy.removeprefix("Escape the name: ").removesuffix(". Or rename it.")
+    daily.run(pipeline)
+    assert public(daily.tables / "copy") == Counter([(1,)])
+    (folder / "1.json").write_text('{"n": 2}\n')
+    daily.run(pipeline)
+    assert public(daily.tables / "copy") == Counter([(1,), (2,)])

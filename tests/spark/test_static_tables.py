@@ -1,6 +1,8 @@
-"""Static tables together with an input without an end. Each attempt pins the newest version, unless it repeats a planned batch."""
+"""Static tables. Each attempt of a live pipeline pins the newest version, unless it repeats a planned batch. A bounded round reads one."""
 
 import logging
+import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +14,12 @@ from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
 from spark_jobs.control.pins import pins_of_attempt
-from spark_jobs.protocol.errors import RestartsExhaustedError
+from spark_jobs.protocol.errors import InterruptedRunError, RejectedError, RestartsExhaustedError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, StageName
 from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.runtime import round_run
 from tests.spark.conftest import Site
+from tests.spark.failing import failing_from
 from tests.spark.rows import public
 from tests.support.live_pipeline import Events
 from tests.support.running import Running
@@ -216,3 +219,59 @@ def commits(site: Site) -> list[Path]:
     """Returns Spark's marks of committed batches, the newest last."""
     found = [path for path in site.home.glob("work/*/stages/named/checkpoint/commits/*") if path.name.isdigit()]
     return sorted(found, key=lambda path: int(path.name))
+
+
+def make_anew(path: Path, older: Path) -> None:
+    shutil.rmtree(path)
+    for name in ("other", "rows"):
+        write_deltalake(str(path), pa.table({"name": [name]}), mode="append")
+
+
+def go_back(path: Path, older: Path) -> None:
+    shutil.rmtree(path)
+    shutil.copytree(older, path)
+
+
+def go_back_and_on(path: Path, older: Path) -> None:
+    go_back(path, older)
+    write_deltalake(str(path), pa.table({"name": ["another row"]}), mode="append")
+
+
+@pytest.mark.parametrize(
+    ("replace", "why"),
+    [
+        (make_anew, "it has the id"),
+        (go_back, "it is at version 0 now"),
+        (go_back_and_on, "it has another version 1 than was there"),
+    ],
+)
+def test_another_table_at_the_place_of_a_pinned_one_is_refused_until_it_is_back(
+    site: Site, events: Events, names: Names, tmp_path: Path, replace: Callable[[Path, Path], None], why: str
+) -> None:
+    """The new version 1 would be joined with the rest of the round's events."""
+    events.add(1)
+    shutil.copytree(names.path, tmp_path / "older")
+    names.add()
+    flag = tmp_path / "fail"
+    pipeline = Pipeline("named", on_end="suspend")
+    pipeline.source(name="events", bounded=True)(
+        lambda spark: spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(events.path))
+    )
+    pipeline.static(name="names")(lambda spark: spark.read.format("delta").load(str(names.path)))
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "named")))
+    def named(events: DataFrame, names: DataFrame) -> DataFrame:
+        return events.select(failing_from(1, flag)("id").alias("id")).crossJoin(names)
+
+    flag.touch()
+    with pytest.raises(InterruptedRunError, match="as told"):
+        site.run(pipeline, run_id="only")
+    flag.unlink()
+    shutil.copytree(names.path, tmp_path / "kept")
+    replace(names.path, tmp_path / "older")
+    with pytest.raises(RejectedError, match=f"Static input 'names' must still be read at version 1 .*{why}"):
+        site.run(pipeline, run_id="only")
+    shutil.rmtree(names.path)
+    shutil.copytree(tmp_path / "kept", names.path)
+    site.run(pipeline, run_id="only")
+    assert public(site.tables / "named", ["id", "name"]) == Counter((n, name) for n in (0, 1) for name in names.upto(1))

@@ -495,6 +495,41 @@ def delta_pin(session: SparkSession, path: str) -> DeltaPin:
     return DeltaPin(path=path, table=metadata["id"], version=version)
 
 
+def static_pin(session: SparkSession, path: str) -> DeltaPin:
+    """Returns the newest version of a table that a static input reads, with the hash of its commit."""
+    pin, delta = delta_pin(session, path), DeltaJvm(session)
+    version = max(pin.version, 0)
+    return pin.model_copy(update={"version": version, "commit": delta.commit_sha256(path, version)})
+
+
+def check_static(name: InputName, session: SparkSession, path: str, pin: DeltaPin) -> None:
+    """Refuses a table of a static input that was replaced since it was pinned. Its versions have other rows.
+
+    Raises:
+        RejectedError: The table has another id, is at an older version, or has another commit at the pinned version.
+    """
+    now, found = delta_pin(session, path), None
+    if now.table != pin.table:
+        why = f"has the id {now.table}, and had {pin.table}"
+    elif now.version < pin.version:
+        why = f"is at version {now.version} now"
+    elif pin.commit and (found := DeltaJvm(session).commit_sha256(path, pin.version)) not in (None, pin.commit):
+        why = f"has another version {pin.version} than was there"
+    else:
+        return
+    raise RejectedError(
+        f"Static input '{name}' must still be read at version {pin.version} of {path}, but another table, or an older copy, was put there: "
+        f"it {why}.",
+        exists="Rows that were joined with that version are staged or planned.",
+        safe="Nothing was staged.",
+        remedy=f"Put the table back. Or {BEGIN_ANEW}.",
+        input=name,
+        path=path,
+        expected=pin.commit or pin.table,
+        found=found or now.table,
+    )
+
+
 def _shape(metadata: Mapping[str, Any]) -> TableShape:
     """Returns the shape of a table with its columns alone."""
     mapping = {_MAPPING: metadata["configuration"].get(_MAPPING, "none")}

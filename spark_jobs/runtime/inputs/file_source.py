@@ -48,6 +48,9 @@ _PASSED = 2**62
 _FOR_EVER = f"{2**63 - 1}ms"
 """The greatest age that Spark accepts. With it, every file stays in Spark's list of read files, as in its log."""
 _PATTERN = re.compile(r"(^|/)[^/]*[*?\[{\\].*", re.DOTALL)
+_OTHER_NAMES = re.compile(r"(.*?[\[{\\][^/]*)(.*)", re.DOTALL)
+"""Matches a path up to the first name that is a pattern for other names, but not for itself; and the rest of the path."""
+_SIGNS = re.compile(r"[\\*?\[\]{}]")
 
 
 def _as_in_rows(url: str) -> str:
@@ -57,7 +60,12 @@ def _as_in_rows(url: str) -> str:
 
 def _as_pattern(url: str) -> str:
     """Returns the path of one file as Spark's readers take it: not as a URL, and as a pattern for names."""
-    return re.sub(r"([\\*?\[\]{}])", r"\\\1", unquote(_as_in_rows(url)))
+    return _escaped(unquote(_as_in_rows(url)))
+
+
+def _escaped(path: str) -> str:
+    """Returns a pattern that matches only the path."""
+    return _SIGNS.sub(r"\\\g<0>", path)
 
 
 def is_pattern(path: str) -> bool:
@@ -119,7 +127,16 @@ class FileSource(SourceKind):
             )
 
     def identify(self, name: InputName, frame: DataFrame, leaf: Leaf, before: KnownSource | None, mask: Mask) -> KnownFiles:
-        return KnownFiles(path=qualified_path(frame.sparkSession, leaf.options["path"]).rstrip("/"))
+        path = leaf.options["path"]
+        if folder := _OTHER_NAMES.fullmatch(path):
+            url = qualified_path(frame.sparkSession, folder[1])
+            if file_statuses(frame.sparkSession, [url])[url]:
+                raise refused_input(
+                    name,
+                    f"reads {path}: {folder[1]} exists, but Spark takes the name as a pattern for other names and would not read it",
+                    f"Escape the name: {_escaped(folder[1])}{folder[2]}. Or rename it.",
+                )
+        return KnownFiles(path=qualified_path(frame.sparkSession, path).rstrip("/"))
 
     def difference(self, before: KnownSource, now: KnownSource) -> str | None:
         if not isinstance(before, KnownFiles) or not isinstance(now, KnownFiles):

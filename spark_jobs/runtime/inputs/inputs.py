@@ -16,7 +16,7 @@ from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.losses import Unit
 from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.publication.sql_names import quoted
-from spark_jobs.runtime.inputs.delta_source import delta_pin
+from spark_jobs.runtime.inputs.delta_source import check_static, static_pin
 from spark_jobs.runtime.inputs.source_kind import refused_input
 from spark_jobs.runtime.inputs.source_kinds import kind_of
 from spark_jobs.runtime.inputs.source_session import SourceSession
@@ -96,9 +96,10 @@ def static_frame(static: Static, session: SparkSession, params: Any, pinned: Pin
 
     Raises:
         InvalidPipelineError: It is a stream, or has an input that cannot be pinned and is not declared as unpinned.
+        RejectedError: Another table is at the place of a pinned one.
     """
     versions = {pin.path: pin for pin in pinned.pins if isinstance(pin, DeltaPin)} if pinned else {}
-    pinning = PinningSession.of(session, versions)
+    pinning = PinningSession.of(session, static.name, versions)
     is_pinned = static.refresh is not Refresh.UNPINNED
     frame = _call(static.name, static.function, {"spark": pinning if is_pinned else session, "params": params})
     if not isinstance(frame, DataFrame) or frame.isStreaming:
@@ -120,13 +121,14 @@ def static_frame(static: Static, session: SparkSession, params: Any, pinned: Pin
 class PinningSession(SparkSession):
     """A session whose ``read`` reads Delta tables at fixed versions. It shares everything else with the session that it replaces."""
 
+    name: InputName
     pins: dict[str, DeltaPin]
 
     @classmethod
-    def of(cls, session: SparkSession, pins: Mapping[str, DeltaPin]) -> "PinningSession":
+    def of(cls, session: SparkSession, name: InputName, pins: Mapping[str, DeltaPin]) -> "PinningSession":
         pinning = object.__new__(cls)
         pinning.__dict__.update(session.__dict__)
-        pinning.pins = dict(pins)
+        pinning.name, pinning.pins = name, dict(pins)
         return pinning
 
     @property
@@ -170,10 +172,12 @@ class _PinningReader(DataFrameReader):
     def _at_version(self, key: str, path: str) -> None:
         if self._options & {"versionasof", "timestampasof"}:
             return
-        if key not in self._pinning.pins:
-            newest = delta_pin(self._pinning, path)
-            self._pinning.pins[key] = newest.model_copy(update={"path": key, "version": max(newest.version, 0)})
-        super().option("versionAsOf", self._pinning.pins[key].version)
+        pin = self._pinning.pins.get(key)
+        if pin is None:
+            pin = self._pinning.pins[key] = static_pin(self._pinning, path).model_copy(update={"path": key})
+        else:
+            check_static(self._pinning.name, self._pinning, path, pin)
+        super().option("versionAsOf", pin.version)
 
 
 def _call(name: InputName, function: Callable[..., Any], available: dict[str, Any]) -> Any:
