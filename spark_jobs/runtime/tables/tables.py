@@ -35,10 +35,12 @@ _FEATURE = "delta.feature."
 _VERSIONS = frozenset({"delta.minreaderversion", "delta.minwriterversion"})
 _ARRANGED = {"partition_by": "is partitioned by", "cluster_by": "is clustered by"}
 _REARRANGED = {
-    "partition_by": "or give the sink another table; or rewrite this one while the pipeline does not run: CREATE OR REPLACE TABLE {table} "
-    "USING delta PARTITIONED BY ({columns}) AS SELECT * FROM {table}",
+    "partition_by": "or give the sink another table; or rewrite this one while the pipeline does not run: "
+    "spark.read.format('delta').load({path!r}).write.format('delta').mode('overwrite').option('overwriteSchema', True)"
+    ".partitionBy({names}).save({path!r})",
     "cluster_by": "or change the table: ALTER TABLE {table} CLUSTER BY ({columns})",
 }
+"""What to do, by option. An overwrite keeps the table's properties and constraints; CREATE OR REPLACE TABLE would drop them."""
 _TYPE_WIDENING = "delta.enableTypeWidening"
 _SAFE = "Nothing was written."
 
@@ -206,7 +208,12 @@ def _check_design(session: SparkSession, table: StagingTable, design: TableDesig
     for option, columns in arranged.items():
         declared = list(getattr(design, option))
         if declared and not same_names(declared, columns):
-            remedy = _REARRANGED[option].format(table=delta_at(table.path), columns=", ".join(map(quoted, declared)))
+            remedy = _REARRANGED[option].format(
+                path=table.path,
+                names=", ".join(map(repr, declared)),
+                table=delta_at(table.path),
+                columns=", ".join(map(quoted, declared)),
+            )
             raise _not_as_designed(
                 table, name, f"{option}={declared}", f"{_ARRANGED[option]} {columns}", declared, columns, remedy
             )
