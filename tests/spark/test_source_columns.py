@@ -12,10 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipeline, RestartStrategy
+from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
 from spark_jobs.runtime.inputs.delta_source import DeltaSource
+from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.storage.open import open_place
 from tests.spark.conftest import Site
 from tests.spark.rows import Rows, answer
+from tests.support.command_line import spark_jobs
 from tests.support.running import Running, lose
 
 pytestmark = pytest.mark.spark
@@ -234,6 +238,29 @@ def test_an_interrupted_round_goes_on_with_the_new_columns_to_its_end(site: Site
     assert copied(site) == expected(people, change.after)
 
 
+@pytest.mark.parametrize("place", ["home", "another home"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_savepoint_goes_on_with_the_new_columns(site: Site, kind: str, place: str) -> None:
+    """The table changes while only the savepoint is left of the pipeline."""
+    change, people, savepoint = CHANGES[kind], People(site), site.home.parent / "savepoint"
+    people.add(2)
+    with Running(site.spark, copying(site, change.before, bounded=False), site.home) as running:
+        running.until(lambda: rows_copied(site) == 2)
+        assert spark_jobs("stop", "--home", site.home, "--target", savepoint).exit_code == 0
+        running.stopped()
+    people.add()
+    people.change(*change.statements)
+    people.add(**change.values or {})
+    lose(site.home / "work")
+    restored = RunOptions(restore=RestoreFrom(savepoint=open_place(str(savepoint)).url))
+    pipeline = copying(site, change.after, bounded=False)
+    with Running(site.spark, pipeline, site.home.parent / place, options=restored) as running:
+        running.until(lambda: rows_copied(site) == 4)
+        people.add(**change.values or {})
+        running.until(lambda: rows_copied(site) == 5)
+    assert copied(site) == expected(people, change.after)
+
+
 LIVE: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "added": ("*", ("ALTER TABLE {people} ADD COLUMN age INT",), {}),
     "dropped": ("*", ("ALTER TABLE {people} DROP COLUMN junk",), {}),
@@ -437,6 +464,8 @@ def test_a_schema_log_of_ones_own_is_refused_with_what_to_do(site: Site) -> None
     with pytest.raises(InvalidPipelineError, match="sets schemaTrackingLocation") as refused:
         site.run(copying(site, "id", source=source))
     assert "Remove the option" in refused.value.remedy
+    site.run(copying(site, "id"))
+    assert copied(site) == expected(people, "id")
 
 
 @pytest.mark.parametrize("file_format", ["json", "parquet"])
