@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from sqlite3 import connect
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -123,6 +124,19 @@ PROGRAMS: Mapping[str, Pair] = {
         lambda given: given.rows().withColumn("n", F.row_number().over(Window.partitionBy("word").orderBy("id"))),
         COUNTED,
     ),
+    "streaming DataFrames/DataSets without watermark": (
+        lambda given: given.stream("delta", given.table).dropDuplicatesWithinWatermark(["id"]),
+        lambda given: given.rows().dropDuplicatesWithinWatermark(["id"]),
+    ),
+    "is not supported without a watermark": (
+        lambda given: given.stream("delta", given.table).join(given.stream("delta", given.table).select("at"), "at", "left"),
+        lambda given: given.rows().join(given.rows().select("at"), "at", "left"),
+    ),
+    "Distinct aggregations are not supported": (
+        lambda given: given.rows().groupBy(F.window("at", "1 hour")).agg(F.countDistinct("id")),
+        lambda given: given.rows().groupBy(F.window("at", "1 hour")).agg(F.approx_count_distinct("id")),
+    ),
+    "is not supported on streaming": (lambda given: given.rows().sample(0.5), READ),
     "Sorting is not supported on streaming": (lambda given: given.rows().orderBy("id"), READ),
     "Queries with streaming sources must be executed with": (
         lambda given: given.rows().where(F.lit(given.rows().count() > 0)),
@@ -153,6 +167,19 @@ PROGRAMS: Mapping[str, Pair] = {
         lambda given: given.spark.sql("SHOW TABLES IN default"),
     ),
     "DELTA_SCHEMA_NOT_SET": (lambda given: given.stream("delta", given.scratch / "nothing"), READ),
+    "DELTA_MISSING_DELTA_TABLE": (
+        lambda given: given.spark.sql(f"DESCRIBE DETAIL delta.`{given.scratch / 'nothing'}`"),
+        lambda given: given.spark.sql(f"DESCRIBE DETAIL delta.`{given.table}`"),
+    ),
+    "DELTA_TABLE_NOT_FOUND": (
+        lambda given: given.spark.read.format("delta").load(str(given.scratch)),
+        lambda given: given.batch(),
+    ),
+    "DELTA_INVALID_V1_TABLE_CALL": (lambda given: given.spark.readStream.table(f"delta.`{given.table}`"), READ),
+    "DELTA_UNSUPPORTED_TIME_TRAVEL": (
+        lambda given: given.stream("delta", given.table, versionAsOf="0"),
+        lambda given: given.spark.read.format("delta").option("versionAsOf", 0).load(str(given.table)),
+    ),
     "DIVIDE_BY_ZERO": (
         lambda given: given.batch().select(F.lit(1) / F.col("zero")),
         lambda given: given.batch().select(F.try_divide(F.lit(1), F.col("zero"))),
@@ -220,29 +247,35 @@ PROGRAMS: Mapping[str, Pair] = {
         lambda given: given.mapped(lambda number: int(b"\xff".decode("utf-8"))),
         lambda given: given.mapped(lambda number: len(b"\xff".decode("latin-1"))),
     ),
+    "MemoryError": (
+        lambda given: given.mapped(lambda number: len(bytearray(2**62))),
+        lambda given: given.mapped(lambda number: len(bytearray(2**10))),
+    ),
+    "OperationalError": (
+        lambda given: given.mapped(lambda number: connect("/no/such/database").total_changes),
+        lambda given: given.mapped(lambda number: connect(":memory:").total_changes),
+    ),
     "OSError": (
         lambda given: given.mapped(lambda number: Path("/no/such/file").stat().st_size),
         lambda given: given.mapped(lambda number: Path("/").stat().st_nlink),
     ),
 }
-WITHOUT_PROGRAM: Mapping[str, str] = {
-    "UNSUPPORTED_STREAMING_OPERATOR": "the mistakes that we know of have other conditions; tests/spark/test_operators.py has the operators",
-    "is not supported on streaming": "as above; the sentence with which Spark refuses operators that have no condition",
-    "not supported when there are streaming": "as above",
-    "DELTA_MISSING_DELTA_TABLE": "a stream names DELTA_SCHEMA_NOT_SET; a reader of one version of Delta, or of another catalog, this one",
-    "DELTA_TABLE_NOT_FOUND": "as above",
-    "DELTA_PATH_DOES_NOT_EXIST": "as above",
-    "DELTA_INVALID_FORMAT": "needs a catalog with a table of another format",
-    "DELTA_STREAMING_SCHEMA_LOCATION": "refused before Delta sees it: tests/spark/test_source_columns.py",
-    "DELTA_INVALID_V1_TABLE_CALL": "Delta's own, where it is called in another way than by a reader",
-    "DELTA_UNSUPPORTED_TIME_TRAVEL": "depends on the version of Delta",
-    "NOT_NULL_ASSERT_VIOLATION": "needs a table with NOT NULL in a batch: tests/spark/test_tables.py",
-    "MemoryError": "would take the memory of the machine",
-    "FAILED_READ_FILE.FILE_NOT_EXIST": "tests/spark/test_data_loss.py",
-    "FAILED_READ_FILE": "a person brings the file back: tests/spark/test_input_cells.py",
-    "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH": "tests/spark/test_what_was_pinned.py",
-    "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER": "tests/spark/test_what_was_pinned.py",
-    "KAFKA_DATA_LOSS": "tests/spark/test_kafka_sources.py",
-    "OperationalError": "needs a database that is away",
+FOLLOWED: Mapping[str, str] = {
+    "DELTA_STREAMING_SCHEMA_LOCATION": "tests/spark/test_source_columns.py::test_a_schema_log_of_ones_own_is_refused_with_what_to_do",
+    "FAILED_READ_FILE.FILE_NOT_EXIST": "tests/spark/test_data_loss.py::test_an_interrupted_round_goes_on_with_what_is_left",
+    "FAILED_READ_FILE": "tests/spark/test_input_cells.py::test_what_happens_to_a_source_while_its_round_is_interrupted",
+    "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH": "tests/spark/test_what_was_pinned.py"
+    "::test_a_file_that_cannot_be_read_is_not_tried_again_and_another_takes_its_place",
+    "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER": "tests/spark/test_what_was_pinned.py"
+    "::test_a_file_that_cannot_be_read_is_not_tried_again_and_another_takes_its_place",
+    "KAFKA_DATA_LOSS": "tests/spark/test_data_loss.py::test_an_interrupted_round_goes_on_with_what_is_left",
 }
-"""Known errors that no small program shows, with the reason or the test that follows the remedy."""
+"""The tests that follow the remedies of errors in a whole run."""
+NEEDS_A_PERSON: Mapping[str, str] = {
+    "UNSUPPORTED_STREAMING_OPERATOR": "Spark 4.2 names other conditions for the operators that we know of",
+    "not supported when there are streaming": "a sentence of older versions, for STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION",
+    "DELTA_PATH_DOES_NOT_EXIST": "a reader of this version of Delta names PATH_NOT_FOUND",
+    "DELTA_INVALID_FORMAT": "Delta names it where it has replaced Spark's own catalog and checks the formats of all readers",
+    "NOT_NULL_ASSERT_VIOLATION": "Spark names it where it writes into a table of another catalog; Delta has a condition of its own",
+}
+"""Known errors that no program of the tests meets, with the reason: a person follows the remedy."""

@@ -114,6 +114,17 @@ KNOWN: tuple[KnownError, ...] = (
         "Use F.window or F.session_window, or a static input; row_number() has no end.",
     ),
     KnownError("UNSUPPORTED_STREAMING_OPERATOR", "Move what Spark cannot do on a stream into a static input, or leave it out."),
+    KnownError(
+        "streaming DataFrames/DataSets without watermark", "Give the stage's input an event time (event_time= on the source)."
+    ),
+    KnownError(
+        "is not supported without a watermark",
+        "Give the inputs of the join an event time (event_time= on the sources), and have it among the keys or in the condition.",
+    ),
+    KnownError(
+        "Distinct aggregations are not supported",
+        "Use approx_count_distinct(), or a stage before that leaves repetitions out (dropDuplicates).",
+    ),
     KnownError("Sorting is not supported on streaming", "Leave the order out: a table has none."),
     KnownError("is not supported on streaming", "Leave out what Spark cannot do on a stream, or do it in a static input."),
     KnownError(
