@@ -214,12 +214,31 @@ def test_repeated_rows_are_left_out_whatever_their_event_time(site: Site) -> Non
     assert public_count(site.tables / "made") == 2
 
 
-def test_a_deduplication_within_a_watermark_that_is_held_keeps_its_keys(site: Site) -> None:
-    """The watermark itself is held, too: it moves once, at the end, and no key is forgotten before."""
+def test_a_deduplication_within_a_watermark_that_is_held_keeps_no_key(site: Site) -> None:
+    """The watermark moves once, at the end. Otherwise the run would fail, because rows are left in its state."""
     write(site, ORDINARY)
     write(site, ORDINARY)
     site.run(draining(site, distinct))
     assert public_count(site.tables / "made") == 1
+
+
+def test_a_key_that_comes_again_after_the_delay_is_a_new_row_as_in_spark_although_the_watermark_is_held(site: Site) -> None:
+    """The expected rows come from a query of Spark alone. Key 0 comes again after four days, and key 1 after ten minutes."""
+    pipeline, path, alone = Pipeline("daily", on_end="suspend"), str(site.home.parent / "in"), site.home.parent / "alone"
+
+    @pipeline.source(bounded=True, event_time="at", watermark_delay="1 hour", hold_watermark=True)
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("delta").load(path)
+
+    pipeline.stage(name="made", sink=DeltaSink(str(site.tables / "made")))(lambda rows: distinct(rows))
+    for times in ((ORDINARY, "2026-01-05 12:00:00"), ("2026-01-05 12:10:00",) * 2):
+        write(site, *times)
+        site.run(pipeline)
+        stream = site.spark.readStream.format("delta").load(path).withWatermark("at", "1 hour")
+        query = distinct(stream).writeStream.format("delta").option("checkpointLocation", f"{alone}.state")
+        query.trigger(availableNow=True).start(str(alone)).awaitTermination()
+    assert public(site.tables / "made") == public(alone)
+    assert sorted(n for n, _ in public(alone).elements()) == [0, 0, 1]
 
 
 def test_a_deduplication_within_the_watermark_refuses_what_it_could_not_forget(site: Site) -> None:

@@ -11,12 +11,16 @@ from itertools import count
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from spark_jobs.publication.delta_jvm import java_class, java_list
+from spark_jobs.publication.sql_names import quoted
 
 DELAY_KEY = "spark.watermarkDelayMs"
+"""The key of a column's metadata with the delay of its watermark."""
+_HELD_KEY = "spark_jobs.heldInput"
 _STATEFUL = ("Aggregate", "Deduplicate", "FlatMapGroups", "TransformWithState")
 _WITH_MEMORY = ("Distinct", "GlobalLimit", "LocalLimit", "Offset")
 """Operators that also keep a state, although no watermark flushes it."""
@@ -59,6 +63,8 @@ class EventTimeColumn:
     timestamp: bool
     """True for a timestamp, False for a window."""
     delay_ms: int
+    held: int | None = None
+    """The position of the input whose watermark is held; None if it moves."""
 
 
 @dataclass(frozen=True)
@@ -389,10 +395,30 @@ def watermark_nodes(frame: DataFrame) -> list[str]:
 def event_time_columns(frame: DataFrame) -> list[EventTimeColumn]:
     """Returns the top-level columns of ``frame`` that carry a watermark."""
     return [
-        EventTimeColumn(field.name, isinstance(field.dataType, TimestampType | TimestampNTZType), int(field.metadata[DELAY_KEY]))
+        EventTimeColumn(
+            field.name,
+            isinstance(field.dataType, TimestampType | TimestampNTZType),
+            int(field.metadata[DELAY_KEY]),
+            field.metadata.get(_HELD_KEY),
+        )
         for field in frame.schema.fields
         if DELAY_KEY in field.metadata
     ]
+
+
+def with_held_delay(frame: DataFrame, column: str, delay_ms: int, position: int) -> DataFrame:
+    """Returns a frame with the declared delay of a held watermark in the metadata of its column.
+
+    ``dropDuplicatesWithinWatermark`` forgets a key after the delay in the metadata. The watermark itself keeps the delay that holds it.
+
+    Args:
+        frame: A frame with a held watermark.
+        column: The column of the watermark.
+        delay_ms: The declared delay.
+        position: The position of the input, which :func:`event_time_columns` returns.
+    """
+    metadata = {**frame.schema[column].metadata, DELAY_KEY: delay_ms, _HELD_KEY: position}
+    return frame.withColumn(column, F.col(quoted(column)).alias(column, metadata=metadata))
 
 
 def processing_time_operators(frame: DataFrame) -> list[str]:

@@ -35,7 +35,6 @@ from spark_jobs.runtime.stages.stage_inputs import (
     streams_of,
 )
 from spark_jobs.runtime.stages.stage_output import StageOutput
-from spark_jobs.runtime.stages.watermark import held_position
 from spark_jobs.runtime.tables.outlets import Outlet, prepare_outlet
 from spark_jobs.runtime.tables.schemas import returned_alone
 
@@ -237,11 +236,10 @@ def event_time_of(stage: Stage, frame: DataFrame, watermarks: Mapping[InputName,
     if len(candidates) != 1:
         return EventTime()
     (column,) = candidates
-    position = held_position(column.delay_ms)
-    if position is None:
+    if column.held is None:
         return EventTime(column.name, column.delay_ms)
     if stage.unbounded:  # a consumer could not wait for the end of its rows
         moving = max((mark.delay_ms for mark in watermarks.values() if not mark.held), default=0)
         return EventTime(column.name, moving)
-    argument = list(stage.inputs)[position]
+    argument = list(stage.inputs)[column.held]
     return EventTime(column.name, watermarks[InputName(argument)].delay_ms, held=True)

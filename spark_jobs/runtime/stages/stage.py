@@ -19,7 +19,7 @@ from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.ended_source import is_ended
 from spark_jobs.runtime.inputs.lost_errors import without_it
 from spark_jobs.runtime.inputs.source_kind import SourceStream
-from spark_jobs.runtime.spark.plan import DEDUPLICATION, feeds_another_operator
+from spark_jobs.runtime.spark.plan import feeds_another_operator
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound
 from spark_jobs.runtime.staged.private_log import PrivateLog
@@ -210,8 +210,6 @@ class StageRun:
         last = self.spark_log.last_commit()
         staged = self.log.read(last)
         counted = dict(staged.state_rows) if staged else {}
-        if self.held:  # its keys are kept beyond the end of time, and hold no rows back
-            counted.pop(DEDUPLICATION, None)
         left, keys = left_in_state(self.frame.sparkSession, self.checkpoint_path, last, counted, timers=self.has_timers)
         if left:
             words = ", ".join(

@@ -227,6 +227,8 @@ def with_watermark(
     with refusing(who, remedy, "Nothing was staged.", input=name):
         marked = frame.withWatermark(event_time, f"{delay_on_plan_ms} milliseconds")
     (node,) = plan.watermark_nodes(marked)
+    if held:  # without a delay, rows without an event time would be forgotten at once, at Spark's first watermark in 1970
+        marked = plan.with_held_delay(marked, event_time, delay_ms or 1, position)
     return ReadInput(marked, found, InputWatermark(node, delay_ms or 0, held))
 
 

@@ -21,13 +21,8 @@ _HELD_MS = 10_000 * 366 * 86_400_000
 
 
 def held_delay_ms(position: int) -> int:
-    """Returns the delay that holds the watermark of an input. ``position`` makes it unique, so that it can be found in a plan."""
+    """Returns the delay that holds the watermark of an input. ``position`` makes it unique, so that Spark keeps inputs apart."""
     return _HELD_MS + position
-
-
-def held_position(delay_ms: int) -> int | None:
-    """Returns the position of the input with a held delay, or None for other delays."""
-    return delay_ms - _HELD_MS if delay_ms >= _HELD_MS else None
 
 
 def release_watermark_ms(newest_event_ms: Mapping[InputName, int], delays_ms: Mapping[InputName, int]) -> int | None:

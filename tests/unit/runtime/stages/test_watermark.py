@@ -8,7 +8,6 @@ from spark_jobs.runtime.stages.watermark import (
     BEGINNING_OF_TIME_MS,
     END_OF_TIME_MS,
     held_delay_ms,
-    held_position,
     release_watermark_ms,
 )
 
@@ -19,16 +18,6 @@ OLDEST_MS, NEWEST_MS = BEGINNING_OF_TIME_MS, END_OF_TIME_MS
 @given(st.integers(OLDEST_MS, NEWEST_MS), st.integers(OLDEST_MS, NEWEST_MS), st.integers(0, 63))
 def test_a_held_delay_makes_no_row_late_whatever_the_order(newest_ms: int, row_ms: int, position: int) -> None:
     assert row_ms > newest_ms - held_delay_ms(position)
-
-
-@given(st.integers(0, 63))
-def test_a_held_delay_tells_whose_it_is(position: int) -> None:
-    assert held_position(held_delay_ms(position)) == position
-
-
-@given(st.integers(0, 36_500 * 86_400_000))
-def test_a_declared_delay_holds_nothing(delay_ms: int) -> None:
-    assert held_position(delay_ms) is None
 
 
 def test_the_slowest_input_decides_where_the_watermark_goes() -> None:
