@@ -1,6 +1,7 @@
 """Bounded Kafka sources end exactly at the offsets pinned at the start of their round, in each partition."""
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,34 @@ def test_records_that_arrive_while_a_round_is_interrupted_join_the_next_one(
     later = [range(1_000 * number, 1_000 * number + 50) for number in range(1, 5)]
     assert copied.run("second") == _numbers(range(60), range(100, 104), *later)
     assert copied.pin().topics == {"interrupted": {0: 110, 1: 54, 2: 50, 3: 50}}
+
+
+@pytest.mark.nightly
+def test_a_topic_that_is_compacted_meanwhile_gives_the_newest_record_of_each_key(
+    kafka: KafkaBroker, spark: SparkSession, tmp_path: Path
+) -> None:
+    compact = {
+        "cleanup_policy": "compact",
+        "segment_ms": "100",
+        "max_compaction_lag_ms": "100",
+        "min_cleanable_dirty_ratio": "0.01",
+    }
+    kafka.create_topic("compacted", 1, **compact)
+    for number in range(40):
+        kafka.send("compacted", _values(number, number + 1), key=str(number % 5).encode())
+    copied = Copy(Site(spark, tmp_path), kafka_options(kafka, "compacted", maxOffsetsPerTrigger=8), fails_at=36)
+    copied.flag.touch()
+    with pytest.raises(InterruptedRunError, match="as told"):
+        copied.run("first")
+    copied.flag.unlink()
+    deadline_s = time.monotonic() + 60
+    kafka.send("compacted", _values(1000, 1001), key=b"other")
+    while spark.read.format("kafka").options(**kafka_options(kafka, "compacted")).load().where("offset < 35").count():
+        assert time.monotonic() < deadline_s
+        kafka.send("compacted", _values(2000, 2001), key=b"new")  # only older segments are compacted
+    found = copied.run("first")
+    assert _numbers(range(35, 40)) <= found <= _numbers(range(40))
+    assert found + _numbers(range(1000, 1001)) <= copied.run("second")
 
 
 @pytest.mark.parametrize(
