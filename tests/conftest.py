@@ -8,11 +8,14 @@ import tempfile
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.support.kafka_broker import KafkaBroker
 
 pytest_plugins = ["pytester"]
 
@@ -60,6 +63,15 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv(JVM_OPTIONS, options.strip())
         patch.setattr(tempfile, "tempdir", directory)
         yield
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator["KafkaBroker"]:
+    """A Kafka broker, one for each process."""
+    from tests.support.kafka_broker import kafka_broker
+
+    with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -7,24 +7,46 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.random_rounds import KilledRounds, Plan, RandomRounds
+from tests.support.kafka_broker import KafkaBroker
+from tests.support.random_rounds import KilledRounds, LiveRounds, Plan, RandomRounds
 
 pytestmark = pytest.mark.spark
 
 CASES, TABLES = 9, 25
 """The number of cases, each with a source, a stage and a sink of its own, and of the tables of changes in each source."""
+PLANS = 3
+"""The number of pipelines by day. Each has some of the cases, and interruptions of its own."""
 
 
-@pytest.mark.parametrize("number", [211, pytest.param(183, marks=pytest.mark.nightly)])
-def test_each_table_is_the_answer_after_each_round_whatever_interrupts_it(number: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", range(PLANS))
+def test_each_table_is_the_answer_after_each_round_whatever_interrupts_it(part: int, tmp_path: Path) -> None:
     """The interruptions are stops, deaths, failures of the storage, missing files and lost work directories. Rows arrive in between."""
-    RandomRounds(Plan(number, CASES, TABLES), tmp_path).run()
+    RandomRounds(Plan(1034, CASES // PLANS, TABLES, part), tmp_path).run()
+
+
+def test_each_table_of_live_inputs_becomes_the_answer_whatever_interrupts_it(kafka: KafkaBroker, tmp_path: Path) -> None:
+    LiveRounds(Plan(51, 2, TABLES, topics=True, live=True), tmp_path, kafka).run()
+
+
+@pytest.mark.nightly
+def test_each_table_is_the_answer_where_all_cases_are_one_pipeline(tmp_path: Path) -> None:
+    RandomRounds(Plan(183, CASES, TABLES), tmp_path).run()
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("sample", range(25))
-def test_each_table_is_the_answer_each_night_with_other_inputs(sample: int, seed: int, tmp_path: Path) -> None:
-    RandomRounds(Plan(seed + sample, CASES, TABLES), tmp_path).run()
+def test_each_table_is_the_answer_each_night_with_other_inputs(
+    sample: int, seed: int, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    RandomRounds(Plan(seed + sample, CASES, TABLES, topics=True), tmp_path, kafka).run()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sample", range(10))
+def test_each_table_of_live_inputs_becomes_the_answer_each_night(
+    sample: int, seed: int, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    LiveRounds(Plan(seed + sample, CASES, TABLES, topics=True, live=True), tmp_path, kafka).run()
 
 
 @pytest.mark.nightly

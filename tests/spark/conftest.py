@@ -16,7 +16,6 @@ from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 from spark_jobs.storage.open import open_place
 from tests.spark import inputs
-from tests.support.kafka_broker import KafkaBroker, kafka_broker
 from tests.support.object_store import object_store
 from tests.support.permissions import obey_permissions
 from tests.support.shared_application import SHARED_APPLICATION, session_jars
@@ -51,12 +50,6 @@ def store(spark: SparkSession) -> Iterator[str]:
         for name, value in settings.items():
             configuration.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
         yield place
-
-
-@pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
-        yield broker
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Random cases: a source with changes of rows, the rounds in which its rows arrive, and their stage and sink.
 
-A case is drawn as data, then written round by round: as a Delta table, a folder of files, or a table with a change data feed. Imports no
-code of the product.
+A case is drawn as data, then written round by round: as a Delta table, a folder of files, a Kafka topic, or a table with a change data
+feed. Imports no code of the product.
 """
 
 import csv
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
+from tests.support.kafka_broker import KafkaBroker
 from tests.support.keyed_changes import changes_of_one_case
 
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
@@ -37,6 +39,7 @@ class Format(StrEnum):
     PARQUET = "parquet"
     JSON = "json"
     CSV = "csv"
+    KAFKA = "kafka"
     FEED = "change feed"
 
 
@@ -58,6 +61,8 @@ FEEDS = (Kind.APPEND, Kind.UPSERT, Kind.HISTORY)
 """The kinds whose input may be a change feed."""
 TIMED = (Kind.WINDOWS, Kind.DISTINCT)
 """The kinds with a watermark. Rows that come too late in a later round are left out."""
+IN_ORDER = (*TIMED, Kind.INSERT)
+"""The kinds whose answer depends on the round in which a row arrives."""
 
 
 @dataclass(frozen=True)
@@ -244,11 +249,14 @@ class Input:
     Args:
         case: The case.
         path: The table or the folder.
+        broker: The broker of topics.
     """
 
-    def __init__(self, case: Case, path: Path) -> None:
-        self.case, self.path, self._written = case, path, 0
-        if case.format is Format.FEED:
+    def __init__(self, case: Case, path: Path, broker: KafkaBroker | None = None) -> None:
+        self.case, self.path, self._written, self._broker = case, path, 0, broker
+        if case.format is Format.KAFKA:
+            self._topics.create_topic(self.topic, 2)
+        elif case.format is Format.FEED:
             schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
             write_deltalake(str(path), schema.empty_table(), configuration={"delta.enableChangeDataFeed": "true"})
         else:
@@ -257,9 +265,23 @@ class Input:
             self._id, self._columns = str(uuid4()), case.columns(0)
             self._commit([_protocol(), _metadata(self._id, self._columns)])
 
+    @property
+    def topic(self) -> str:
+        """Returns the name of the topic, which no other test has."""
+        return topic_of(self.path)
+
+    @property
+    def _topics(self) -> KafkaBroker:
+        assert self._broker is not None
+        return self._broker
+
     def deliver(self, delivery: Delivery) -> None:
         if delivery.operation is not None:
             self._operate(delivery.operation)
+            return
+        if self.case.format is Format.KAFKA:
+            for number, rows in enumerate(delivery.files):
+                self._topics.send(self.topic, [json.dumps(_texts(row)).encode() for row in rows], number % 2)
             return
         written = [self._write(file, delivery.columns) for file in delivery.files]
         if self.case.format is Format.DELTA:
@@ -283,25 +305,27 @@ class Input:
     def _write(self, rows: Sequence[Change], columns: Columns) -> Path:
         self._written += 1
         names, ending = columns.schema.names, "parquet" if self.case.format is Format.DELTA else self.case.format.value
-        path = self.path / f"{self._written:03}.{ending}"
+        path, unfinished = self.path / f"{self._written:03}.{ending}", self.path.parent / "unfinished"
         match self.case.format:
             case Format.DELTA | Format.PARQUET:
                 turned = names[self._written % len(names) :] + names[: self._written % len(names)]
-                pq.write_table(pa.Table.from_pylist(list(rows), columns.schema).select(turned), path)
+                pq.write_table(pa.Table.from_pylist(list(rows), columns.schema).select(turned), unfinished)
             case Format.JSON:
-                path.write_text("".join(json.dumps(dict(reversed(_texts(row).items()))) + "\n" for row in rows))
+                unfinished.write_text("".join(json.dumps(dict(reversed(_texts(row).items()))) + "\n" for row in rows))
             case Format.CSV:
-                with path.open("w") as file:
+                with unfinished.open("w") as file:
                     csv.writer(file).writerows(
                         [_texts(row).get(name) for name in names] for row in rows
                     )  # True is a BOOLEAN, too
-        return path
+        return unfinished.rename(path)
 
     def _commit(self, actions: Sequence[Mapping[str, Any]]) -> None:
         log = self.path / "_delta_log"
         log.mkdir(exist_ok=True)
         version = len(list(log.iterdir()))
-        (log / f"{version:020}.json").write_text("".join(json.dumps(action) + "\n" for action in actions))
+        unfinished = self.path.parent / "unfinished"
+        unfinished.write_text("".join(json.dumps(action) + "\n" for action in actions))
+        unfinished.rename(log / f"{version:020}.json")
 
     def _operate(self, operation: Operation) -> None:
         table, some = DeltaTable(str(self.path)), f"id >= {operation.least} AND id % {operation.every} = 0"
@@ -316,6 +340,11 @@ class Input:
                 merge = table.merge(rows, "t.id = s.id", source_alias="s", target_alias="t")
                 merge = merge.when_matched_delete("s.gone").when_matched_update({"name": "s.name"})
                 merge.when_not_matched_insert({"id": "s.id", "name": "s.name"}).execute()
+
+
+def topic_of(path: Path) -> str:
+    """Returns the name of the topic that takes the place of a folder."""
+    return sha256(str(path).encode()).hexdigest()
 
 
 def _texts(row: Change) -> Change:

@@ -16,9 +16,9 @@ from typing import Any
 import duckdb
 from pydantic import BaseModel
 
-from spark_jobs import FEED_DELETES, FEED_SEQUENCE, CheckpointSettings, DeltaSink, Pipeline
+from spark_jobs import FEED_DELETES, FEED_SEQUENCE, CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
 from tests.support.keyed_changes import DELETES, Row, inserted, query, upserted, versions
-from tests.support.random_inputs import FEEDS, TIMED, Case, Columns, Format, Input, Kind, draw_case
+from tests.support.random_inputs import FEEDS, IN_ORDER, TIMED, Case, Columns, Format, Input, Kind, draw_case, topic_of
 
 DRAWN = "RANDOM_PIPELINE"
 """An environment variable: the arguments of :func:`draw_cases`, and the round, as JSON."""
@@ -28,6 +28,8 @@ ROWS = (*KEYS, "seq", *OTHERS)
 VERSIONS = ("valid_from", "valid_to", "is_current")
 FEED = ("id", "name", "sequence", "deleted")
 DELAY = "1 hour"
+RECORDS_PER_FILE = 100
+"""The number of a topic's records that a batch takes for each file of the limit."""
 COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     Kind.APPEND: ROWS,
     Kind.UPSERT: ROWS,
@@ -41,16 +43,27 @@ COLUMNS: Mapping[Kind, tuple[str, ...]] = {
 _FEED_COLUMNS = {kind: (*FEED, *VERSIONS) if kind is Kind.HISTORY else FEED for kind in FEEDS}
 
 
-def draw_cases(seed: int, count: int, tables: int) -> list[Case]:
-    """Draws cases of every kind and every format. Each seed combines them in another way."""
-    draw = Random(seed)
-    formats = [format for format in Format if format is not Format.FEED]
-    kinds, of_files = list(Kind), iter(cycle(draw.sample(formats, len(formats))))
+def draw_cases(seed: int, count: int, tables: int, part: int = 0, *, topics: bool = False, live: bool = False) -> list[Case]:
+    """Draws cases of every kind and every format. Each seed combines them in another way.
+
+    Args:
+        seed: The seed of all random choices.
+        count: The number of cases.
+        tables: The number of tables in each case.
+        part: The number of the part, each of ``count`` cases.
+        topics: True if sources may be Kafka topics.
+        live: True for kinds whose answer does not depend on the order of the rows.
+    """
+    draw, end = Random(seed), count * (part + 1)
+    formats = [format for format in Format if format is not Format.FEED and (topics or format is not Format.KAFKA)]
+    kinds = [kind for kind in Kind if not live or kind not in IN_ORDER]
+    of_rows = iter(cycle(draw.sample(formats, len(formats))))
     chosen: list[tuple[Kind, Format]] = []
-    while len(chosen) < count:
+    while len(chosen) < end:
         draw.shuffle(kinds)
-        chosen += [(kind, next(of_files)) for kind in kinds] + [(draw.choice(FEEDS), Format.FEED)]
-    return [draw_case(draw, f"case_{number}", kind, format, tables) for number, (kind, format) in enumerate(chosen[:count])]
+        chosen += [(kind, next(of_rows)) for kind in kinds] + [(draw.choice(FEEDS), Format.FEED)]
+    drawn = [draw_case(draw, f"case_{number}", kind, format, tables) for number, (kind, format) in enumerate(chosen[:end])]
+    return drawn[-count:]
 
 
 class Params(BaseModel):
@@ -58,35 +71,49 @@ class Params(BaseModel):
     warehouse: str
 
 
-def pipeline_of(cases: list[Case], round: int, interval: str) -> Pipeline:
-    """Returns the pipeline as its code is in a round. Declared schemas have the columns that have arrived by then."""
-    pipeline = Pipeline("random", params=Params, on_end="suspend", checkpoint=CheckpointSettings(interval=interval))
+def pipeline_of(cases: list[Case], round: int, interval: str, *, servers: str = "", live: bool = False) -> Pipeline:
+    """Returns the pipeline as its code is in a round. Declared schemas have the columns that have arrived by then.
+
+    Args:
+        cases: The cases.
+        round: The number of the round.
+        interval: The interval between two checkpoints.
+        servers: The address of the broker of topics.
+        live: True if the sources have no end.
+    """
+    settings: dict[str, Any] = {"restart": RestartStrategy.none()} if live else {"on_end": "suspend"}
+    pipeline = Pipeline("random", params=Params, checkpoint=CheckpointSettings(interval=interval), **settings)
     for case in cases:
-        _declare(pipeline, case, case.columns(round))
+        _declare(pipeline, case, case.columns(round), servers, live)
     return pipeline
 
 
-def _declare(pipeline: Pipeline, case: Case, columns: Columns) -> None:
+def _declare(pipeline: Pipeline, case: Case, columns: Columns, servers: str, live: bool) -> None:
     timed: dict[str, Any] = (
         {"event_time": "moment", "watermark_delay": DELAY, "hold_watermark": True} if case.kind in TIMED else {}
     )
     source = f"{case.name}_rows"
-    pipeline.source(name=source, bounded=True, **timed)(
-        lambda spark, params: _read(spark, f"{params.events}/{case.name}", case, columns)
+    pipeline.source(name=source, bounded=not live, **timed)(
+        lambda spark, params: _read(spark, f"{params.events}/{case.name}", case, columns, servers)
     )
     limit: dict[str, Any] = {}
     if case.relayed:
         pipeline.stage(name=f"{case.name}_relay", inputs={"rows": source})(lambda rows: rows)
         source, limit = f"{case.name}_relay", {"max_files_per_trigger": case.files_per_batch}
     mode: dict[str, Any] = {"output_mode": "update"} if case.kind is Kind.TOTALS else {}
-    pipeline.stage(name=case.name, inputs={"rows": source}, sink=_sink(case), **mode, **limit)(lambda rows: _stage(rows, case))
+    pipeline.stage(name=case.name, inputs={"rows": source}, sink=_sink(case, live), **mode, **limit)(
+        lambda rows: _stage(rows, case)
+    )
 
 
-def _read(spark: Any, path: str, case: Case, columns: Columns) -> Any:
+def _read(spark: Any, path: str, case: Case, columns: Columns, servers: str) -> Any:
     reader = spark.readStream
     if case.files_per_batch is not None:
         reader = reader.option("maxFilesPerTrigger", case.files_per_batch)
+        reader = reader.option("maxOffsetsPerTrigger", RECORDS_PER_FILE * case.files_per_batch)
     match case.format:
+        case Format.KAFKA:
+            return _read_topic(reader.option("kafka.bootstrap.servers", servers), topic_of(Path(path)), columns)
         case Format.DELTA:
             return reader.format("delta").load(path)
         case Format.FEED:
@@ -95,8 +122,15 @@ def _read(spark: Any, path: str, case: Case, columns: Columns) -> Any:
             return reader.schema(columns.ddl).format(case.format.value).load(path)
 
 
-def _sink(case: Case) -> DeltaSink:
-    early = "every_checkpoint" if case.publish_early else "final"
+def _read_topic(reader: Any, topic: str, columns: Columns) -> Any:
+    from pyspark.sql import functions as F
+
+    records = reader.format("kafka").option("subscribe", topic).option("startingOffsets", "earliest").load()
+    return records.select(F.from_json(F.col("value").cast("string"), columns.ddl).alias("row")).select("row.*")
+
+
+def _sink(case: Case, live: bool) -> DeltaSink:
+    early = "every_checkpoint" if case.publish_early or live else "final"
     options: dict[str, Any] = {"publish": early, "schema_evolution": "add_columns"}
     if case.widens:
         options["table_properties"] = {"delta.enableTypeWidening": "true"}

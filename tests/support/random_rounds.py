@@ -5,16 +5,20 @@ round before, or already those of this one.
 """
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
 from signal import SIGKILL
-from threading import Event, Lock
+from threading import Event, Lock, Thread
+from typing import Any
 
 import pytest
 
@@ -28,16 +32,17 @@ from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.stages.gate import Gate
 from tests.support import random_pipelines
 from tests.support.drivers import Doomed, drivers_on
+from tests.support.kafka_broker import KafkaBroker
 from tests.support.keyed_changes import Row
-from tests.support.random_inputs import ROUNDS, Case, Input
+from tests.support.random_inputs import ROUNDS, Case, Input, Kind
 from tests.support.random_pipelines import DRAWN, Tables, answer, draw_cases, pipeline_of
 from tests.support.run_site import RunSite
 from tests.support.running import lose
 from tests.support.systems import Crashed, FaultSystem
 
-_HELD_WITHIN_S = 5.0
-_POINTS, _OPERATIONS = 300, 2_000
-"""Lower bounds for the points and operations of an attempt that completes."""
+_HELD_WITHIN_S, _WHOLE_WITHIN_S = 5.0, 120.0
+_POINTS, _OPERATIONS = 30, 600
+"""Lower bounds for the points and operations of an attempt that completes, for each case."""
 
 
 class What(StrEnum):
@@ -78,11 +83,17 @@ class Plan:
         seed: The seed of all random choices.
         count: The number of cases.
         tables: The number of tables of changes in each case, under keys of their own.
+        part: The number of the plan: each has other cases of the seed, and other interruptions.
+        topics: True if sources may be Kafka topics.
+        live: True if the sources have no end.
     """
 
     seed: int
     count: int
     tables: int
+    part: int = 0
+    topics: bool = False
+    live: bool = False
     cases: list[Case] = field(init=False, repr=False)
     interruptions: list[list[Interruption]] = field(init=False, repr=False)
     drains: bool = field(init=False, repr=False)
@@ -91,13 +102,17 @@ class Plan:
     def __post_init__(self) -> None:
         draw = Random(f"rounds {self.seed}")
         object.__setattr__(self, "cases", draw_cases(**self.arguments))
-        object.__setattr__(self, "interruptions", [_interruptions(draw) for _ in range(ROUNDS)])
-        object.__setattr__(self, "drains", draw.random() < 0.5)
-        object.__setattr__(self, "interval", draw.choice(("1 hour", "2 seconds")))
+        for _ in range(self.part + 1):
+            object.__setattr__(self, "interruptions", [_interruptions(draw) for _ in range(ROUNDS)])
+            object.__setattr__(self, "drains", draw.random() < 0.5 and not self.live)
+            object.__setattr__(self, "interval", draw.choice(("1 hour", "2 seconds")))
+        if self.live:  # otherwise nothing would become public
+            object.__setattr__(self, "interval", "1 second")
 
     @property
-    def arguments(self) -> dict[str, int]:
-        return {"seed": self.seed, "count": self.count, "tables": self.tables}
+    def arguments(self) -> dict[str, Any]:
+        drawn = {"seed": self.seed, "count": self.count, "tables": self.tables, "part": self.part}
+        return drawn | {"topics": self.topics, "live": self.live}
 
     def __str__(self) -> str:
         rounds = "\n".join(f"  round {number}: {'; '.join(map(str, each))}" for number, each in enumerate(self.interruptions))
@@ -169,18 +184,21 @@ class RandomRounds:
     Args:
         plan: The plan.
         root: The directory of inputs, tables and home.
+        broker: The broker of topics.
     """
 
-    def __init__(self, plan: Plan, root: Path) -> None:
+    def __init__(self, plan: Plan, root: Path, broker: KafkaBroker | None = None) -> None:
         self.plan, self.root = plan, root
-        self.inputs = {case.name: Input(case, root / "inputs" / case.name) for case in plan.cases}
+        (root / "inputs").mkdir()
+        self.inputs = {case.name: Input(case, root / "inputs" / case.name, broker) for case in plan.cases}
+        self._pipeline = partial(pipeline_of, plan.cases, servers=broker.servers if broker else "", live=plan.live)
         self.site = RunSite(root, root / "inputs")
         self.tables = Tables(root / "warehouse")
         self.happened: list[str] = []
         self._ahead = [{case.name: list(case.rounds[number]) for case in plan.cases} for number in range(ROUNDS)]
         self._earlier: dict[str, Counter[Row]] = {case.name: Counter() for case in plan.cases}
         self._expected = dict(self._earlier)
-        self._points, self._operations = _POINTS, _OPERATIONS
+        self._points, self._operations = _POINTS * len(plan.cases), _OPERATIONS * len(plan.cases)
         self._runs = count()
 
     def run(self) -> None:
@@ -215,10 +233,9 @@ class RandomRounds:
     def _round(self, number: int) -> None:
         last = number == ROUNDS - 1
         drained = self.plan.drains and last
-        self._deliver(number)
-        self.site = replace(self.site, pipeline=pipeline_of(self.plan.cases, number, self.plan.interval))
-        for case in self.plan.cases:
-            self._expected[case.name] = answer(case, self.inputs[case.name], number, drained=drained)
+        self._begin(number)
+        self.site = replace(self.site, pipeline=self._pipeline(number, self.plan.interval))
+        self._expect(number, drained)
         run = f"run {next(self._runs)}"
         for interruption in [*self.plan.interruptions[number], None]:
             if interruption and interruption.what is What.HIDDEN and not self._is_pinned(number):
@@ -240,6 +257,14 @@ class RandomRounds:
                 self._deliver(number + 1, at_most=1)
         self._assert_whole()
         self._earlier = dict(self._expected)
+
+    def _begin(self, number: int) -> None:
+        """Delivers what arrives before a round begins."""
+        self._deliver(number)
+
+    def _expect(self, number: int, drained: bool) -> None:
+        for case in self.plan.cases:
+            self._expected[case.name] = answer(case, self.inputs[case.name], number, drained=drained)
 
     def _is_pinned(self, number: int) -> bool:
         """Returns True if the ends of all inputs are recorded, so that new rows belong to the next round."""
@@ -309,6 +334,51 @@ class RandomRounds:
 
     def _told(self, what: str) -> str:
         return "\n".join([str(self.plan), "happened:", *(f"  {each}" for each in self.happened), what])
+
+
+class LiveRounds(RandomRounds):
+    """Runs a plan with inputs that have no end. A round ends with a stop, once every table is the answer.
+
+    Some rows are there when an attempt starts; the others arrive while it runs.
+    """
+
+    def attempt(self, number: int, run: str, on_end: OnEnd, interruption: Interruption | None) -> bool | None:
+        ended = Future[bool | None]()
+        attempt = partial(super().attempt, number, run, OnEnd.DRAIN, interruption)
+        thread = Thread(target=_into, args=(ended, attempt))
+        thread.start()
+        self._deliver(number)
+        self._expect(number, drained=False)
+        stop, deadline_s = request_id(wanted=Wanted.STOP), time.monotonic() + _WHOLE_WITHIN_S
+        while thread.is_alive():
+            if self._is_whole() or time.monotonic() > deadline_s:
+                with suppress(RejectedError, Crashed):  # it has not begun, or has ended
+                    CheckpointRequests(self.site.files()).ask(stop)
+            thread.join(0.3)
+        died = ended.result() is None
+        return None if died else self._is_whole() or interruption is None
+
+    def _begin(self, number: int) -> None:
+        self._deliver(number, at_most=1)
+
+    def _is_pinned(self, number: int) -> bool:
+        return False  # nothing has an end: a file that is away before it was found is not missed
+
+    def _is_whole(self) -> bool:
+        return all(self.tables.rows(case) == self._expected[case.name] for case in self.plan.cases)
+
+    def _assert_unchanged_or_whole(self) -> None:
+        for case in self.plan.cases:
+            if case.kind is Kind.APPEND:
+                extra = self.tables.rows(case) - self._expected[case.name]
+                assert not extra, self._told(f"{case} has rows too many: {extra}")
+
+
+def _into(result: "Future[bool | None]", run: Callable[[], bool | None]) -> None:
+    try:
+        result.set_result(run())
+    except BaseException as error:  # noqa: BLE001 - raised where the result is read
+        result.set_exception(error)
 
 
 _KILLED_AT = (
