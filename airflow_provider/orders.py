@@ -12,7 +12,7 @@ from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_override
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError
-from spark_jobs.protocol.ids import CheckpointId, InputName, RunId
+from spark_jobs.protocol.ids import CheckpointId, InputName, LossId, RunId
 from spark_jobs.protocol.restarts import RestartHistory
 
 E = TypeVar("E", bound=StrEnum)
@@ -37,6 +37,7 @@ class StartOrder:
     allow_dropped: bool = False
     new_sources: tuple[InputName, ...] = ()
     accept_data_loss: tuple[InputName, ...] = ()
+    backfill: tuple[LossId, ...] = ()
     on_rewind: OnRewind = OnRewind.REFUSE
     checkpoint: CheckpointOverrides | None = None
     conf: Mapping[str, str] = field(default_factory=dict)

@@ -166,6 +166,7 @@ class StreamPipelineHook(BaseHook):
             allow_dropped=order.allow_dropped,
             new_sources=order.new_sources,
             accept_data_loss=order.accept_data_loss,
+            backfill=order.backfill,
             checkpoint=over(self.settings.checkpoint, order.checkpoint),
             restarts=order.restarts,
         )

@@ -1,4 +1,4 @@
-"""The operator that accepts losses of a pipeline."""
+"""The operators that accept losses of a pipeline, and backfill them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,10 @@ from airflow_provider.facts import acceptance_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
 from airflow_provider.operators.pipeline_task import PipelineOperator
+from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
+from airflow_provider.orders import names
 from airflow_provider.tasks.identity import run_id_of
+from airflow_provider.version_compat import AirflowSkipException
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.ids import LossId
@@ -63,3 +66,33 @@ class AcceptLossOperator(PipelineOperator):
             facts = acceptance_facts(files.url, accepted, ledger.entries())
             self.log.info("Accepted %s; %d losses are open.", ", ".join(facts["losses"]) or "no loss", facts["open"])
             return facts
+
+
+class BackfillLossOperator(StreamPipelineOperator):
+    """Backfills losses of a pipeline: processes rows that stages with ``tolerate=`` have left out, and publishes them, each once.
+
+    Put it after the code was mended. The run reads no new rows of bounded sources. A pipeline without an end goes on afterwards: give the
+    task ``wait_for="running"``. No other driver may work in the home. Without losses the task is skipped.
+
+    Args:
+        losses: The ids of the losses, such as ``"3-1"``: one, several, or none. Templated.
+        kwargs: As for :class:`~airflow_provider.operators.stream_pipeline.StreamPipelineOperator`.
+
+    Raises:
+        PipelineRunRefusedError: A loss cannot be backfilled. Nothing of it was published; Airflow does not retry.
+        PipelineRunError: Any other error; a retry resumes from what is durable.
+    """
+
+    template_fields: Sequence[str] = (*StreamPipelineOperator.template_fields, "losses")
+
+    def __init__(self, *, losses: str | Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.losses = losses
+
+    def execute(self, context: "Context") -> dict[str, Any]:
+        with raising_airflow_errors():
+            refuse_hidden_arguments(self)
+            found = names("losses", self.losses)
+        if not found:
+            raise AirflowSkipException("There is no loss to backfill.")
+        return super().execute(context)

@@ -44,7 +44,7 @@ from spark_jobs.protocol.errors import (
     StorageError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, LossId, OwnerNumber, RunId, start_request_id
 from spark_jobs.protocol.losses import Loss, said
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import is_here
@@ -136,6 +136,8 @@ class StreamPipelineOperator(WaitingOperator):
     )
     template_fields_renderers = {"parameters": "json", "checkpoint": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
     operator_extra_links = LINKS
+    losses: Sequence[str] | str | None = None
+    """The losses that the run backfills: see :class:`~airflow_provider.operators.losses.BackfillLossOperator`."""
 
     def __init__(
         self,
@@ -475,6 +477,7 @@ def order_of(task: StreamPipelineOperator, run: RunId) -> StartOrder:
         state_partitions=count("state_partitions", task.state_partitions),
         new_sources=names("new_sources", task.new_sources),
         accept_data_loss=names("accept_data_loss", task.accept_data_loss),
+        backfill=tuple(LossId(loss) for loss in names("losses", task.losses)),
         on_rewind=choice("on_rewind", task.on_rewind, OnRewind) or OnRewind.REFUSE,
         checkpoint=checkpoint_overrides("checkpoint= of the task", task.checkpoint),
         conf=checked_conf(task, task.written_conf, task.conf),

@@ -45,7 +45,7 @@ class LossSearch:
         if pipeline.uuid != self._pipeline:  # a new home was made at the same place
             self._pipeline, self._seen = pipeline.uuid, None
         new = [loss for loss, position in names.recorded.items() if self._seen is None or position > self._seen]
-        found = [ledger.read(loss) for loss in new if loss not in names.accepted | names.undone]
+        found = [ledger.read(loss) for loss in new if loss not in names.closed]
         self._names = names
         self._seen = max(names.recorded.values(), default=self._seen)
         return [(pipeline.uuid, loss) for loss in found]

@@ -382,6 +382,7 @@ class Pipeline:
         state_partitions: int | None = None,
         new_sources: Sequence[str] = (),
         accept_data_loss: Sequence[str] = (),
+        backfill: Sequence[str] = (),
         work_root: str | os.PathLike[str] | None = None,
     ) -> StartResponse:
         """Runs the pipeline in this process, as ``spark-jobs run`` does: for notebooks.
@@ -410,6 +411,7 @@ class Pipeline:
                 stays. Such a source may be a different one than before, for example a table that was dropped and created again.
             accept_data_loss: Sources that may have lost rows, such as expired records or deleted files. The run leaves out the lost rows
                 and records them. It reads all others.
+            backfill: Losses whose rows are processed now, such as ``"3-1"``. The run reads no new rows of bounded sources.
             work_root: On a cluster with a home in a store: a directory that driver and executors share.
 
         Raises:
@@ -429,6 +431,7 @@ class Pipeline:
             state_partitions=checked_partitions(state_partitions),
             new_sources=tuple(new_sources),
             accept_data_loss=tuple(accept_data_loss),
+            backfill=tuple(backfill),
             work_root=None if work_root is None else os.fspath(work_root),
         )
         response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)

@@ -148,6 +148,9 @@ class LossEntry(Answer):
     accepted_at: datetime | None = None
     reason: str | None = None
     """The reason of the person who accepted it."""
+    backfilled_at: datetime | None = None
+    checkpoint: CheckpointId | None = None
+    """The first checkpoint with its rows, if it is backfilled."""
     parts: Loss
     """The lost rows by their position in the source."""
 

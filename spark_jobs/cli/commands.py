@@ -6,6 +6,7 @@ import typer
 
 from spark_jobs import __version__
 from spark_jobs.cli.accept import accept
+from spark_jobs.cli.backfill import backfill
 from spark_jobs.cli.cancel import cancel
 from spark_jobs.cli.checkpoint import checkpoint
 from spark_jobs.cli.checkpoints import checkpoints
@@ -45,6 +46,7 @@ for command in (
     inspect,
     losses,
     accept,
+    backfill,
     savepoints,
     verify,
     dispose,

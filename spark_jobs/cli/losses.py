@@ -14,11 +14,11 @@ from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.losses import LedgerEntry, LossLedger, LossState
 from spark_jobs.protocol.losses import rows_at_most, said
 
-_STYLES = {LossState.OPEN: "yellow", LossState.ACCEPTED: "green", LossState.UNDONE: "dim"}
+_STYLES = {LossState.OPEN: "yellow", LossState.ACCEPTED: "green", LossState.UNDONE: "dim", LossState.BACKFILLED: "green"}
 
 
 def losses(home: Home, output: Annotated[Output, output_option(LossesAnswer)] = Output.TEXT) -> None:
-    """List the rows of sources that the pipeline has left out, and show which of these losses are accepted."""
+    """List the rows of sources that the pipeline has left out, and show which of these losses are closed."""
     with command(output) as terminal:
         files, pipeline = open_home(home)
         found = tuple(entry_of(each) for each in LossLedger(files).entries())
@@ -27,7 +27,7 @@ def losses(home: Home, output: Annotated[Output, output_option(LossesAnswer)] = 
 
 def entry_of(entry: LedgerEntry) -> LossEntry:
     """Returns an entry of the ledger as an answer of a command."""
-    recorded, acceptance = entry.recorded, entry.acceptance
+    recorded, acceptance, backfill = entry.recorded, entry.acceptance, entry.backfill
     loss = recorded.loss
     assert loss.id is not None
     return LossEntry(
@@ -44,6 +44,8 @@ def entry_of(entry: LedgerEntry) -> LossEntry:
         recorded_at=recorded.recorded_at,
         accepted_at=acceptance.accepted_at if acceptance else None,
         reason=acceptance.reason if acceptance else None,
+        backfilled_at=backfill.backfilled_at if backfill else None,
+        checkpoint=backfill.checkpoint if backfill else None,
         parts=loss,
     )
 

@@ -159,28 +159,54 @@ def run(
         checkpoint = checkpoint_overrides(context.params)
         files = open_home(home, work_root)
         check_directory(files)
-        with ExitStack() as stack:
-            if request and not dry_run:
-                stack.enter_context(Channel(files).refusals_answered(RequestId(request), terminal.mask))
-            pipeline, given = load_pipeline(entry, settings_asked(conf)), parameters(param, params_file)
-            writes_nothing = dry_run or Channel(files).pipeline() is None
-            spark = SparkStart(
-                pipeline.name,
-                spark_options(pipeline, context.params),
-                OutputFile(None if writes_nothing else local_path(files, SPARK_LOG)),
-                submitted=context.obj == SUBMITTED,
-                neighbours=neighbours_of(locate_pipeline(entry)),
-            )
-            options = _options(name := RunId(run_id) if run_id else new_run_id(), checkpoint, context.params)
-            terminal.if_interrupted = _interrupted(context, name, pipeline, terminal.mask)
-            order = _Order(terminal, pipeline, files, given, options, RequestId(request) if request else None, spark)
-            with asking_for_parameters(pipeline, given):
-                if dry_run:
-                    order.show_plan()
-                    return
-                response = order.carry_out()
-        if response is not None:
-            order.report(response)
+        options = _options(RunId(run_id) if run_id else new_run_id(), checkpoint, context.params)
+        order_run(context, terminal, files, options, RequestId(request) if request else None, dry_run=dry_run)
+
+
+def order_run(
+    context: typer.Context,
+    terminal: Terminal,
+    files: Files,
+    options: "RunOptions",
+    request: RequestId | None = None,
+    *,
+    dry_run: bool = False,
+) -> None:
+    """Runs a pipeline by the parameters of a command, and answers the command.
+
+    Args:
+        context: The command. It has the parameters of :func:`run` that say what runs, and where Spark starts.
+        terminal: The command's terminal.
+        files: The home.
+        options: Options of the run.
+        request: Request that contains the options.
+        dry_run: True to show the plan only.
+    """
+    given = context.params
+    with ExitStack() as stack:
+        if request and not dry_run:
+            stack.enter_context(Channel(files).refusals_answered(request, terminal.mask))
+        pipeline, values = (
+            load_pipeline(given["entry"], settings_asked(given["conf"])),
+            parameters(given["param"], given["params_file"]),
+        )
+        writes_nothing = dry_run or Channel(files).pipeline() is None
+        spark = SparkStart(
+            pipeline.name,
+            spark_options(pipeline, given),
+            OutputFile(None if writes_nothing else local_path(files, SPARK_LOG)),
+            submitted=context.obj == SUBMITTED,
+            neighbours=neighbours_of(locate_pipeline(given["entry"])),
+        )
+        terminal.if_interrupted = _interrupted(context, options.run or new_run_id(), pipeline, terminal.mask)
+        order = _Order(terminal, pipeline, files, values, options, request, spark)
+        with asking_for_parameters(pipeline, values):
+            if dry_run:
+                order.show_plan()
+                return
+            response = order.carry_out()
+    if response is not None:
+        order.report(response)
 
 
 _OF_A_REQUEST = (
@@ -318,13 +344,14 @@ def _asked(context: typer.Context) -> list[str]:
 
 def _interrupted(context: typer.Context, run: RunId, pipeline: Pipeline, mask: Mask) -> ErrorReport:
     """Returns the report of an interrupted command, with the command that goes on with the same run."""
-    request = context.params["request"]
+    request = context.params.get("request")
     asker = ["--request", request] if request else ["--run-id", run]
     typed = [*_typed_options(context, pipeline, mask), *asker]
     if context.obj == SUBMITTED:
         how, line = "Submit it again with the arguments", shlex.join(typed)
     else:
-        how, line = "Go on with it", shlex.join(["spark-jobs", "run", *typed])
+        command = ["spark-jobs", "backfill"] if context.command.name == "backfill" else ["spark-jobs", "run"]
+        how, line = "Go on with it", shlex.join([*command, *typed])
     filled_in = f", with the values for {HIDDEN}" if any(HIDDEN in word for word in typed) else ""
     return ErrorReport(
         error="Interrupted",

@@ -18,6 +18,7 @@ from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import (
     AttemptDocument,
@@ -30,6 +31,7 @@ from spark_jobs.protocol.documents import (
 )
 from spark_jobs.protocol.errors import Retry
 from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.losses import Loss
 from spark_jobs.storage.files import Files
 
 _WATCH_INTERVAL_S = 1.0
@@ -90,9 +92,15 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         checkpoint_failures=failures,
         checkpoint_failure=failure,
         drained=head.drained if head else False,
-        losses=Rounds(files).losses(latest.round) if latest else (),
+        losses=_left_out(files, latest) if latest else (),
         error=_newest_error(files),
     )
+
+
+def _left_out(files: Files, latest: RoundDocument) -> tuple[Loss, ...]:
+    """Returns the losses of a round that are not backfilled."""
+    backfilled = LossLedger(files).names().backfilled
+    return tuple(loss for loss in Rounds(files).losses(latest.round) if loss.id not in backfilled)
 
 
 def _is_open(round: RoundDocument | None, attempt: AttemptDocument | None, head: Manifest | None) -> bool:

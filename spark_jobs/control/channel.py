@@ -49,6 +49,7 @@ from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFou
 from spark_jobs.protocol.ids import (
     AttemptNumber,
     InputName,
+    LossId,
     PipelineName,
     PipelineUuid,
     RequestId,
@@ -164,6 +165,7 @@ class Channel:
         state_partitions: int | None = None,
         new_sources: Collection[InputName] = (),
         accept_data_loss: Collection[InputName] = (),
+        backfill: Collection[LossId] = (),
         restarts: RestartHistory | None = None,
     ) -> StartRequest:
         """Requests a run, durably. Returns an unclaimed request with the same options, or a new one.
@@ -182,6 +184,7 @@ class Channel:
             state_partitions: Number of state partitions from now on; None keeps the present number.
             new_sources: Sources that are read from their beginning. They may be different ones than before.
             accept_data_loss: Sources that are read without their lost rows.
+            backfill: Losses whose rows are processed. The run reads no new rows of bounded sources.
             restarts: History of the restart strategy if it has decided this start; None: somebody requests it.
 
         Raises:
@@ -205,6 +208,7 @@ class Channel:
             state_partitions=state_partitions,
             new_sources=tuple(sorted(new_sources)),
             accept_data_loss=tuple(sorted(accept_data_loss)),
+            backfill=tuple(sorted(backfill)),
             restarts=restarts,
         )
         return self.ask(request)

@@ -4,7 +4,8 @@ Invariants:
 
 1. A loss is recorded before the first batch that leaves its rows out. So the rows that were read and those in the ledger are the input.
 2. Nothing is in the ledger of a round twice.
-3. A record never changes. A later state of a loss has its own document, created once.
+3. A record never changes. A later state of a loss has its own document.
+4. A loss is backfilled only if the newest checkpoint has its rows.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -17,16 +18,17 @@ from spark_jobs.home.layout import (
     LOSSES,
     LossNames,
     loss_accepted_path,
+    loss_backfilled_path,
     loss_id,
     loss_names,
     loss_path,
     loss_undone_path,
     position_of_loss,
 )
-from spark_jobs.protocol.documents import AcceptedLoss, AttemptDocument, RecordedLoss, UndoneLoss
+from spark_jobs.protocol.documents import AcceptedLoss, AttemptDocument, BackfilledLoss, Manifest, RecordedLoss, UndoneLoss
 from spark_jobs.protocol.errors import AlreadyExistsError, RejectedError
-from spark_jobs.protocol.ids import InputName, LossId, RoundNumber, RunId, StageName
-from spark_jobs.protocol.losses import Loss, PassedOver, beyond
+from spark_jobs.protocol.ids import IncarnationId, InputName, LossId, RoundNumber, RunId, StageName
+from spark_jobs.protocol.losses import Loss, PassedOver, StagedFile, beyond, said
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
@@ -40,6 +42,8 @@ class LossState(StrEnum):
     """A person has accepted it, with the start of the run or later."""
     UNDONE = "undone"
     """The pipeline went back to a point before it, and reads its input again."""
+    BACKFILLED = "backfilled"
+    """Its rows were processed later."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class LedgerEntry:
     recorded: RecordedLoss
     state: LossState
     acceptance: AcceptedLoss | None = None
+    backfill: BackfilledLoss | None = None
 
 
 class LossLedger:
@@ -101,14 +106,15 @@ class LossLedger:
                 create_document(self.files, loss_path(name), document)
                 return numbered
 
-    def of_round(self, number: RoundNumber, carried: Sequence[LossId] = ()) -> tuple[Loss, ...]:
+    def of_round(self, number: RoundNumber, carried: Sequence[LossId] = (), names: LossNames | None = None) -> tuple[Loss, ...]:
         """Returns the losses of a round that are not undone.
 
         Args:
             number: The round.
-            carried: Losses of replaced rounds that this one leaves out, too.
+            carried: Losses of earlier rounds that this one leaves out, too.
+            names: Result of :meth:`names`, if it is known.
         """
-        names = self.names()
+        names = self.names() if names is None else names
         own = [loss for loss, (recorded_in, _) in names.recorded.items() if recorded_in == number]
         return tuple(self.read(loss).loss for loss in [*carried, *own] if loss not in names.undone)
 
@@ -131,7 +137,7 @@ class LossLedger:
     def entries(self) -> list[LedgerEntry]:
         """Returns every loss, oldest first."""
         names = self.names()
-        return [self._entry(loss, undone=loss in names.undone, accepted=loss in names.accepted) for loss in names.recorded]
+        return [self._entry(loss, names) for loss in names.recorded]
 
     def open_of(self, run: RunId, named: Collection[LossId]) -> list[LedgerEntry]:
         """Returns the open losses of a run: those that it has recorded, and those in its checkpoint."""
@@ -145,18 +151,93 @@ class LossLedger:
         """Accepts losses. Durable on return. Idempotent: the first reason stays.
 
         Raises:
-            RejectedError: One of them does not exist, or is undone. None was accepted.
+            RejectedError: One of them does not exist, or is undone or backfilled. None was accepted.
         """
         names = self.names()
         for loss in losses:
             if loss not in names.recorded:
                 raise _unknown(loss, self.files.url)
             if loss in names.undone:
-                raise _is_undone(loss)
+                raise _is_undone(loss, "accepted")
+            if loss in names.backfilled:
+                raise _is_backfilled(loss, "accepted")
         for loss in losses:
             if loss not in names.accepted:
                 self._accept(loss, reason)
-        return [self._entry(loss, undone=False, accepted=True) for loss in losses]
+        names = self.names()
+        return [self._entry(loss, names) for loss in losses]
+
+    def check_backfill(self, losses: Sequence[LossId], run: RunId, incarnation: IncarnationId | None) -> None:
+        """Refuses to backfill a loss that is not open, or whose rows cannot be read again.
+
+        Args:
+            losses: The losses.
+            run: The run. A loss that it has backfilled itself is not refused, so that it can be repeated.
+            incarnation: The incarnation of the home.
+
+        Raises:
+            RejectedError: One of them is refused. Nothing was written.
+        """
+        if not losses:
+            return
+        names = self.names()
+        for loss in losses:
+            if loss not in names.recorded:
+                raise _unknown(loss, self.files.url)
+            if loss in names.undone:
+                raise _is_undone(loss, "backfilled")
+            entry = self._entry(loss, names)
+            if entry.backfill is not None and entry.backfill.run != run:
+                raise _is_backfilled(loss, "backfilled")
+            if entry.acceptance is not None and entry.backfill is None:
+                raise RejectedError(
+                    f"Loss {loss} cannot be backfilled: it is accepted.",
+                    exists=f"The reason is: {entry.acceptance.reason}",
+                    safe="Nothing was written.",
+                    remedy="Leave it out of the command.",
+                    loss=loss,
+                )
+            if not isinstance(entry.recorded.loss, PassedOver):
+                raise RejectedError(
+                    f"Loss {loss} cannot be backfilled: its rows are gone. It is {said(entry.recorded.loss)}.",
+                    safe="Nothing was written.",
+                    remedy="If the rows may stay out, accept the loss: spark-jobs accept.",
+                    loss=loss,
+                )
+            if entry.recorded.incarnation != incarnation:
+                raise RejectedError(
+                    f"Loss {loss} cannot be backfilled: the pipeline has begun again since, without its files.",
+                    exists="A loss that the pipeline still leaves out is in the ledger once more, with a newer number.",
+                    safe="Nothing was written.",
+                    remedy="Backfill that one: see spark-jobs losses.",
+                    loss=loss,
+                )
+
+    def can_be_backfilled(self) -> list[LossId]:
+        """Returns the open losses whose rows were passed over, oldest first."""
+        names = self.names()
+        left = [loss for loss in names.recorded if loss not in names.closed]
+        return [loss for loss in left if isinstance(self.read(loss).loss, PassedOver)]
+
+    def backfill(self, manifest: Manifest) -> None:
+        """Records that a complete checkpoint has the rows of losses. Durable on return. Idempotent."""
+        for loss in manifest.backfilled:
+            with suppress(AlreadyExistsError), step(Step.LOSS_BACKFILL):
+                document = BackfilledLoss(
+                    loss=loss, run=manifest.run, checkpoint=manifest.checkpoint, backfilled_at=manifest.completed_at
+                )
+                create_document(self.files, loss_backfilled_path(loss), document)
+
+    def reopen(self, losses: Sequence[LossId]) -> None:
+        """Opens backfilled losses again, because the pipeline went back to a checkpoint without their rows. Idempotent."""
+        for loss in losses:
+            with step(Step.LOSS_REOPEN):
+                self.files.delete(loss_backfilled_path(loss))
+
+    def needed_files(self, losses: Sequence[LossId]) -> frozenset[str]:
+        """Returns the names of staged files whose rows losses have left out."""
+        left = [self.read(loss).loss for loss in losses]
+        return frozenset(loss.unit.file for loss in left if isinstance(loss, PassedOver) and isinstance(loss.unit, StagedFile))
 
     def _accept(self, loss: LossId, reason: str) -> None:
         with suppress(AlreadyExistsError), step(Step.LOSS_ACCEPT):
@@ -164,16 +245,17 @@ class LossLedger:
             create_document(self.files, loss_accepted_path(loss), document)
 
     def forget(self, before: RoundNumber, needed: Collection[LossId]) -> None:
-        """Deletes accepted and undone losses of old rounds. Open ones stay.
+        """Deletes closed losses of old rounds. Open ones stay.
 
         Args:
             before: Round before which losses are deleted.
             needed: Losses that a later round leaves out, too.
         """
         names = self.names()
-        for loss in sorted(names.accepted | names.undone):
+        for loss in sorted(names.closed):
             if position_of_loss(loss)[0] < before and loss not in needed:
-                for path in (loss_path(loss), loss_accepted_path(loss), loss_undone_path(loss)):
+                paths = (loss_path(loss), loss_accepted_path(loss), loss_undone_path(loss))
+                for path in (*paths, *([loss_backfilled_path(loss)] if loss in names.backfilled else [])):
                     with step(Step.FORGET):
                         self.files.delete(path)
 
@@ -187,11 +269,13 @@ class LossLedger:
     def _of(self, number: RoundNumber) -> list[tuple[RoundNumber, int]]:
         return [each for each in self.names().recorded.values() if each[0] == number]
 
-    def _entry(self, loss: LossId, *, undone: bool, accepted: bool) -> LedgerEntry:
-        recorded = self.read(loss)
+    def _entry(self, loss: LossId, names: LossNames) -> LedgerEntry:
+        accepted, backfilled = loss in names.accepted, loss in names.backfilled
         acceptance = read_document(self.files, loss_accepted_path(loss), AcceptedLoss) if accepted else None
-        state = LossState.UNDONE if undone else LossState.ACCEPTED if accepted else LossState.OPEN
-        return LedgerEntry(recorded, state, acceptance)
+        backfill = read_document(self.files, loss_backfilled_path(loss), BackfilledLoss) if backfilled else None
+        state = LossState.ACCEPTED if accepted else LossState.OPEN
+        state = LossState.BACKFILLED if backfilled else state
+        return LedgerEntry(self.read(loss), LossState.UNDONE if loss in names.undone else state, acceptance, backfill)
 
     def read(self, loss: LossId) -> RecordedLoss:
         """Returns the record of a loss."""
@@ -207,9 +291,19 @@ def rows_passed_over(recorded: Iterable[RecordedLoss], stage: StageName, since: 
     )
 
 
-def _is_undone(loss: LossId) -> RejectedError:
+def _is_backfilled(loss: LossId, asked: str) -> RejectedError:
     return RejectedError(
-        f"Loss {loss} cannot be accepted: it is undone.",
+        f"Loss {loss} cannot be {asked}: it is backfilled.",
+        exists="Its rows are in a checkpoint.",
+        safe="Nothing was written.",
+        remedy="Leave it out of the command.",
+        loss=loss,
+    )
+
+
+def _is_undone(loss: LossId, asked: str) -> RejectedError:
+    return RejectedError(
+        f"Loss {loss} cannot be {asked}: it is undone.",
         exists="The pipeline went back to before it, and reads its input again.",
         safe="Nothing was written.",
         remedy="Leave it out of the command. If input is lost again, it is a new loss: see spark-jobs losses.",

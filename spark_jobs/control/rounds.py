@@ -10,6 +10,7 @@ Invariants:
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.pins import pins_of_round
@@ -22,10 +23,25 @@ from spark_jobs.home.layout import (
 )
 from spark_jobs.protocol.documents import PinnedInput, RoundDocument, TidiedInput
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
-from spark_jobs.protocol.ids import InputName, RoundNumber
+from spark_jobs.protocol.ids import InputName, LossId, RoundNumber
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """The losses of a round, and facts about the others."""
+
+    losses: tuple[Loss, ...] = ()
+    """The losses of the round."""
+    backfilled: frozenset[LossId] = frozenset()
+    """The losses that the ledger has as backfilled."""
+    needed_files: frozenset[str] = frozenset()
+    """Names of staged files whose rows open losses of earlier rounds have left out."""
+
+
+NOTHING_LEFT_OUT = LeftOut()
 
 
 class Rounds:
@@ -70,6 +86,15 @@ class Rounds:
         """Returns the losses of a round: its own, and those of the rounds that it replaces."""
         begun = self.read(number)
         return LossLedger(self.files).of_round(number, begun.losses if begun else ())
+
+    def left_out(self, number: RoundNumber) -> "LeftOut":
+        """Returns the losses of a round, and the other facts that an attempt at it needs to know of the ledger."""
+        begun, ledger = self.read(number), LossLedger(self.files)
+        names = ledger.names()
+        losses = ledger.of_round(number, begun.losses if begun else (), names)
+        own = {loss.id for loss in losses}
+        older = [loss for loss in names.recorded if loss not in own and loss not in names.closed]
+        return LeftOut(losses, names.backfilled, ledger.needed_files(older))
 
     def tidy(self, tidied: TidiedInput) -> None:
         """Records that the files of a source that a round has read are archived or deleted. Durable on return."""

@@ -72,7 +72,7 @@ _OWNER = re.compile(r"(\d+)\.owner-(\d+)\.json")
 _MANIFEST = re.compile(r"(0|[1-9]\d*)\.json", re.ASCII)
 _ROUND = re.compile(r"(\d+)\.json")
 _LOSS = re.compile(r"((\d+)-(\d+))\.json", re.ASCII)
-_OF_LOSS = re.compile(r"(\d+-\d+)\.(accepted|undone)\.json", re.ASCII)
+_OF_LOSS = re.compile(r"(\d+-\d+)\.(accepted|undone|backfilled)\.json", re.ASCII)
 _TIDIED = re.compile(r"(\d+)\.tidied-(\w+)\.json")
 _START = re.compile(r"start-(\d+)\.json")
 _START_OR_CANCEL = re.compile(r"(?:start-(\d+)|cancel-(\d+)-\d+)\.json")
@@ -135,6 +135,11 @@ def loss_accepted_path(loss: LossId) -> str:
 def loss_undone_path(loss: LossId) -> str:
     """Returns the path of the document that says that the input of a loss is read again."""
     return f"{LOSSES}/{loss}.undone.json"
+
+
+def loss_backfilled_path(loss: LossId) -> str:
+    """Returns the path of the document that says that the rows of a loss were processed later."""
+    return f"{LOSSES}/{loss}.backfilled.json"
 
 
 def round_tidied_path(number: RoundNumber, name: InputName) -> str:
@@ -276,6 +281,12 @@ class LossNames(NamedTuple):
     """By loss its round and its number in that; ascending."""
     accepted: frozenset[LossId]
     undone: frozenset[LossId]
+    backfilled: frozenset[LossId]
+
+    @property
+    def closed(self) -> frozenset[LossId]:
+        """Returns the losses that are not open any more."""
+        return self.accepted | self.undone | self.backfilled
 
 
 def loss_names(names: Iterable[str]) -> LossNames:
@@ -283,8 +294,8 @@ def loss_names(names: Iterable[str]) -> LossNames:
     names = list(names)
     numbers = sorted((RoundNumber(int(found[2])), int(found[3])) for found in map(_LOSS.fullmatch, names) if found)
     marked = [(LossId(found[1]), found[2]) for found in map(_OF_LOSS.fullmatch, names) if found]
-    by_mark = {mark: frozenset(loss for loss, kind in marked if kind == mark) for mark in ("accepted", "undone")}
-    return LossNames({loss_id(*each): each for each in numbers}, by_mark["accepted"], by_mark["undone"])
+    by_mark = {mark: frozenset(loss for loss, kind in marked if kind == mark) for mark in ("accepted", "undone", "backfilled")}
+    return LossNames({loss_id(*each): each for each in numbers}, **by_mark)
 
 
 def tidied_inputs(names: Iterable[str], number: RoundNumber) -> list[InputName]:

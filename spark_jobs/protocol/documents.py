@@ -142,6 +142,8 @@ class StartRequest(Document):
     """Sources that are read from their beginning once in the run. They may be different ones than before. The stages keep their state."""
     accept_data_loss: tuple[InputName, ...] = ()
     """Sources that are read without their lost rows."""
+    backfill: tuple[LossId, ...] = ()
+    """Losses whose rows are processed now. The run reads no new rows of bounded sources."""
     checkpoint: CheckpointOverrides | None = None
     """Overrides of the pipeline's checkpoint settings for the attempt."""
     restore: RestoreFrom | None = None
@@ -226,7 +228,8 @@ class RoundDocument(Document):
     taken_anew: tuple[InputName, ...] = ()
     """Sources that the run has begun to read from their beginning, in this round or those that it replaces. It does so only once."""
     losses: tuple[LossId, ...] = ()
-    """Losses of replaced rounds that the restored checkpoint contains. The round leaves out the same rows."""
+    """Losses of earlier rounds: those of replaced rounds that the restored checkpoint contains, and those that the round was begun to
+    backfill. The round leaves out the same rows."""
     undoes: tuple[LossId, ...] = ()
     """Losses of the replaced round that the restored checkpoint does not contain. Their existing rows are read again."""
     begun_at: datetime
@@ -275,6 +278,17 @@ class UndoneLoss(Document):
     round: RoundNumber
     """The round that reads the input again."""
     undone_at: datetime
+
+
+class BackfilledLoss(Document):
+    """``losses/<r>-<n>.backfilled.json``: a complete checkpoint has the rows of that loss."""
+
+    kind = "backfilled_loss"
+    loss: LossId
+    run: RunId
+    """The run that has processed the rows."""
+    checkpoint: CheckpointId
+    backfilled_at: datetime
 
 
 class TidiedInput(Document):
@@ -442,7 +456,9 @@ class Manifest(Document):
     sources: dict[InputName, tuple[KnownSource, ...]] = Field(default_factory=dict)
     """The identity of each stream of each source that the stages have read, and the position where reading has begun."""
     losses: tuple[Loss, ...] = ()
-    """Rows that the stages have left out in this round because they are lost."""
+    """Rows that the stages have left out in this round because they are lost. Those in :attr:`backfilled` are not among them."""
+    backfilled: tuple[LossId, ...] = ()
+    """Losses of this round, and of rounds that it replaces, whose rows the stages have processed since."""
     stages: dict[StageName, StageCut]
     sinks: dict[SinkName, SinkCut]
     drained: bool

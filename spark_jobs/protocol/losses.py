@@ -6,6 +6,8 @@ See :mod:`spark_jobs.protocol.documents`.
 from collections.abc import Sequence
 from typing import Literal
 
+from pydantic import Field
+
 from spark_jobs.protocol.codec import Part
 from spark_jobs.protocol.ids import BatchId, InputName, LossId, StageName
 
@@ -96,6 +98,10 @@ class StagedFile(Part):
     file: str
     """The name of the file."""
     size_bytes: int
+    path: str = ""
+    """The path in the directory that the other stage's files are in, percent-encoded."""
+    partition_values: dict[str, str | None] = Field(default_factory=dict)
+    """The values of the columns that are not in the file, as in Delta's ``add`` action."""
 
 
 class SourceFile(Part):

@@ -20,7 +20,7 @@ from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.old_starts import forget_old_starts
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.pins import pins_of_attempt
-from spark_jobs.control.rounds import Rounds
+from spark_jobs.control.rounds import LeftOut, Rounds
 from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
 from spark_jobs.home.places import check_places
 from spark_jobs.protocol.documents import (
@@ -264,6 +264,8 @@ class Application:
 
     def _run(self, request: StartRequest, afterwards: ExitStack, metrics: MetricsExport) -> StartResponse:
         facts = read_facts(self.home)
+        if facts.head is not None:  # an earlier attempt may have died before it did
+            LossLedger(self.home).backfill(facts.head)
         unfinished = self._open_requests().roll_forward(facts.head, request)
         given = self._given_before(request, facts)
         if given is not None:
@@ -338,10 +340,12 @@ class Application:
             LossLedger(self.home).undo(round_document.undoes, round_document.round)
             if start:
                 attempt = start.bring_in(attempt, round_document, self.graph)
-            site = self._site(spark, attempt, round_document, settled, places, heartbeat, cancellation)
+            left_out = Rounds(self.home).left_out(round_document.round)
+            site = self._site(spark, attempt, round_document, settled, places, heartbeat, cancellation, left_out)
             run = RoundRun(
                 *(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask),
                 *(request.accept_data_loss, self._tidying(session_for_run(spark))),
+                *(request.backfill, left_out),
             )
             self._publish_head(run)
             run.tidy()
@@ -366,6 +370,7 @@ class Application:
 
     def _decide(self, request: StartRequest, facts: HomeFacts) -> tuple[HomeFacts, Decision]:
         """Returns the facts with the request's savepoint, and the decision."""
+        LossLedger(self.home).check_backfill(request.backfill, request.run, facts.incarnation)
         facts = look_at_savepoint(request, facts)
         return facts, decide(request, facts, self.parameters.public(), self.graph.describe())
 
@@ -589,7 +594,10 @@ class Application:
             changed |= {"taken_anew": tuple(sorted(settled.renewed.union(done)))}
             before = plan.goes_on_from if plan.goes_on_from and plan.goes_on_from.round == interrupted.round else None
             recorded = Rounds(self.home).losses(interrupted.round)
-            changed |= carried_losses(recorded, before.losses if before else (), settled.renewed)
+            behind = {*(loss.id for loss in before.losses), *before.backfilled} if before else set()
+            carried = carried_losses(recorded, [loss for loss in recorded if loss.id in behind], settled.renewed)
+            older = [loss for loss in request.backfill if loss not in carried["losses"]]
+            changed |= carried | {"losses": (*carried["losses"], *older)}
             following = interrupted.model_copy(update=changed)
             self._take_over(interrupted, following, plan)
             return rounds.begin(following)
@@ -632,6 +640,7 @@ class Application:
         places: Mapping[SinkName, TablePlace],
         heartbeat: Heartbeat,
         cancellation: Cancellation,
+        left_out: LeftOut,
     ) -> RoundSite:
         own = session_for_run(spark)
         if attempt.state_partitions is not None:
@@ -652,7 +661,7 @@ class Application:
             cancellation=cancellation,
             open_directory=self.open_directory,
             sources=settled.sources,
-            losses=list(Rounds(self.home).losses(round_document.round)),
+            losses=list(left_out.losses),
         )
 
 

@@ -19,7 +19,7 @@ from spark_jobs.home.places import check_places
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, RestoreFrom, StartRequest, StartResponse
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import AttemptNumber, InputName, RequestId, RunId, new_run_id, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, RequestId, RunId, new_run_id, start_request_id
 from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.inputs.missing_paths import check_paths
@@ -50,6 +50,7 @@ class RunOptions:
         state_partitions: Number of state partitions from now on.
         new_sources: Sources that are read from their beginning. They may be different ones than before.
         accept_data_loss: Sources that are read without their lost rows.
+        backfill: Losses whose rows are processed. The run reads no new rows of bounded sources.
         work_root: Directory for the cache of a home in a store; see :func:`spark_jobs.control.home.open_home`.
     """
 
@@ -65,6 +66,7 @@ class RunOptions:
     state_partitions: int | None = None
     new_sources: Sequence[str] = ()
     accept_data_loss: Sequence[str] = ()
+    backfill: Sequence[str] = ()
     work_root: str | None = None
 
     def adopted(self) -> dict[InputName, str]:
@@ -90,6 +92,7 @@ class RunOptions:
             state_partitions=self.state_partitions,
             new_sources=tuple(sorted(InputName(name) for name in self.new_sources)),
             accept_data_loss=tuple(sorted(InputName(name) for name in self.accept_data_loss)),
+            backfill=tuple(sorted(LossId(loss) for loss in self.backfill)),
         )
 
 

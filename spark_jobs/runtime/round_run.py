@@ -14,6 +14,8 @@ from spark_jobs.api.tolerance import Tolerance
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.losses import LossLedger, rows_passed_over
+from spark_jobs.control.rounds import NOTHING_LEFT_OUT, LeftOut
+from spark_jobs.home.layout import position_of_loss
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     Manifest,
@@ -27,7 +29,7 @@ from spark_jobs.protocol.documents import (
     ToleratedRows,
 )
 from spark_jobs.protocol.errors import NotFoundError, StreamPipelineError
-from spark_jobs.protocol.ids import CheckpointId, InputName, SinkName, StageName
+from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, LossId, SinkName, StageName
 from spark_jobs.protocol.losses import Loss, PassedOver, StagedFile, goes_on_without
 from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.protocol.pins import Pin
@@ -35,14 +37,15 @@ from spark_jobs.publication.evidence import is_shown
 from spark_jobs.publication.publisher import plan_publication, publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
-from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry
+from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, stages_behind
 from spark_jobs.runtime.checkpoints.cut import Due
 from spark_jobs.runtime.checkpoints.subsume import Subsumption
 from spark_jobs.runtime.checkpoints.tidying import Tidying
 from spark_jobs.runtime.spark.session import publications_of, spark_failures
 from spark_jobs.runtime.spark.spark_errors import is_about_a_file
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
-from spark_jobs.runtime.stages.begin_anew import begin_anew
+from spark_jobs.runtime.stages.backfill import backfill, check_backfill
+from spark_jobs.runtime.stages.begin_anew import begin_anew, end_planned
 from spark_jobs.runtime.stages.build import build_stage
 from spark_jobs.runtime.stages.lost_input import check_lost, check_skipped, leave_out_lost
 from spark_jobs.runtime.stages.passing_over import PassingOver, beyond_tolerance, is_unread
@@ -77,6 +80,12 @@ class RoundRun:
     """Sources that are read without their lost rows."""
     tidying: Tidying | None = None
     """Archives or deletes files that were read."""
+    backfills: Collection[LossId] = ()
+    """Losses whose rows the stages process when they are built."""
+    left_out: LeftOut = NOTHING_LEFT_OUT
+    """The facts of the ledger when the attempt began."""
+    backfilled: set[LossId] = field(default_factory=set)
+    """Losses of the round whose rows the stages have staged since. Every checkpoint of the attempt has them."""
     outputs: dict[StageName, StageOutput] = field(default_factory=dict)
 
     def build(self) -> list[StageRun]:
@@ -88,6 +97,7 @@ class RoundRun:
             run = build_stage(stage, self.site, self.outputs, recorded=cut.batch if cut else NO_BATCH)
             self.outputs[stage.name] = run.output
             stages.append(run)
+        self._find_backfilled(stages)
         self._read_again(stages)
         for run in stages:
             adopt_offsets(run, self.round)
@@ -96,7 +106,58 @@ class RoundRun:
         if renewed:
             stages = [begin_anew(run, renewed, self.round.round, self.build_again) for run in stages]
         skipped = self.graph.skips_what_is_gone
-        return leave_out_lost(stages, self.site, self.attempt, self.accept_data_loss, skipped, self.build_again)
+        stages = leave_out_lost(stages, self.site, self.attempt, self.accept_data_loss, skipped, self.build_again)
+        return self._backfill(stages)
+
+    def _backfill(self, stages: Sequence[StageRun]) -> list[StageRun]:
+        """Processes rows that the stages have left out. Returns the stages to go on with.
+
+        A loss that its stage has not reached is undone instead: the stage reads its rows like all others.
+
+        Raises:
+            RejectedError: A loss cannot be backfilled. Nothing of it was staged.
+            InterruptedRunError: A stage still fails with the rows.
+        """
+        asked = [loss for loss in self._passed_over() if loss.id in self.backfills and loss.id not in self.backfilled]
+        runs = {run.stage.name: run for run in stages}
+        for loss in asked:
+            check_backfill(loss, [runs[name] for name in stages_behind(stages, {loss.stage})])
+        for name in dict.fromkeys(loss.stage for loss in asked):
+            run, own = runs[name], [loss for loss in asked if loss.stage == name]
+            end_planned(run)
+            unread = [loss for loss in own if is_unread(loss, run, self.outputs.get(StageName(loss.input)))]
+            self._undo(unread)
+            if unread:
+                run = runs[name] = self.build_again(run)
+            read = [loss for loss in own if loss not in unread]
+            if read:
+                backfill(run, read, runs, self.site)
+                self.backfilled.update(loss.id for loss in read if loss.id is not None)
+        return [runs[run.stage.name] for run in stages]
+
+    def _passed_over(self) -> list[PassedOver]:
+        return [loss for loss in self.site.losses if isinstance(loss, PassedOver)]
+
+    def _find_backfilled(self, stages: Sequence[StageRun]) -> None:
+        """Finds the losses whose rows are staged: in the checkpoint that the attempt goes on from, or in later batches.
+
+        A loss that the ledger has as backfilled, and of which no row is staged, is opened again: the attempt goes on from before that.
+        """
+        passed_over = self._passed_over()
+        if not passed_over:
+            return
+        self.backfilled.update(self.parent.backfilled if self.parent else ())
+        readers = {loss.stage for loss in passed_over}
+        for run in stages:
+            if run.stage.name in readers:
+                cut = self.parent.stages.get(run.stage.name) if self.parent else None
+                later = run.log.between(cut.batch if cut else NO_BATCH, BatchId(run.log.latest() - 1))
+                self.backfilled.update(loss for staged in later for loss in staged.backfilled)
+        self.backfilled &= {loss.id for loss in passed_over if loss.id is not None}
+        again = {loss.id for loss in passed_over if loss.id is not None} & self.left_out.backfilled - self.backfilled
+        for loss in sorted(again):
+            _LOG.warning("loss %s is open again: the pipeline goes on from a checkpoint without its rows", loss)
+        LossLedger(self.home).reopen(sorted(again))
 
     def look_again(self, newest: Manifest | None) -> None:
         """Reads the sources again after one of them has got other columns. The stages must be built again.
@@ -172,15 +233,23 @@ class RoundRun:
         again = []
         for loss in self.site.losses:
             run, output = runs.get(loss.stage), self.outputs.get(StageName(loss.input))
-            if not isinstance(loss, PassedOver) or run is None:
+            if not isinstance(loss, PassedOver) or run is None or loss.id in self.backfilled:
                 continue
-            is_own = loss.id in named or self._is_of_this_work_directory(loss)
+            is_own = loss.id in named or self._is_of_an_earlier_round(loss) or self._is_of_this_work_directory(loss)
             is_gone = isinstance(loss.unit, StagedFile) and (output is None or loss.unit.batch >= output.log.latest())
             if is_gone or not (is_own or is_unread(loss, run, output)):
                 again.append(loss)
-        if again:
-            LossLedger(self.home).undo([loss.id for loss in again if loss.id is not None], self.round.round)
-            self.site.losses[:] = [loss for loss in self.site.losses if loss not in again]
+        self._undo(again)
+
+    def _undo(self, losses: Sequence[Loss]) -> None:
+        """Records that the stages read the rows of losses again. Durable on return."""
+        if losses:
+            LossLedger(self.home).undo([loss.id for loss in losses if loss.id is not None], self.round.round)
+            self.site.losses[:] = [loss for loss in self.site.losses if loss not in losses]
+
+    def _is_of_an_earlier_round(self, loss: PassedOver) -> bool:
+        """Returns True if a loss was recorded in a round that had ended before the checkpoint that the attempt goes on from."""
+        return self.parent is not None and loss.id is not None and position_of_loss(loss.id)[0] < self.parent.round
 
     def _is_of_this_work_directory(self, loss: PassedOver) -> bool:
         if loss.id is None:
@@ -265,6 +334,7 @@ class RoundRun:
             self.site.sources,
             self.site.losses,
             self.blocking.held,
+            self.backfilled,
         )
         try:
             return self._told(effort.take(stages))
@@ -381,7 +451,14 @@ class RoundRun:
     @cached_property
     def subsumption(self) -> Subsumption:
         """Returns the object that deletes files that this attempt's checkpoints make unneeded."""
-        return Subsumption(self.home, self.site.work, self.graph.checkpointing.retained)
+        return Subsumption(self.home, self.site.work, self.graph.checkpointing.retained, self._needed_files)
+
+    def _needed_files(self) -> frozenset[str]:
+        """Returns the names of staged files that losses have left out, and that a later start may backfill."""
+        own = {
+            loss.unit.file for loss in self._passed_over() if isinstance(loss.unit, StagedFile) and loss.id not in self.backfilled
+        }
+        return frozenset(own | self.left_out.needed_files)
 
     @cached_property
     def parent(self) -> Manifest | None:
@@ -398,6 +475,7 @@ class RoundRun:
         return cut is not None and cut.finished and cut.batch == log.last_commit() and not log.pending()
 
     def _told(self, manifest: Manifest) -> Manifest:
+        LossLedger(self.home).backfill(manifest)
         self.site.heartbeat.completed(manifest.checkpoint)
         _LOG.info("checkpoint %d is complete", manifest.checkpoint)
         return manifest

@@ -18,7 +18,7 @@ from airflow_provider.control_dag import control_dag
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.links import LINKS
 from airflow_provider.operators.cancel import CancelPipelineOperator
-from airflow_provider.operators.losses import AcceptLossOperator
+from airflow_provider.operators.losses import AcceptLossOperator, BackfillLossOperator
 from airflow_provider.operators.partitions import EmitFinishedPartitionsOperator
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.savepoint import (
@@ -64,6 +64,7 @@ OPERATORS: list[type[BaseOperator]] = [
     DisposeSavepointOperator,
     CancelPipelineOperator,
     AcceptLossOperator,
+    BackfillLossOperator,
     EmitFinishedPartitionsOperator,
     CheckpointSensor,
     PipelineStateSensor,

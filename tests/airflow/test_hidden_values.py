@@ -12,7 +12,7 @@ from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.hidden_values import hide, refuse_hidden
 from airflow_provider.operators.cancel import CancelPipelineOperator
-from airflow_provider.operators.losses import AcceptLossOperator
+from airflow_provider.operators.losses import AcceptLossOperator, BackfillLossOperator
 from airflow_provider.operators.partitions import EmitFinishedPartitionsOperator
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.savepoint import (
@@ -44,6 +44,7 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     DisposeSavepointOperator: {"home": "flights", "savepoint": "saved"},
     CancelPipelineOperator: {"home": "flights"},
     AcceptLossOperator: {"home": "flights", "losses": "1-1", "reason": "approved"},
+    BackfillLossOperator: {"entry": "flights.py", "home": "flights", "losses": "1-1"},
     EmitFinishedPartitionsOperator: {"home": "flights", "sink": "hourly", "outlets": [Asset("hours")]},
     CheckpointSensor: {"home": "flights"},
     FinalCheckpointSensor: {"home": "flights"},

@@ -14,12 +14,13 @@ from airflow.sdk import DAG, Context
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.facts import log_result, run_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from airflow_provider.operators.losses import AcceptLossOperator
+from airflow_provider.operators.losses import AcceptLossOperator, BackfillLossOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.orders import StartOrder
 from airflow_provider.retry import RETRIES
 from airflow_provider.tasks.driver_lease import DriverLease
 from airflow_provider.triggers.run import RunTrigger
+from airflow_provider.version_compat import AirflowSkipException
 from airflow_provider.waits.waiting import Next
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
@@ -40,7 +41,7 @@ from spark_jobs.protocol.errors import (
     RejectedError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, PipelineName, RoundNumber, RunId, StageName
+from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, PipelineName, RequestId, RoundNumber, RunId, StageName
 from spark_jobs.protocol.losses import LostFile, LostFiles
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
@@ -179,6 +180,19 @@ def test_a_task_with_an_open_loss_fails_until_it_is_accepted_where_that_was_chos
     assert accept.execute(context()) == {"home": files.url, "losses": ["7-1"], "open": 0}
     assert accept.execute(context())["losses"] == ["7-1"]
     carry_out(operator(on_loss="fail"), context())
+
+
+@in_the_worker
+def test_a_task_that_backfills_requests_a_run_with_its_losses_and_is_skipped_without_any(homes: Homes) -> None:
+    del homes
+    arguments: dict[str, Any] = {"task_id": "backfill", "entry": "flights.py", "home": "flights", "deferrable": False}
+    carry_out(BackfillLossOperator(losses="['7-2', '7-1']", **arguments), context())
+    channel = Channel(StreamPipelineHook().files("flights"))
+    assert channel.attempts.latest() is not None
+    request = channel.request(RequestId("start-1"))
+    assert (request.backfill, request.accept_data_loss) == (("7-1", "7-2"), ())
+    with pytest.raises(AirflowSkipException, match="no loss to backfill"):
+        BackfillLossOperator(losses=[], **arguments).execute(context())
 
 
 @in_the_worker

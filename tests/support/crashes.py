@@ -27,6 +27,8 @@ NOT_IN_A_SMALL_RUN = frozenset(
         Step.LOSS_RECORD,
         Step.LOSS_ACCEPT,
         Step.LOSS_UNDO,
+        Step.LOSS_BACKFILL,
+        Step.LOSS_REOPEN,
         Step.TIDY_FILE,
         Step.TIDY_END,
         Step.KEEP_ANSWER,

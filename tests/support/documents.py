@@ -15,6 +15,7 @@ from spark_jobs.protocol.documents import (
     AcceptedLoss,
     ActionsFile,
     AttemptDocument,
+    BackfilledLoss,
     CheckpointKind,
     ErrorReport,
     InputLag,
@@ -169,6 +170,7 @@ SAMPLES: tuple[Document, ...] = (
         recorded_at=_NOON,
     ),
     AcceptedLoss(nonce=_NONCE, loss=LossId("1-1"), reason="The files are of March.", accepted_at=_NOON),
+    BackfilledLoss(nonce=_NONCE, loss=LossId("1-4"), run=RunId("run-1"), checkpoint=CheckpointId(3), backfilled_at=_NOON),
     UndoneLoss(nonce=_NONCE, loss=LossId("1-1"), round=RoundNumber(2), undone_at=_NOON),
     TidiedInput(
         nonce=_NONCE, round=RoundNumber(1), input=InputName("departures"), tidied_at=_NOON, left=("file:///data/in/2.csv",)

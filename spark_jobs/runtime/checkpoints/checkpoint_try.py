@@ -27,7 +27,7 @@ from spark_jobs.protocol.documents import (
     is_published_by_round,
 )
 from spark_jobs.protocol.errors import NotFoundError, OutcomeUnknownError, StreamPipelineError
-from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, SinkName, StageName, app_id
+from spark_jobs.protocol.ids import BatchId, CheckpointId, InputName, LossId, SinkName, StageName, app_id
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import Mask, unmasked
@@ -91,6 +91,8 @@ class CheckpointTry:
     """The losses of the round. The list grows while stages run; the manifest has the losses before each stage's cut."""
     held: tuple[SinkName, ...] = ()
     """The sinks that wait while the others are published."""
+    backfilled: Collection[LossId] = ()
+    """Those of the losses whose rows the stages have staged since. Every cut has them."""
 
     def take(self, stages: Sequence[StageRun]) -> Manifest:
         """Completes the checkpoint. Durable on return. The history has a record of it.
@@ -167,7 +169,8 @@ class CheckpointTry:
             spark=SPARK_MINOR,
             inputs=inputs,
             sources=sources,
-            losses=tuple(self.losses),
+            losses=tuple(loss for loss in self.losses if loss.id not in self.backfilled),
+            backfilled=tuple(sorted(self.backfilled)),
             stages=cuts,
             sinks=sinks,
             drained=self.due.drained,

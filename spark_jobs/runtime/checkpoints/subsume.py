@@ -1,7 +1,7 @@
 """Deletes data that is not needed after a complete checkpoint: orphans, versions of private logs and data of abandoned incarnations."""
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from datetime import UTC, datetime
 
 from spark_jobs.checkpoint.retention import discard, discardable, in_flight_from, kept, unpublished_from
@@ -36,10 +36,11 @@ class Subsumption:
         home: The home.
         work: The attempt's work directory. A mark in it says that an attempt has ended and left no unnamed file in the public tables.
         retained: Number of complete checkpoints that are kept.
+        needed: Returns the names of staged files that are needed although nothing names them.
     """
 
-    def __init__(self, home: Files, work: Files, retained: int) -> None:
-        self._home, self._work, self._retained = home, work, retained
+    def __init__(self, home: Files, work: Files, retained: int, needed: Callable[[], Collection[str]] = frozenset) -> None:
+        self._home, self._work, self._retained, self._needed = home, work, retained, needed
         self._is_first = True
         """True until files of earlier attempts in the home were deleted."""
         self._unnamed = True
@@ -72,7 +73,7 @@ class Subsumption:
             shown: The checkpoint that readers of several tables see.
         """
         try:
-            needless = _Needless(self._home, stages, manifest, published, self._retained, copied, shown)
+            needless = _Needless(self._home, stages, manifest, published, self._retained, copied, shown, self._needed())
             needless.delete_staged(walk=self._unnamed and (self._is_first or manifest.ends_attempt))
             needless.discard()
             if self._is_first:
@@ -97,18 +98,20 @@ class _Needless:
         retained: int,
         copied: Container[CheckpointId],
         shown: CheckpointId | None,
+        needed: Collection[str],
     ) -> None:
+        self._needed = needed
         self._home, self._store, self._stages, self._newest = home, CheckpointStore(home), stages, manifest
         self._published = dict(published)
         """The newest checkpoint, by sink, that is public and was so when each checkpoint with a pending savepoint was taken."""
         self._manifests = self._store.manifests()
         """All valid manifests, ascending."""
         asked = {each.request for each in CheckpointRequests(home).open()}
-        needed = [each for each in self._manifests if each.request in asked or each.checkpoint in copied]
-        for each in (each for each in needed if each.incarnation == manifest.incarnation):
+        in_use = [each for each in self._manifests if each.request in asked or each.checkpoint in copied]
+        for each in (each for each in in_use if each.incarnation == manifest.incarnation):
             for sink, cut in each.sinks.items():
                 self._published[sink] = CheckpointId(min(self._published.get(sink) or 0, cut.known_published or 0)) or None
-        numbers = {each.checkpoint for each in needed} | ({shown} if shown is not None else set())
+        numbers = {each.checkpoint for each in in_use} | ({shown} if shown is not None else set())
         self.kept = kept(self._manifests, retained=retained, published=self._published, needed=numbers)
 
     def delete_staged(self, *, walk: bool) -> None:
@@ -125,7 +128,7 @@ class _Needless:
         parent = None if self._newest.parent is None else self._store.manifest(self._newest.parent)
         for stage in self._stages:
             name = stage.stage.name
-            trim(stage.log, stage.output.consumers, self._last_needless(name, parent), stage.directory, named[name])
+            trim(stage.log, stage.output.consumers, self._last_needless(name, parent), stage.directory, named[name], self._needed)
         deleted += self._sweep(named, own=True)
         if deleted or walk:
             _LOG.info("%d unnamed staged files deleted", deleted)
@@ -152,7 +155,7 @@ class _Needless:
                 # files of earlier batches are not needed: they are not in flight, and every sink has them
                 needed = [in_flight_from(self.kept, name), unpublished_from(self._manifests, self._published, name)]
                 needed_from = min((batch for batch in needed if batch is not None), default=None)
-                deleted += len(sweep(stage, self._newest.stages[name].batch, named[name], needed_from))
+                deleted += len(sweep(stage, self._newest.stages[name].batch, named[name], needed_from, self._needed))
         return deleted
 
     def _last_needless(self, stage: StageName, parent: Manifest | None) -> BatchId:

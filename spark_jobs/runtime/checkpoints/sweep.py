@@ -80,7 +80,13 @@ class NamedByCheckpoints:
         return found
 
 
-def orphans(stage: StageRun, last: BatchId, named_elsewhere: Container[str], needed_from: BatchId | None = None) -> list[str]:
+def orphans(
+    stage: StageRun,
+    last: BatchId,
+    named_elsewhere: Container[str],
+    needed_from: BatchId | None = None,
+    left_out: Container[str] = (),
+) -> list[str]:
     """Returns the staged files of a stage that are named by nothing which may still be read: paths in the table's directory, sorted.
 
     Of batches that the private log has not forgotten, these are the files that neither the log nor a checkpoint names. What a forgotten
@@ -91,6 +97,7 @@ def orphans(stage: StageRun, last: BatchId, named_elsewhere: Container[str], nee
         last: The last batch of which nothing is written any more.
         named_elsewhere: Paths that checkpoints name, of batches that the log still has.
         needed_from: The first batch of which a checkpoint may name files that are not in the log any more. None if there is none.
+        left_out: Names of files that losses have left out. They stay.
     """
     oldest = stage.log.oldest()
     needed = oldest if needed_from is None else min(oldest, needed_from)
@@ -98,7 +105,7 @@ def orphans(stage: StageRun, last: BatchId, named_elsewhere: Container[str], nee
     found = []
     for path in stage.directory.paths():
         name = path.rpartition("/")[2]
-        if not name.startswith(stage.file_prefix):
+        if not name.startswith(stage.file_prefix) or name in left_out:
             continue
         batch = _batch(name.removeprefix(stage.file_prefix))
         left = oldest <= batch <= last and path not in named and path not in named_elsewhere
@@ -113,9 +120,15 @@ def _batch(name: str) -> BatchId:
     return BatchId(int(number)) if number.isdecimal() else NO_BATCH
 
 
-def sweep(stage: StageRun, last: BatchId, named_elsewhere: Container[str], needed_from: BatchId | None = None) -> list[str]:
+def sweep(
+    stage: StageRun,
+    last: BatchId,
+    named_elsewhere: Container[str],
+    needed_from: BatchId | None = None,
+    left_out: Container[str] = (),
+) -> list[str]:
     """Deletes the orphans of a stage and returns them. Idempotent. The arguments are those of :func:`orphans`."""
-    deleted = orphans(stage, last, named_elsewhere, needed_from)
+    deleted = orphans(stage, last, named_elsewhere, needed_from, left_out)
     if deleted:
         with step(Step.SWEEP):
             for path in deleted:

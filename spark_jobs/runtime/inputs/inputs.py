@@ -1,7 +1,7 @@
 """Calls, checks and pins sources and static inputs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 from pyspark.sql import DataFrame, SparkSession
@@ -63,6 +63,21 @@ def source_frame(source: Source, session: SparkSession, params: Any, without: Se
         kind_of(leaf).check(source.name, leaf, bounded=source.bounded, moving=moving)
     if source.event_time_zone is None:
         return frame
+    return _in_zone(source.name, frame, str(source.event_time), source.event_time_zone)
+
+
+def source_rows(source: Source, session: SparkSession, params: Any, rows: DataFrame) -> DataFrame:
+    """Returns the result of a source's function for given rows, as a batch frame.
+
+    Args:
+        source: The source. It has one stream.
+        session: The session.
+        params: Parameters of the function.
+        rows: The rows that the function gets in place of its stream.
+    """
+    frame = _call(source.name, source.function, {"spark": SourceSession.of(session, lambda stream: rows), "params": params})
+    if source.event_time_zone is None:
+        return cast(DataFrame, frame)
     return _in_zone(source.name, frame, str(source.event_time), source.event_time_zone)
 
 

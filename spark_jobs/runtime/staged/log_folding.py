@@ -87,7 +87,14 @@ def fold_consumed(log: PrivateLog, consumers: Iterable[Consumer], batches_min: i
         log.fold(BatchId(last))
 
 
-def trim(log: PrivateLog, consumers: Iterable[Consumer], parent_batch: BatchId, directory: Files, named: Container[str]) -> None:
+def trim(
+    log: PrivateLog,
+    consumers: Iterable[Consumer],
+    parent_batch: BatchId,
+    directory: Files,
+    named: Container[str],
+    left_out: Container[str] = (),
+) -> None:
     """Trims a log after a completed checkpoint. Idempotent.
 
     Args:
@@ -97,11 +104,12 @@ def trim(log: PrivateLog, consumers: Iterable[Consumer], parent_batch: BatchId, 
         directory: Directory of the stage's files. Files that only the log names are deleted with their batches: those of a channel, and
             files that were packed or superseded before a checkpoint named them.
         named: Files that checkpoints name, of all batches in the log. They may be public, and stay.
+        left_out: Names of files that losses have left out. They stay, too.
     """
 
     def discard(staged: StagedBatch) -> None:
         for path in (unquote(add["path"]) for add in staged.adds):
-            if path not in named:
+            if path not in named and path.rpartition("/")[2] not in left_out:
                 directory.delete(path)
                 forget_checksum(directory, path)
 

@@ -14,7 +14,7 @@ Invariants:
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from threading import Lock
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from uuid import NAMESPACE_URL, uuid5
 from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.delta_log import LogListing
 from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, NotFoundError, UnsupportedTableError
-from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.ids import BatchId, LossId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
 from spark_jobs.publication.empty_checkpoint import empty_checkpoint
@@ -60,6 +60,8 @@ class StagedBatch:
     """Only for a drain: number of rows in the state that an event time would release, by operator."""
     violations: dict[str, int] = field(default_factory=dict)
     """Number of rows that violate an expectation, by expectation, if the stage drops or diverts such rows."""
+    backfilled: tuple[LossId, ...] = ()
+    """Losses whose rows the batch has staged."""
 
 
 @dataclass(frozen=True)
@@ -231,12 +233,8 @@ class PrivateLog:
             AlreadyExistsError: The batch has a version already.
         """
         for missing in range(self.latest() + 1, staged.batch + 1):
-            self._create(
-                missing,
-                _version(
-                    _facts(replace(staged, offsets="", rows=0, late_rows=0, input_rows={}, state_rows={}, violations={})), []
-                ),
-            )
+            empty = StagedBatch(staged.batch, "", 0, 0, staged.newest_event_ms, ())
+            self._create(missing, _version(_facts(empty), []))
         with step(Step.STAGE_VERSION):
             self._write_batch(staged)
 
@@ -365,7 +363,7 @@ class PrivateLog:
         facts, actions = self._read(batch + 1)
         prefix = f"{self.table_url}/"
         adds = tuple(a["add"] | {"path": a["add"]["path"].removeprefix(prefix)} for a in actions if "add" in a)
-        return StagedBatch(batch, adds=adds, **facts)
+        return batch_of(facts | {"batch": batch, "adds": adds})
 
     def _read(self, version: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Returns the facts and the actions of a version.
@@ -416,7 +414,7 @@ def line_of(staged: StagedBatch) -> dict[str, Any]:
 
 def batch_of(line: Mapping[str, Any]) -> StagedBatch:
     """Returns the batch of a line from :func:`line_of`."""
-    return StagedBatch(**{**line, "adds": tuple(line["adds"])})
+    return StagedBatch(**{**line, "adds": tuple(line["adds"]), "backfilled": tuple(line.get("backfilled", ()))})
 
 
 def _version(facts: dict[str, Any], actions: list[dict[str, Any]]) -> bytes:
@@ -438,4 +436,4 @@ def _facts(staged: StagedBatch) -> dict[str, Any]:
         "input_rows": staged.input_rows,
         "state_rows": staged.state_rows,
         "violations": staged.violations,
-    }
+    } | ({"backfilled": staged.backfilled} if staged.backfilled else {})

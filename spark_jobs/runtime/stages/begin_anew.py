@@ -99,21 +99,16 @@ def end_beginning(stage: StageRun, rebuild: Rebuild) -> StageRun:
     stage = rebuild(stage)
     if log.last_commit() != NO_BATCH:
         lines = {number: kind.first_line(known) for number, (kind, known) in streams.items()}
-        _run_with(stage, lines)
+        run_with(stage, lines)
     _write(log.files, directory, begins, [])
     return rebuild(stage)
 
 
 def _leave_lines_out(stage: StageRun, streams: Collection[int]) -> None:
     log = stage.spark_log
-    if log.pending():
-        batch = log.last_offsets()
-        if stage.log.read(batch) is None:
-            log.unplan(batch)
-        else:  # it reads nothing: an earlier attempt has run it
-            stage.run_planned()
+    end_planned(stage)
     while log.last_commit() != NO_BATCH and not all(_has_no_line(stage, streams, back) for back in range(_BATCHES)):
-        _run_with(stage, dict.fromkeys(streams, NO_OFFSET))
+        run_with(stage, dict.fromkeys(streams, NO_OFFSET))
     for number in streams:
         log.files.delete(f"{log.directory}/sources/{number}")
 
@@ -126,7 +121,22 @@ def _has_no_line(stage: StageRun, streams: Collection[int], back: int) -> bool:
     return all(lines[number] == NO_OFFSET for number in streams)
 
 
-def _run_with(stage: StageRun, lines: Mapping[int, str]) -> None:
+def end_planned(stage: StageRun) -> None:
+    """Completes the planned batch of a stage if it is staged, or removes its plan: it is planned again later.
+
+    Raises:
+        InterruptedRunError: The stage's query failed.
+    """
+    log = stage.spark_log
+    if log.pending():
+        batch = log.last_offsets()
+        if stage.log.read(batch) is None:
+            log.unplan(batch)
+        else:  # an earlier attempt has run it
+            stage.run_planned()
+
+
+def run_with(stage: StageRun, lines: Mapping[int, str]) -> None:
     """Runs a batch that reads nothing and changes the lines of some streams."""
     log = stage.spark_log
     last = log.last_commit()

@@ -90,11 +90,7 @@ def build_stage(
     if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so no window can close there
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     prefix = file_prefix(site.incarnation, stage.name)
-    place = site.places.get(stage.sink.name) if stage.sink else None
-    if place is not None:
-        place = replace(place, staged_prefix=prefix)
-    tombstones = f"{site.tombstones}/{stage.sink.name if stage.sink else stage.name}"
-    outlet = prepare_outlet(stage, session, frame, place, f"{site.channels}/{stage.name}", tombstones)
+    outlet = outlet_of(stage, session, frame, site)
     prepare_streams(stage, streams, outlet.frame, spark_log)
     log = PrivateLog(site.work, log_directory(stage.name), outlet.staged_in.uri)
     output = earlier.output if earlier else _output(stage, frame, _begin_log(log, outlet, session, recorded), watermarks)
@@ -124,6 +120,15 @@ def build_stage(
         lost_files=lost_files,
         adopted=tuple(pin.adopted for _, pin in streams if pin.adopted is not None),
     )
+
+
+def outlet_of(stage: Stage, session: SparkSession, frame: DataFrame, site: RoundSite) -> Outlet:
+    """Returns the outlet for a result of a stage. Creates and checks the tables. Idempotent."""
+    place = site.places.get(stage.sink.name) if stage.sink else None
+    if place is not None:
+        place = replace(place, staged_prefix=file_prefix(site.incarnation, stage.name))
+    tombstones = f"{site.tombstones}/{stage.sink.name if stage.sink else stage.name}"
+    return prepare_outlet(stage, session, frame, place, f"{site.channels}/{stage.name}", tombstones)
 
 
 def stage_session(stage: Stage, spark: SparkSession) -> SparkSession:
@@ -165,11 +170,16 @@ def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping
     return StageOutput(stage.name, log, found.column, found.delay_ms, found.held)
 
 
-def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
+def call_stage(stage: Stage, available: Mapping[str, Any], *, streaming: bool = True) -> DataFrame:
     """Calls a stage's function, and returns its rows.
 
+    Args:
+        stage: The stage.
+        available: The arguments of its function.
+        streaming: False if all inputs are batch frames.
+
     Raises:
-        InvalidPipelineError: The result is not a streaming frame, or does not fit the stage's expectations.
+        InvalidPipelineError: The result is not made from the inputs, or does not fit the stage's expectations.
     """
     with refusing(
         f"Stage '{stage.name}' cannot be analysed",
@@ -180,7 +190,7 @@ def call_stage(stage: Stage, available: Mapping[str, Any]) -> DataFrame:
         session = next(given.sparkSession for given in available.values() if isinstance(given, DataFrame))
         with as_active(session):
             frame = call(stage.function, available)
-    if not isinstance(frame, DataFrame) or not frame.isStreaming:
+    if not isinstance(frame, DataFrame) or frame.isStreaming != streaming:
         raise InvalidPipelineError(
             f"Stage '{stage.name}' does not return a streaming frame but {type(frame).__name__}.",
             safe="Nothing was staged.",

@@ -170,7 +170,13 @@ class PassingOver:
                 found += [
                     Planned(
                         InputName(bound.producer),
-                        StagedFile(batch=staged.batch, file=_name(add), size_bytes=int(add["size"])),
+                        StagedFile(
+                            batch=staged.batch,
+                            file=_name(add),
+                            size_bytes=int(add["size"]),
+                            path=add["path"],
+                            partition_values=add.get("partitionValues") or {},
+                        ),
                         int(json.loads(add["stats"])["numRecords"]),
                     )
                     for staged in bound.read_between(before, line)

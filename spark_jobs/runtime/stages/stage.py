@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.errors import BEGIN_ANEW, InterruptedRunError, InvalidPipelineError, RejectedError
-from spark_jobs.protocol.ids import BatchId, InputName
+from spark_jobs.protocol.ids import BatchId, InputName, LossId
+from spark_jobs.protocol.losses import PassedOver
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
@@ -47,6 +48,18 @@ class InputWatermark:
     delay_ms: int
     """The declared delay; 0 without one."""
     held: bool
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """The result of a stage for rows that it has left out."""
+
+    rows: DataFrame
+    losses: Sequence[PassedOver]
+
+    @property
+    def ids(self) -> tuple[LossId, ...]:
+        return tuple(loss.id for loss in self.losses if loss.id is not None)
 
 
 @dataclass(frozen=True)
@@ -90,6 +103,8 @@ class StageRun:
     """The last offsets of old queries, in the order of ``bounds``; empty if the inputs are read from their beginning."""
     is_probe: bool = False
     """True if batches run only to see whether they fail. Nothing is staged."""
+    backfill: Backfill | None = None
+    """Rows that the next batch stages in addition to those that it reads."""
 
     @property
     def table(self) -> StagingTable:

@@ -95,10 +95,13 @@ class StageWriter:
         self._tell_ends(ends)
         run, offsets = self.run, self.run.spark_log.offsets_text(batch)
         earlier = run.log.read(batch)
-        fitted = fit(of_batch(run.stage.expectations, frame, batch), run.table.schema)
+        fitted = self._fitted(frame, batch)
         if earlier is not None:
-            self._check_same(earlier, offsets, fitted.count())
+            if not earlier.backfilled:  # otherwise the stage has no state that needs it again
+                self._check_same(earlier, offsets, fitted.count())
             return
+        if run.backfill is not None:
+            fitted = fitted.union(self._fitted(run.backfill.rows, batch))
         self._check_columns(batch, ends)
         with step(Step.STAGE_FILES):
             adds = DeltaJvm(frame.sparkSession).write_files(fitted, run.table.path, f"{run.file_prefix}{batch}-")
@@ -123,11 +126,16 @@ class StageWriter:
                 input_rows=self._input_rows(frame.sparkSession, ends),
                 state_rows=self._left_by_drain(batch, facts),
                 violations=violations,
+                backfilled=run.backfill.ids if run.backfill else (),
             )
         )
         run.heartbeat.violated(self._name, violations)
         for output in (run.output, *run.upstream):
             fold_consumed(output.log, output.consumers)
+
+    def _fitted(self, frame: DataFrame, batch: BatchId) -> DataFrame:
+        """Returns rows of the stage as they are staged."""
+        return fit(of_batch(self.run.stage.expectations, frame, batch), self.run.table.schema)
 
     def _check_unique(self, session: SparkSession, batch: BatchId, adds: Sequence[Mapping[str, Any]]) -> None:
         """Refuses a key that occurs twice in an upsert. Without ``sequence_by`` the newer row is unknown."""
@@ -243,6 +251,9 @@ class StageWriter:
             if stream is not None and argument in found:
                 read = replace(stream.read, line=before or NO_OFFSET)
                 found[argument] -= stream.kind.filtered(read, line, stream.losses)
+        names = {node.name: argument for argument, node in self.run.stage.inputs.items()}
+        for loss in self.run.backfill.losses if self.run.backfill else ():
+            found[names[loss.input]] = found.get(names[loss.input], 0) + loss.rows
         return found
 
     def _rows_read(self, session: SparkSession) -> dict[str, int]:

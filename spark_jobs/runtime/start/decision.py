@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_jobs.api.continuation import Fate, StageFate, fates, with_fate
+from spark_jobs.home.layout import position_of_loss
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     CheckpointKind,
@@ -142,6 +143,8 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     stop = facts.head if facts.head and facts.head.checkpoint_kind is CheckpointKind.STOP else None
     if stop is not None and stop.run == request.run:
         return Answer(stop)
+    if request.backfill and (request.fresh or request.restore or request.adopt_offsets):
+        raise _beside_backfill()
     if facts.savepoint is not None:
         _check_savepoint(request, facts.savepoint)
         _check_change(request, facts.savepoint, "the savepoint", graph)
@@ -161,6 +164,8 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
             _check_change(request, facts.taken_up, "the savepoint", graph)
         return Begin(facts.newest.round, None, request.adopt_offsets or begun_with)
     final = facts.final
+    if request.backfill:
+        return _backfill(latest, facts, request, parameters, graph)
     if final is not None:
         _check_adoption(latest, request, {})
     if final is not None and final.drained:
@@ -185,6 +190,49 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
             raise
         return _begin_again(facts, request, graph)
     return replace_round(found, facts) if changed and request.accept_data_loss else found
+
+
+def _backfill(
+    latest: RoundDocument, facts: HomeFacts, request: StartRequest, parameters: Mapping[str, Any], graph: Mapping[str, Any]
+) -> Continue | Begin:
+    """Returns the decision for a start that backfills losses: after a completed round, a round with the same ends.
+
+    Raises:
+        RejectedError: The stages or the parameters have changed. Or a round was interrupted, and a loss is of an earlier one.
+    """
+    if latest.graph != dict(graph):
+        raise RejectedError(
+            "Losses cannot be backfilled by a start whose code has other stages, inputs or sinks: "
+            f"{', '.join(_differences(latest.graph, graph))}.",
+            exists=f"Round {latest.round} has the stages that have left the rows out.",
+            safe="Nothing was changed.",
+            remedy="Start the changed code without it first, and backfill the losses then. The function of a stage may differ.",
+            round=latest.round,
+        )
+    check_parameters(latest, parameters)
+    _check_ending(latest, request)
+    final = facts.final
+    if final is not None:
+        return Begin(RoundNumber(latest.round + 1), final.checkpoint, interrupted=latest)
+    older = [loss for loss in request.backfill if position_of_loss(loss)[0] != latest.round and loss not in latest.losses]
+    if older:
+        raise RejectedError(
+            f"Loss {older[0]} is of an earlier round, and round {latest.round} has not ended.",
+            exists=f"The rows of round {latest.round} so far are staged.",
+            safe="Nothing was changed.",
+            remedy="Start the pipeline without it first, until the round has ended. Backfill the loss then.",
+            round=latest.round,
+            loss=older[0],
+        )
+    return Continue(latest, facts.head.checkpoint if facts.head else None)
+
+
+def _beside_backfill() -> RejectedError:
+    return RejectedError(
+        "Losses cannot be backfilled by a start that does not continue the home's newest checkpoint.",
+        safe="Nothing was changed.",
+        remedy="Leave out fresh, restore and adopt_offsets. Or leave out the losses.",
+    )
 
 
 def _replaces(request: StartRequest) -> bool:

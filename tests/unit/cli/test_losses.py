@@ -2,7 +2,7 @@
 
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.losses import LossLedger
-from spark_jobs.protocol.ids import InputName, RoundNumber, StageName
+from spark_jobs.protocol.ids import InputName, LossId, RoundNumber, StageName
 from spark_jobs.protocol.losses import LostOffsets, OffsetRange
 from tests.support.command_line import UsedHome, document, spark_jobs
 
@@ -47,3 +47,23 @@ def test_an_unknown_loss_is_refused(interrupted: UsedHome) -> None:
     refused = spark_jobs("accept", "1-1", "--home", interrupted.url, "--reason", "why")
     assert refused.exit_code == 2
     assert "has no loss 1-1" in refused.stderr
+
+
+def test_a_home_without_rows_that_were_passed_over_has_nothing_to_backfill(interrupted: UsedHome) -> None:
+    lose(interrupted, 10)
+    refused = spark_jobs("backfill", "flights.py", "--home", interrupted.url)
+    assert refused.exit_code == 2
+    assert "has no loss that can be backfilled" in refused.stderr
+
+
+def test_a_backfilled_loss_is_listed_with_its_checkpoint_and_is_in_no_status(interrupted: UsedHome) -> None:
+    lose(interrupted, 10, 4)
+    manifest = interrupted.complete()
+    LossLedger(interrupted.files).backfill(manifest.model_copy(update={"backfilled": (LossId("1-1"),)}))
+    first, second = document(spark_jobs("losses", "--home", interrupted.url, "--output", "json"))["losses"]
+    assert (first["state"], first["checkpoint"], second["state"], second["checkpoint"]) == (
+        *("backfilled", manifest.checkpoint),
+        *("open", None),
+    )
+    left = document(spark_jobs("status", "--home", interrupted.url, "--output", "json"))["losses"]
+    assert [loss["id"] for loss in left] == ["1-2"]

@@ -7,9 +7,9 @@ import pytest
 
 from spark_jobs.control.losses import LossLedger, LossState, rows_passed_over
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import AttemptDocument
+from spark_jobs.protocol.documents import AttemptDocument, Manifest
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import BatchId, InputName, LossId, RoundNumber, StageName
+from spark_jobs.protocol.ids import BatchId, IncarnationId, InputName, LossId, RoundNumber, RunId, StageName
 from spark_jobs.protocol.losses import Loss, LostFile, LostFiles, PassedOver, StagedFile
 from spark_jobs.storage.local import LocalFiles
 from tests.support.documents import SAMPLES
@@ -122,6 +122,65 @@ def test_what_a_stage_has_passed_over_counts_for_a_while_and_unless_it_is_undone
     ledger.undo([LossId("1-2")], SECOND)
     assert rows(now - timedelta(hours=1)) == 15
     assert rows(datetime.now(UTC) + timedelta(seconds=1)) == 0
+
+
+def in_checkpoint(*losses: str, run: str = "mended") -> Manifest:
+    (manifest,) = (sample for sample in SAMPLES if isinstance(sample, Manifest))
+    return manifest.model_copy(update={"backfilled": tuple(map(LossId, losses)), "run": RunId(run)})
+
+
+def test_a_loss_is_backfilled_by_the_first_checkpoint_with_its_rows_until_the_pipeline_goes_back_to_before_it(
+    ledger: LossLedger,
+) -> None:
+    ledger.record(FIRST, ATTEMPT, [passed_over("a", 10), passed_over("b", 100), lost("c")])
+    assert (ledger.can_be_backfilled(), sorted(ledger.needed_files(ledger.can_be_backfilled()))) == (["1-1", "1-2"], ["a", "b"])
+    for run in ("mended", "later"):
+        ledger.backfill(in_checkpoint("1-1", run=run))
+    assert [each.state for each in ledger.entries()] == [LossState.BACKFILLED, LossState.OPEN, LossState.OPEN]
+    assert (ledger.can_be_backfilled(), sorted(ledger.needed_files(ledger.can_be_backfilled()))) == (["1-2"], ["b"])
+    (found,) = [each.backfill for each in ledger.entries() if each.backfill]
+    assert (found.run, found.checkpoint) == ("mended", in_checkpoint().checkpoint)
+    ledger.reopen([LossId("1-1")])
+    assert {each.state for each in ledger.entries()} == {LossState.OPEN}
+
+
+def test_a_backfilled_loss_that_is_undone_counts_as_undone(ledger: LossLedger) -> None:
+    ledger.record(FIRST, ATTEMPT, [passed_over("a", 10)])
+    ledger.backfill(in_checkpoint("1-1"))
+    ledger.undo([LossId("1-1")], FIRST)
+    assert [each.state for each in ledger.entries()] == [LossState.UNDONE]
+
+
+def test_only_open_losses_whose_rows_may_be_there_can_be_backfilled(ledger: LossLedger) -> None:
+    ledger.record(FIRST, ATTEMPT, [passed_over(file, 1) for file in "abcd"])
+    ledger.record(FIRST, ATTEMPT, [lost("e")])
+    ledger.accept([LossId("1-1")], "they may stay out")
+    ledger.undo([LossId("1-2")], SECOND)
+    ledger.backfill(in_checkpoint("1-3"))
+    run, incarnation = RunId("mended"), ATTEMPT.incarnation
+    for loss, why in {
+        "1-1": "it is accepted",
+        "1-2": "it is undone",
+        "1-5": "its rows are gone. It is",
+        "1-6": "has no loss 1-6",
+    }.items():
+        with pytest.raises(RejectedError, match=why):
+            ledger.check_backfill([LossId("1-4"), LossId(loss)], run, incarnation)
+    with pytest.raises(RejectedError, match="it is backfilled"):
+        ledger.check_backfill([LossId("1-3")], RunId("another"), incarnation)
+    with pytest.raises(RejectedError, match="the pipeline has begun again since"):
+        ledger.check_backfill([LossId("1-4")], run, IncarnationId("later"))
+    with pytest.raises(RejectedError, match="cannot be accepted: it is backfilled"):
+        ledger.accept([LossId("1-3")], "why")
+    ledger.check_backfill([LossId("1-4"), LossId("1-3")], run, incarnation)
+
+
+def test_a_backfilled_loss_is_forgotten_with_its_round(ledger: LossLedger) -> None:
+    ledger.record(FIRST, ATTEMPT, [passed_over("a", 1), passed_over("b", 1)])
+    ledger.backfill(in_checkpoint("1-1"))
+    ledger.forget(SECOND, needed=())
+    assert [each.recorded.loss.id for each in ledger.entries()] == ["1-2"]
+    assert ledger.files.names("losses") == ["1-2.json"]
 
 
 def test_a_round_reads_again_what_is_undone(ledger: LossLedger) -> None:

@@ -13,7 +13,7 @@ GROUPS = {
     "Checkpoints after inputs have ended": ("F", 14),
     "Unaligned checkpoints": ("U", 15),
     "Recovery from local state": ("R", 17),
-    "Approximate recovery": ("A", 4),
+    "Approximate recovery": ("A", 5),
 }
 CLAIMS = [row for row in table_rows(PAGE) if "id" in row.cells]
 TEST = re.compile(r"`(?P<file>tests/[\w/]+\.py)::(?P<test>\w+)`(?P<at_night> \(at night\))?")

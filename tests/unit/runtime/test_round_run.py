@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +15,7 @@ from spark_jobs.api.tolerance import Tolerance
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.losses import LossLedger
+from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, Publish, ToleratedRows
 from spark_jobs.protocol.errors import FencedError, RestartsExhaustedError, StorageError
 from spark_jobs.protocol.ids import (
@@ -22,6 +24,7 @@ from spark_jobs.protocol.ids import (
     CheckpointId,
     IncarnationId,
     InputName,
+    LossId,
     RoundNumber,
     RunId,
     SinkName,
@@ -38,6 +41,7 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.local import LocalFiles
+from tests.support.documents import SAMPLES
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
 from tests.support.staged_pipeline import CHECKPOINTING, a_channel, a_manifest, a_sink_cut, a_stage_cut
@@ -140,7 +144,9 @@ class Daily:
         live = attempt(max(attempts.numbers(), default=0) + 1).model_copy(update={"incarnation": IncarnationId("first")})
         attempts.begin(live, known=attempts.numbers())
         status = SimpleNamespace(stages={STAGE: SimpleNamespace(restarts=restarts)})
-        site: Any = SimpleNamespace(work=self.work, heartbeat=SimpleNamespace(status=status, blocked=lambda told: None))
+        site: Any = SimpleNamespace(
+            work=self.work, losses=[], heartbeat=SimpleNamespace(status=status, blocked=lambda told: None)
+        )
         graph: Any = SimpleNamespace(checkpointing=CHECKPOINTING)
         none: Any = None
         run = RoundRun(graph, self.home, none, live, none, site, Publishers())
@@ -274,6 +280,7 @@ class Tolerant:
         self.site = cast(Any, SimpleNamespace(losses=list(self.ledger.of_round(first.round)), heartbeat=self.heartbeat))
         none: Any = None
         self.run = RoundRun(none, home, none, self.live, first, self.site, none, mask=lambda text: text.replace("secret", "***"))
+        self.run.left_out = Rounds(home).left_out(first.round)
         self.run.outputs[StageName("copy")] = cast(Any, SimpleNamespace(log=channel, producer=StageName("copy")))
         stage: Any = SimpleNamespace(name=STAGE, tolerance=Tolerance(after=3, rows=20, interval_ms=3_600_000))
         passing_over = self.run.passing_over(stage, threading.Event())
@@ -292,7 +299,15 @@ class Tolerant:
     def reads_up_to(self, *streams: Any) -> None:
         cast(Any, self._stages[0]).read_up_to = lambda last: streams
 
-    def begins(self) -> None:
+    def begins(self, parent: Manifest | None = None, *backfilled: str) -> None:
+        """Begins the attempt after a checkpoint, with a work directory in which the stage has staged the rows of losses since."""
+        stage: Any = self._stages[0]
+        stage.log = begun(MemoryFiles(), "stage")
+        batches = [staged(0), replace(staged(1), backfilled=tuple(map(LossId, backfilled)))]
+        for batch in batches:
+            stage.log.append(batch)
+        self.run.parent = parent
+        self.run._find_backfilled(self._stages)
         self.run._read_again(self._stages)
 
     @property
@@ -390,15 +405,50 @@ def test_what_was_recorded_elsewhere_is_left_out_only_if_the_channel_has_the_fil
     assert tolerant.left_out == left_out
 
 
-def test_what_the_checkpoint_has_or_the_work_directory_is_left_out_again(
-    home: LocalFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def after(*, batch: int = 0, **given: Any) -> Any:
+    """Returns a checkpoint with the stage's batches up to ``batch``."""
+    cut = SimpleNamespace(batch=BatchId(batch))
+    return SimpleNamespace(**({"losses": (), "backfilled": (), "stages": {STAGE: cut}, "round": RoundNumber(1)} | given))
+
+
+def test_rows_that_a_checkpoint_has_or_a_later_batch_are_backfilled_and_keep_no_file(home: LocalFiles) -> None:
+    before = Tolerant(home, "elsewhere")
+    for file in ("1.parquet", "2.parquet", "3.parquet"):
+        before.passes_over(file, batch=1, rows=1)
+    tolerant = Tolerant(home)
+    lost = tuple(before.site.losses)
+    tolerant.begins(after(losses=lost[1:], backfilled=("1-1",)), "1-2")
+    assert tolerant.run.backfilled == {"1-1", "1-2"}
+    assert tolerant.left_out == ["1.parquet", "2.parquet", "3.parquet"], "a batch that is computed again has the same rows"
+    assert tolerant.run._needed_files() == {"3.parquet"}
+    again = Tolerant(home)
+    again.begins(after(batch=1, losses=lost), "1-2")
+    assert again.run.backfilled == set(), "a checkpoint that has the batch has the loss"
+
+
+def test_a_loss_of_a_round_that_had_ended_before_the_checkpoint_is_not_undone(home: LocalFiles) -> None:
+    Tolerant(home, "elsewhere").passes_over("3.parquet", batch=3)
+    tolerant = Tolerant(home)
+    tolerant.begins(after(round=RoundNumber(2)))
+    assert tolerant.left_out == ["3.parquet"]
+
+
+def test_a_loss_is_open_again_if_an_attempt_goes_on_from_before_its_rows(home: LocalFiles) -> None:
+    before = Tolerant(home)
+    before.passes_over("1.parquet", batch=1)
+    (manifest,) = (sample for sample in SAMPLES if isinstance(sample, Manifest))
+    before.ledger.backfill(manifest.model_copy(update={"backfilled": (LossId("1-1"),)}))
+    for kept in (("1-1",), ()):
+        Tolerant(home).begins(after(losses=tuple(before.site.losses), backfilled=kept))
+        assert [entry.state.value for entry in before.ledger.entries()] == ["backfilled" if kept else "open"]
+
+
+def test_what_the_checkpoint_has_or_the_work_directory_is_left_out_again(home: LocalFiles) -> None:
     before = Tolerant(home, "elsewhere")
     before.passes_over("2.parquet", batch=2)
     Tolerant(home).passes_over("3.parquet", batch=3)
     tolerant = Tolerant(home)
-    monkeypatch.setattr(RoundRun, "parent", SimpleNamespace(losses=tuple(before.site.losses)))
-    tolerant.begins()
+    tolerant.begins(after(losses=tuple(before.site.losses)))
     assert tolerant.left_out == ["2.parquet", "3.parquet"]
 
 

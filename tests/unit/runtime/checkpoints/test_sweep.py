@@ -236,3 +236,9 @@ def test_a_fenced_attempt_deletes_nothing_of_the_live_one() -> None:
     with pytest.raises(FencedError):
         sweep_abandoned(files, Attempts(files).read(AttemptNumber(1)))
     assert files.names(work) == ["offsets"]
+
+
+def test_a_file_that_a_loss_has_left_out_is_no_orphan(stage: Swept) -> None:
+    left = stage.write(1, dies=True)
+    assert stage.orphans() == [left]
+    assert orphans(stage.run, BatchId(9), set(), left_out={left.name}) == []

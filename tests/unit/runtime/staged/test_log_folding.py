@@ -199,3 +199,14 @@ def test_what_a_checkpoint_names_stays_and_what_was_packed_before_it_goes(log: P
     trim(log, [], BatchId(20), table, named)
     assert log.oldest() == 19
     assert set(table.names("")) == named | {"19.parquet"}
+
+
+def test_a_file_that_a_loss_has_left_out_stays_when_its_batch_is_forgotten(log: PrivateLog) -> None:
+    channel = MemoryFiles()
+    for batch in range(20):
+        channel.create(f"{batch}.parquet", b"rows")
+    fold_consumed(log, [], batches_min=1)
+    for batch in (20, 21):
+        log.append(staged(batch))
+    trim(log, [], BatchId(20), channel, set(), {"7.parquet"})
+    assert channel.names("") == ["19.parquet", "7.parquet"]

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.protocol.errors import AlreadyExistsError, CorruptDocumentError, UnsupportedTableError
-from spark_jobs.protocol.ids import BatchId
+from spark_jobs.protocol.ids import BatchId, LossId
 from spark_jobs.protocol.table_shape import StagedFor, StagedSince
+from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.log_segments import LogSegments, Segment
 from spark_jobs.runtime.staged.private_log import LogIdentity, PrivateLog, StagedBatch
 from spark_jobs.storage.local import LocalFiles
@@ -35,6 +36,16 @@ def test_what_a_batch_violates_is_no_matter_of_the_batches_before_it(log: Privat
     violating = replace(staged(1, "a.parquet"), violations={"positive": 2})
     log.append(violating)
     assert [batch.violations for batch in log.between(BatchId(-1), BatchId(1))] == [{}, {"positive": 2}]
+
+
+def test_the_losses_whose_rows_a_batch_has_staged_are_in_its_version_and_in_its_segment(log: PrivateLog) -> None:
+    batches = [staged(0, "a"), replace(staged(1, "b"), backfilled=(LossId("3-1"),)), staged(3)]
+    for batch in batches:
+        log.append(batch)
+    assert [each.backfilled for each in log.between(NO_BATCH, BatchId(3))] == [(), ("3-1",), (), ()]
+    log.fold(BatchId(2))
+    assert [each.backfilled for each in log.between(NO_BATCH, BatchId(3))] == [(), ("3-1",), (), ()]
+    assert log.read(BatchId(1)) == batches[1]
 
 
 def test_a_batch_that_is_not_staged_has_no_version(log: PrivateLog) -> None:

@@ -27,6 +27,7 @@ from spark_jobs.protocol.ids import (
     CheckpointId,
     IncarnationId,
     InputName,
+    LossId,
     PipelineName,
     PipelineUuid,
     RequestId,
@@ -576,3 +577,40 @@ def test_a_spark_that_cannot_repartition_state_refuses_another_number_before_any
         return
     with pytest.raises(RejectedError, match="cannot change the number of state partitions to 8"):
         check_spark(decision, start, home, "4.2", can_repartition=False)
+
+
+class TestABackfill:
+    """A start that names losses goes on where the home is, and reads no new rows of bounded sources."""
+
+    LOSSES: Any = (LossId("2-1"),)
+
+    def decide(self, found: HomeFacts, parameters: Any = PARAMETERS, graph: Any = GRAPH, **given: Any) -> Any:
+        return decide(request("mended", backfill=self.LOSSES, **given), found, parameters, graph)
+
+    @pytest.mark.parametrize("drained", [False, True])
+    def test_after_a_round_is_a_round_with_the_same_ends(self, drained: bool) -> None:
+        latest = round_document(2, "a")
+        found = facts([attempt(1, "a", 2)], latest, manifest(5, 2, drained=drained))
+        assert self.decide(found) == Begin(RoundNumber(3), CheckpointId(5), interrupted=latest)
+
+    def test_that_is_repeated_is_given_its_answer(self) -> None:
+        answered = manifest(6, 3)
+        found = facts([attempt(1, "a", 2), attempt(2, "mended", 3)], round_document(3, "mended"), manifest(5, 2), answered)
+        assert self.decide(found) == Answer(answered)
+
+    def test_in_a_round_that_has_not_ended_takes_losses_that_the_round_leaves_out(self) -> None:
+        own, older = round_document(2, "a"), round_document(3, "a")
+        assert self.decide(facts([attempt(1, "a", 2)], own)) == Continue(own, None)
+        carried = older.model_copy(update={"losses": self.LOSSES})
+        assert self.decide(facts([attempt(1, "a", 3)], carried)) == Continue(carried, None)
+        with pytest.raises(RejectedError, match="Loss 2-1 is of an earlier round, and round 3 has not ended"):
+            self.decide(facts([attempt(1, "a", 3)], older))
+
+    def test_is_refused_with_other_stages_or_parameters_or_another_beginning(self) -> None:
+        found = facts([attempt(1, "a", 2)], round_document(2, "a"), manifest(5, 2))
+        with pytest.raises(RejectedError, match="whose code has other stages"):
+            self.decide(found, graph={"stages": {}})
+        with pytest.raises(RejectedError, match="with other parameters"):
+            self.decide(found, {"flights": "/elsewhere"})
+        with pytest.raises(RejectedError, match="does not continue the home's newest checkpoint"):
+            self.decide(found, fresh=True)

@@ -1,0 +1,55 @@
+"""``spark-jobs backfill``: processes rows that a pipeline has left out."""
+
+from typing import Annotated
+
+import typer
+
+from spark_jobs.cli.answers import RunAnswer, TakenAnswer
+from spark_jobs.cli.homes import open_home
+from spark_jobs.cli.options import Conf, DriverMemory, Entry, Home, Jars, Packages, Params, ParamsFile, PyFiles
+from spark_jobs.cli.run import RunIdOption, order_run
+from spark_jobs.cli.spark import needing_spark
+from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.control.losses import LossLedger
+from spark_jobs.protocol.errors import RejectedError
+from spark_jobs.protocol.ids import LossId, RunId, new_run_id
+
+Losses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--loss", metavar="LOSS", help="The loss, such as 3-1: see spark-jobs losses. Repeatable. By default all that can be."
+    ),
+]
+
+
+def backfill(
+    context: typer.Context,
+    entry: Entry,
+    home: Home,
+    loss: Losses = None,
+    param: Params = None,
+    params_file: ParamsFile = None,
+    run_id: RunIdOption = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    jars: Jars = None,
+    py_files: PyFiles = None,
+    driver_memory: DriverMemory = None,
+    output: Annotated[Output, output_option(RunAnswer | TakenAnswer)] = Output.TEXT,
+) -> None:
+    """Process rows that stages with tolerate= have left out, with the mended code, and publish them.
+
+    It reads no new rows of bounded sources. A pipeline without an end goes on afterwards. No other driver may be running.
+    """
+    with command(output) as terminal:
+        files, _ = open_home(home)
+        losses = [LossId(each) for each in loss] if loss else LossLedger(files).can_be_backfilled()
+        if not losses:
+            raise RejectedError(
+                f"{files.url} has no loss that can be backfilled.",
+                safe="Nothing was started.",
+                remedy="spark-jobs losses lists its losses. Those of rows that are gone can only be accepted.",
+            )
+        with needing_spark("Backfilling"):
+            from spark_jobs.runtime.launch import RunOptions
+        order_run(context, terminal, files, RunOptions(run=RunId(run_id) if run_id else new_run_id(), backfill=losses))
