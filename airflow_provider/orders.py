@@ -36,6 +36,7 @@ class StartOrder:
     state_partitions: int | None = None
     allow_dropped: bool = False
     new_sources: tuple[InputName, ...] = ()
+    full_refresh: tuple[str, ...] = ()
     accept_data_loss: tuple[InputName, ...] = ()
     backfill: tuple[LossId, ...] = ()
     on_rewind: OnRewind = OnRewind.REFUSE

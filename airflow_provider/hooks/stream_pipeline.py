@@ -165,6 +165,7 @@ class StreamPipelineHook(BaseHook):
             state_partitions=order.state_partitions,
             allow_dropped=order.allow_dropped,
             new_sources=order.new_sources,
+            full_refresh=order.full_refresh,
             accept_data_loss=order.accept_data_loss,
             backfill=order.backfill,
             checkpoint=over(self.settings.checkpoint, order.checkpoint),

@@ -62,7 +62,7 @@ _SLICE_S = 0.5
 """The longest sleep: a signal does not end a sleep, so the flag that it sets is read this often."""
 RESTORE_FIELDS = (
     *("restore", "allow_drained", "allow_dropped", "take_pending"),
-    *("state_partitions", "new_sources", "accept_data_loss"),
+    *("state_partitions", "new_sources", "accept_data_loss", "full_refresh"),
 )
 """The arguments that say from which state a task starts."""
 LATEST = "latest"
@@ -106,6 +106,8 @@ class StreamPipelineOperator(WaitingOperator):
             sources, such as a new table. Templated.
         accept_data_loss: Sources that may have lost input, such as expired records or deleted files. The run reads the rest, and records
             what it has left out. Templated.
+        full_refresh: Tables whose stages begin anew, once in the run. Their rows are replaced by the first publication, together with the
+            new rows of the other tables. All tables: ``fresh=True, on_rewind="replace"``. Templated.
         on_loss: The result of a run that has left out rows whose loss is not accepted: ``"succeed"`` or ``"fail"``. Its published rows
             stay. After the losses were accepted, a cleared task succeeds at once.
         on_rewind: The treatment of published rows by a restored or fresh start: ``"refuse"``, ``"keep"`` or, only with ``fresh``,
@@ -155,6 +157,7 @@ class StreamPipelineOperator(WaitingOperator):
         state_partitions: int | str | None = None,
         new_sources: Sequence[str] | str | None = None,
         accept_data_loss: Sequence[str] | str | None = None,
+        full_refresh: Sequence[str] | str | None = None,
         on_loss: OnLoss | Literal["succeed", "fail"] = "succeed",
         on_rewind: str = OnRewind.REFUSE.value,
         checkpoint: Mapping[str, Any] | str | None = None,
@@ -173,7 +176,7 @@ class StreamPipelineOperator(WaitingOperator):
         self.publish = publish
         self.fresh, self.on_rewind = fresh, on_rewind
         self.restore, self.state_partitions = restore, state_partitions
-        self.new_sources, self.accept_data_loss = new_sources, accept_data_loss
+        self.new_sources, self.accept_data_loss, self.full_refresh = new_sources, accept_data_loss, full_refresh
         self.on_loss = OnLoss(on_loss).value
         self.allow_drained, self.allow_dropped, self.take_pending = allow_drained, allow_dropped, take_pending
         self.checkpoint = checkpoint
@@ -478,6 +481,7 @@ def order_of(task: StreamPipelineOperator, run: RunId) -> StartOrder:
         new_sources=names("new_sources", task.new_sources),
         accept_data_loss=names("accept_data_loss", task.accept_data_loss),
         backfill=tuple(LossId(loss) for loss in names("losses", task.losses)),
+        full_refresh=names("full_refresh", task.full_refresh),
         on_rewind=choice("on_rewind", task.on_rewind, OnRewind) or OnRewind.REFUSE,
         checkpoint=checkpoint_overrides("checkpoint= of the task", task.checkpoint),
         conf=checked_conf(task, task.written_conf, task.conf),

@@ -383,6 +383,7 @@ class Pipeline:
         new_sources: Sequence[str] = (),
         accept_data_loss: Sequence[str] = (),
         backfill: Sequence[str] = (),
+        full_refresh: Sequence[str] = (),
         work_root: str | os.PathLike[str] | None = None,
     ) -> StartResponse:
         """Runs the pipeline in this process, as ``spark-jobs run`` does: for notebooks.
@@ -412,6 +413,8 @@ class Pipeline:
             accept_data_loss: Sources that may have lost rows, such as expired records or deleted files. The run leaves out the lost rows
                 and records them. It reads all others.
             backfill: Losses whose rows are processed now, such as ``"3-1"``. The run reads no new rows of bounded sources.
+            full_refresh: Tables whose stages begin anew, once in the run. Their rows are replaced by the first publication, together with
+                the new rows of the other tables. Tables that read one another must be named together.
             work_root: On a cluster with a home in a store: a directory that driver and executors share.
 
         Raises:
@@ -432,6 +435,7 @@ class Pipeline:
             new_sources=tuple(new_sources),
             accept_data_loss=tuple(accept_data_loss),
             backfill=tuple(backfill),
+            full_refresh=tuple(full_refresh),
             work_root=None if work_root is None else os.fspath(work_root),
         )
         response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)

@@ -11,6 +11,7 @@ import typer
 
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_overrides
+from spark_jobs.protocol.documents import OnRewind
 from spark_jobs.protocol.errors import InvalidParameterError
 
 Entry = Annotated[
@@ -109,6 +110,16 @@ NewSource = Annotated[
         metavar="SOURCE", help="Read this source from its beginning if it is a different one than before; may be repeated."
     ),
 ]
+FullRefresh = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TABLE",
+        help="Compute this table again from the beginning, and replace its rows; may be repeated, or be a list with commas.",
+    ),
+]
+FullRefreshAll = Annotated[
+    bool, typer.Option("--full-refresh-all", help="Compute all tables again: short for --fresh --on-rewind replace.")
+]
 AcceptDataLoss = Annotated[
     list[str] | None,
     typer.Option(metavar="SOURCE", help="Go on without the lost rows of this source, and record them; may be repeated."),
@@ -196,6 +207,28 @@ CHECKPOINT_OPTIONS: Mapping[str, str] = {
     "second_copy": "second_copy",
 }
 """The overridden setting by parameter of a command."""
+
+
+def beginning(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns ``fresh`` and ``on_rewind`` from the parameters of a command that also has ``--full-refresh-all``.
+
+    Raises:
+        InvalidParameterError: The command has ``--full-refresh-all`` and one of the others.
+    """
+    if not given["full_refresh_all"]:
+        return {"fresh": given["fresh"], "on_rewind": given["on_rewind"]}
+    if given["fresh"] or given["full_refresh"] or given["restore"] or given["on_rewind"] is not OnRewind.REFUSE:
+        raise InvalidParameterError(
+            "--full-refresh-all cannot be given with --fresh, --on-rewind, --restore or --full-refresh.",
+            safe="Nothing was started.",
+            remedy="Leave the others out: it begins all tables anew and replaces their rows.",
+        )
+    return {"fresh": True, "on_rewind": OnRewind.REPLACE}
+
+
+def listed(texts: list[str] | None) -> tuple[str, ...]:
+    """Returns the names in an option that may be repeated, each a list with commas."""
+    return tuple(name.strip() for text in texts or () for name in text.split(",") if name.strip())
 
 
 def checkpoint_overrides(given: Mapping[str, Any]) -> CheckpointOverrides | None:

@@ -47,7 +47,9 @@ def outlook(decision: Decision) -> Outlook:
             )
             if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
                 of = decision.checkpoint
-                anew = f"take a savepoint of checkpoint {of}, because the code has changed, and begin round {number} with it"
+                names = ", ".join(sorted(decision.refreshed))
+                why = f"from which {names} begin anew" if names else "because the code has changed"
+                anew = f"take a savepoint of checkpoint {of}, {why}, and begin round {number} with it"
             elif isinstance(decision, BeginFromSavepoint):
                 anew = f"begin round {number} with the savepoint{public}"
             else:

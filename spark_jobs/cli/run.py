@@ -13,6 +13,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from spark_jobs.api.full_refresh import check_tables
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.api.location import locate_pipeline
 from spark_jobs.api.neighbours import neighbours_of
@@ -36,6 +37,8 @@ from spark_jobs.cli.options import (
     Conf,
     DriverMemory,
     Entry,
+    FullRefresh,
+    FullRefreshAll,
     Home,
     Jars,
     MaxInFlightBytes,
@@ -53,7 +56,9 @@ from spark_jobs.cli.options import (
     Unaligned,
     WorkRoot,
     asking_for_parameters,
+    beginning,
     checkpoint_overrides,
+    listed,
     pairs,
     parameters,
 )
@@ -133,6 +138,11 @@ def run(
     state_partitions: StatePartitions = None,
     new_source: NewSource = None,
     accept_data_loss: AcceptDataLoss = None,
+    refresh: Annotated[
+        Listed, typer.Option(metavar="TABLE", help="Bring this table up to date. A run does so with all tables.")
+    ] = None,
+    full_refresh: FullRefresh = None,
+    full_refresh_all: FullRefreshAll = False,
     checkpoint_interval: CheckpointInterval = None,
     checkpoint_timeout: CheckpointTimeout = None,
     checkpoint_min_pause: CheckpointMinPause = None,
@@ -190,6 +200,8 @@ def order_run(
             load_pipeline(given["entry"], settings_asked(given["conf"])),
             parameters(given["param"], given["params_file"]),
         )
+        if refresh := given.get("refresh"):
+            check_tables(pipeline.graph(), listed(refresh))
         writes_nothing = dry_run or Channel(files).pipeline() is None
         spark = SparkStart(
             pipeline.name,
@@ -212,6 +224,7 @@ def order_run(
 _OF_A_REQUEST = (
     *("param", "params_file", "run_id", "on_end", "publish", "fresh", "on_rewind", "adopt_offsets", "restore"),
     *("allow_drained", "allow_dropped", "take_pending", "state_partitions", "new_source", "accept_data_loss"),
+    *("refresh", "full_refresh", "full_refresh_all"),
     *CHECKPOINT_OPTIONS,
 )
 """The parameters of the command that a request contains."""
@@ -403,7 +416,7 @@ def _check_request(request: str, beside: list[str]) -> None:
         )
 
 
-_AS_GIVEN = ("on_end", "publish", "fresh", "on_rewind", "allow_dropped", "state_partitions", "work_root")
+_AS_GIVEN = ("on_end", "publish", "allow_dropped", "state_partitions", "work_root")
 
 
 def _options(run: RunId, checkpoint: CheckpointOverrides | None, given: Mapping[str, Any]) -> "RunOptions":
@@ -417,6 +430,8 @@ def _options(run: RunId, checkpoint: CheckpointOverrides | None, given: Mapping[
         adopt_offsets=pairs("--adopt-offsets", given["adopt_offsets"]),
         new_sources=tuple(given["new_source"] or ()),
         accept_data_loss=tuple(given["accept_data_loss"] or ()),
+        full_refresh=listed(given["full_refresh"]),
+        **beginning(given),
         **{name: given[name] for name in _AS_GIVEN},
     )
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from spark_jobs.api.address import TableAddress
+from spark_jobs.api.full_refresh import refreshed_stages
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.load import load_sound_parts
 from spark_jobs.api.location import locate_pipeline
@@ -31,6 +32,8 @@ from spark_jobs.cli.options import (
     Conf,
     DriverMemory,
     Entry,
+    FullRefresh,
+    FullRefreshAll,
     Jars,
     NewSource,
     Packages,
@@ -41,6 +44,8 @@ from spark_jobs.cli.options import (
     StatePartitions,
     TakePending,
     asking_for_parameters,
+    beginning,
+    listed,
     parameters,
 )
 from spark_jobs.cli.outlook import fates_table, outlook, with_way_back
@@ -96,6 +101,8 @@ def validate(
     state_partitions: StatePartitions = None,
     new_source: NewSource = None,
     accept_data_loss: AcceptDataLoss = None,
+    full_refresh: FullRefresh = None,
+    full_refresh_all: FullRefreshAll = False,
     conf: Conf = None,
     packages: Packages = None,
     jars: Jars = None,
@@ -224,7 +231,9 @@ def _request(run: RunId, public: dict[str, Any], restore: RestoreFrom | None, gi
         restore=restore,
         new_sources=tuple(InputName(name) for name in given["new_source"] or ()),
         accept_data_loss=tuple(InputName(name) for name in given["accept_data_loss"] or ()),
-        **{name: given[name] for name in ("on_end", "fresh", "on_rewind", "allow_dropped", "state_partitions")},
+        full_refresh=listed(given["full_refresh"]),
+        **beginning(given),
+        **{name: given[name] for name in ("on_end", "allow_dropped", "state_partitions")},
     )
 
 
@@ -237,7 +246,7 @@ def _outlook(files: Files, graph: Graph, request: StartRequest, tables: Mapping[
     channel = Channel(files)
     pipeline = channel.looked_at(graph.pipeline, channel.pipeline())
     facts, described = look_at_savepoint(request, read_facts(files)), graph.describe()
-    decision = decide(request, facts, request.parameters, described)
+    decision = decide(request, facts, request.parameters, described, refreshed_stages(graph, request.full_refresh))
     found = outlook(decision)
     if isinstance(decision, Continue | Begin):
         found = with_way_back(found, files, request, facts)

@@ -166,6 +166,7 @@ class Channel:
         new_sources: Collection[InputName] = (),
         accept_data_loss: Collection[InputName] = (),
         backfill: Collection[LossId] = (),
+        full_refresh: Collection[str] = (),
         restarts: RestartHistory | None = None,
     ) -> StartRequest:
         """Requests a run, durably. Returns an unclaimed request with the same options, or a new one.
@@ -185,6 +186,7 @@ class Channel:
             new_sources: Sources that are read from their beginning. They may be different ones than before.
             accept_data_loss: Sources that are read without their lost rows.
             backfill: Losses whose rows are processed. The run reads no new rows of bounded sources.
+            full_refresh: Tables whose stages begin anew. Their rows are replaced.
             restarts: History of the restart strategy if it has decided this start; None: somebody requests it.
 
         Raises:
@@ -209,6 +211,7 @@ class Channel:
             new_sources=tuple(sorted(new_sources)),
             accept_data_loss=tuple(sorted(accept_data_loss)),
             backfill=tuple(sorted(backfill)),
+            full_refresh=tuple(sorted(full_refresh)),
             restarts=restarts,
         )
         return self.ask(request)

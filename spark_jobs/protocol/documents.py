@@ -144,6 +144,8 @@ class StartRequest(Document):
     """Sources that are read without their lost rows."""
     backfill: tuple[LossId, ...] = ()
     """Losses whose rows are processed now. The run reads no new rows of bounded sources."""
+    full_refresh: tuple[str, ...] = ()
+    """Tables whose stages begin anew. Their rows are replaced."""
     checkpoint: CheckpointOverrides | None = None
     """Overrides of the pipeline's checkpoint settings for the attempt."""
     restore: RestoreFrom | None = None
@@ -181,6 +183,8 @@ class AttemptDocument(Document):
     on_rewind: OnRewind = OnRewind.REFUSE
     restore: RestoreFrom | None = None
     """The savepoint that the incarnation begins with if the request does not name it: a start of changed code took it itself."""
+    refreshed: tuple[StageName, ...] = ()
+    """The stages that have begun anew with the incarnation, by a full refresh. Their first publication replaces their tables' rows."""
     restored_from: CheckpointId | None
     work_directory: WorkDirectory
     state_partitions: int | None = None
@@ -386,12 +390,14 @@ class SinkCut(Part):
     replace: bool = False
     """True if its publication replaces all rows of the table.
 
-    This holds for :attr:`SinkMode.COMPLETE`, and for the first publication of an incarnation that began with ``--on-rewind replace``.
+    This holds for :attr:`SinkMode.COMPLETE`, and for the first publication of an incarnation that began with ``--on-rewind replace`` or
+    with a full refresh of the table.
     """
     replaces_own: bool = False
     """True if its publication must not replace rows of others.
 
-    This holds for an incarnation that began with ``--on-rewind replace`` until one of its checkpoints is public.
+    This holds for an incarnation that began with ``--on-rewind replace``, or with a full refresh of the table, until one of its checkpoints
+    is public.
     """
     merge: MergeCut | None = None
     """The merge of modes with keys: :attr:`SinkMode.UPSERT`, :attr:`SinkMode.INSERT`, :attr:`SinkMode.HISTORY`."""

@@ -77,10 +77,13 @@ def refuse_rows_of_others(
     if mode is SinkMode.COMPLETE:
         keep = "To keep them, give the sink another table: each checkpoint of a complete result replaces all rows of its table."
     else:
-        keep = "To keep them, begin with --fresh --on-rewind keep, and delete this pipeline's rows yourself (DELETE FROM)."
+        keep = (
+            "To keep them, start without --full-refresh, or with --fresh --on-rewind keep, and delete this pipeline's rows yourself "
+            "(DELETE FROM)."
+        )
     if rows := rows_of_others(table.commits(), files, pipeline, own_prefixes(table, pipeline, stage)):
         raise UnsupportedTableError(
-            f"Sink {sink}: table {table.facts.uri} has {rows} rows that this pipeline has not published. --on-rewind replace would "
+            f"Sink {sink}: table {table.facts.uri} has {rows} rows that this pipeline has not published. Replacing its rows would "
             "remove them.",
             exists="Other writers have added them, or the table's log does not show the writer any more.",
             safe="Nothing was written to any table.",

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from spark_jobs.api.continuation import Fate, with_fate
+from spark_jobs.api.full_refresh import refreshed_stages
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.stage import BeginAt
@@ -37,6 +38,7 @@ from spark_jobs.protocol.documents import (
 )
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, NotFoundError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, SinkName, StageName, app_id
+from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
@@ -372,7 +374,8 @@ class Application:
         """Returns the facts with the request's savepoint, and the decision."""
         LossLedger(self.home).check_backfill(request.backfill, request.run, facts.incarnation)
         facts = look_at_savepoint(request, facts)
-        return facts, decide(request, facts, self.parameters.public(), self.graph.describe())
+        refreshed = refreshed_stages(self.graph, request.full_refresh)
+        return facts, decide(request, facts, self.parameters.public(), self.graph.describe(), refreshed)
 
     def _savepoint_start(
         self, request: StartRequest, facts: HomeFacts, decision: Continue | Begin | BeginIncarnation
@@ -441,17 +444,24 @@ class Application:
         check_waiting(returned, self._waiting(request, decision, facts), gained_columns(before, settled.sources))
         check_stages(self.graph, session, planned.stages, adopted)
         losses: Sequence[Loss] = ()
-        if isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE:
+        refreshed = decision.refreshed if isinstance(decision, BeginIncarnation) else frozenset()
+        replaces = isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE
+        anew_stages = [stage for name, stage in self.graph.stages.items() if replaces or name in refreshed]
+        if anew_stages:
             publishers = Publishers(lambda: spark, at_work=True)
-            check_replacement(self.pipeline.uuid, self.graph.stages.values(), places, publishers)
-            losses = self._tidying(session).taken_away(request.accept_data_loss)
+            check_replacement(self.pipeline.uuid, anew_stages, places, publishers)
+            losses = self._tidying(session).taken_away(anew_stages, request.accept_data_loss)
         fates = stage_fates(decision, facts, self.graph.describe())
         if isinstance(decision, BeginFromSavepoint) and decision.on_rewind is OnRewind.REFUSE:
             empty = [self.graph.stages[StageName(each.stage)] for each in with_fate(fates, Fate.STARTS_EMPTY)]
-            again = [stage for stage in empty if stage.begin is BeginAt.EARLIEST]
+            again = [stage for stage in empty if stage.begin is BeginAt.EARLIEST and stage.name not in refreshed]
             check_new_stages(self.pipeline.uuid, again, places, Publishers(lambda: spark, at_work=True))
         state = goes_on_from(decision, facts)
-        begins_now = in_sources(state, self.graph, settled, sources) if state and not isinstance(decision, Continue) else {}
+        begins_now: Mapping[StageName, Mapping[InputName, tuple[KnownSource, ...]]] = {}
+        if state and not isinstance(decision, Continue):
+            newest = facts.newest_attempt
+            kept = newest.refreshed if newest and not isinstance(decision, BeginIncarnation) else ()
+            begins_now = in_sources(state, self.graph, settled, sources, refreshed.union(kept))
         return StartPlan(
             decision,
             facts,

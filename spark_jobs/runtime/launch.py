@@ -51,6 +51,7 @@ class RunOptions:
         new_sources: Sources that are read from their beginning. They may be different ones than before.
         accept_data_loss: Sources that are read without their lost rows.
         backfill: Losses whose rows are processed. The run reads no new rows of bounded sources.
+        full_refresh: Tables whose stages begin anew. Their rows are replaced.
         work_root: Directory for the cache of a home in a store; see :func:`spark_jobs.control.home.open_home`.
     """
 
@@ -67,6 +68,7 @@ class RunOptions:
     new_sources: Sequence[str] = ()
     accept_data_loss: Sequence[str] = ()
     backfill: Sequence[str] = ()
+    full_refresh: Sequence[str] = ()
     work_root: str | None = None
 
     def adopted(self) -> dict[InputName, str]:
@@ -93,6 +95,7 @@ class RunOptions:
             new_sources=tuple(sorted(InputName(name) for name in self.new_sources)),
             accept_data_loss=tuple(sorted(InputName(name) for name in self.accept_data_loss)),
             backfill=tuple(sorted(LossId(loss) for loss in self.backfill)),
+            full_refresh=tuple(sorted(self.full_refresh)),
         )
 
 

@@ -429,6 +429,12 @@ def test_the_command_names_home_request_and_settings_and_nothing_else(homes: Hom
     ]
 
 
+def test_tables_to_refresh_are_in_the_request(homes: Homes) -> None:
+    carry_out(operator(full_refresh="hourly, daily"), context())
+    request = Channel(StreamPipelineHook().files("flights")).request(RequestId("start-1"))
+    assert request.full_refresh == ("daily", "hourly")
+
+
 def test_a_secret_reaches_the_driver_by_its_environment_only(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_API", '{"conn_type": "http", "password": "s3cr3t-value"}')
     facts = carry_out(operator(secrets={"token": "api"}), context())

@@ -154,6 +154,7 @@ def test_a_run_reaches_no_other_argument() -> None:
         "state_partitions",
         "new_sources",
         "accept_data_loss",
+        "full_refresh",
     }
     chosen = {"home", "parameters", "on_end", "publish", "on_rewind", "checkpoint", "conf"} | restored
     assert set(StreamPipelineOperator.template_fields) == chosen

@@ -89,7 +89,7 @@ def test_what_is_no_number_of_partitions_is_refused(homes: Homes, given: int | s
         order_of(a_task(state_partitions=given), RUN)
 
 
-@pytest.mark.parametrize("argument", ["new_sources", "accept_data_loss"])
+@pytest.mark.parametrize("argument", ["new_sources", "accept_data_loss", "full_refresh"])
 @pytest.mark.parametrize(
     ("given", "sources"),
     [(None, ()), ("", ()), ([], ()), (["orders", "clicks"], ("orders", "clicks")), (" orders, clicks ", ("orders", "clicks"))],

@@ -148,11 +148,13 @@ SAMPLES: tuple[Document, ...] = (
         checkpoint=CheckpointOverrides(interval_ms=30_000, unaligned=True),
         restore=RestoreFrom(savepoint="file:///data/savepoint", allow_drained=True), state_partitions=8,
         allow_dropped=True, new_sources=(InputName("departures"),), accept_data_loss=(InputName("departures"),),
+        full_refresh=("hourly",),
     ),
     AttemptDocument(
         nonce=_NONCE, attempt=AttemptNumber(3), request=_REQUEST, run=_RUN, round=RoundNumber(1), incarnation=_INCARNATION,
         abandons=(_INCARNATION,), begun_by=_REQUEST, highest_round=RoundNumber(1), on_rewind=OnRewind.KEEP, restored_from=CheckpointId(1),
         work_directory=WorkDirectory(id=_WORK, path="/var/work", host="worker-1"), host="worker-1", process=4711, state_partitions=8,
+        refreshed=(StageName("hourly"),),
         started_at=_NOON, versions={"pyspark": "4.2.0"},
         checkpointing=Checkpointing(
             interval_ms=30_000, timeout_ms=600_000, min_pause_ms=0, tolerable_failures=0, retained=1, unaligned=True,

@@ -94,6 +94,7 @@ class RunSite:
         publish: Publish | None = None,
         fresh: bool = False,
         on_rewind: OnRewind = OnRewind.REFUSE,
+        full_refresh: Iterable[str] = (),
     ) -> StartResponse:
         """Runs the pipeline in this process.
 
@@ -105,12 +106,13 @@ class RunSite:
             publish: The policy of every sink.
             fresh: True for a fresh start.
             on_rewind: The treatment of public rows at a rewind.
+            full_refresh: Tables that begin anew.
         """
         return launch(
             self.pipeline,
             home or self.files(system),
             self.parameters,
-            RunOptions(RunId(run), on_end, publish, fresh, on_rewind, self.adopt_offsets),
+            RunOptions(RunId(run), on_end, publish, fresh, on_rewind, self.adopt_offsets, full_refresh=tuple(full_refresh)),
             small_session,
             open_directory=lambda uri: LocalFiles(unquote(urlsplit(uri).path), system),
         )

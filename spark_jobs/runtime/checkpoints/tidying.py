@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.source import AfterPublication, Source
+from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.losses import LossLedger, LossState
 from spark_jobs.control.rounds import Rounds
@@ -105,27 +106,29 @@ class Tidying:
                 for name, source in left.items():
                     rounds.tidy(self._tidy(manifest, name, source))
 
-    def taken_away(self, accepted: Collection[InputName]) -> list[LostFiles]:
-        """Returns the files that a start with ``--on-rewind replace`` cannot read again, because they were archived or deleted.
+    def taken_away(self, stages: Sequence[Stage], accepted: Collection[InputName]) -> list[LostFiles]:
+        """Returns the files that stages cannot read again, because they were archived or deleted.
 
         Considers only kept rounds.
 
         Args:
+            stages: Stages that begin anew, and whose tables are replaced.
             accepted: Sources that are read without their missing files.
 
         Raises:
             RejectedError: Files of another source are missing.
         """
-        found = {
-            name: files for name, source in self.graph.sources.items() if source.after_publication if (files := self._gone(name))
-        }
+        read = {node.name for stage in stages for node in stage.inputs.values()}
+        tidied = [name for name, source in self.graph.sources.items() if source.after_publication and name in read]
+        found = {name: files for name in tidied if (files := self._gone(name))}
         if refused := sorted(found.keys() - set(accepted)):
             name, where = refused[0], self.archives.get(refused[0], "where they came from")
             raise RejectedError(
                 "; ".join(f"Source '{each}' would be read without {said_files(found[each])}" for each in refused) + ".",
-                exists="They were archived or deleted once their rows were public, and --on-rewind replace would remove those rows.",
+                exists="They were archived or deleted once their rows were public, and this start would remove those rows.",
                 safe="Nothing was changed.",
-                remedy=f"Restore them from {where}. Or keep the rows: --on-rewind keep. Or go on without them: "
+                remedy=f"Restore them from {where}. Or keep the rows: without --full-refresh, or with "
+                f"--on-rewind keep. Or go on without them: "
                 f"{' '.join(f'--accept-data-loss {each}' for each in refused)} (accept_data_loss={refused}).",
                 sources=refused,
                 source=name,
@@ -133,7 +136,7 @@ class Tidying:
         return [
             LostFiles(input=name, stage=stage.name, files=tuple(files))
             for name, files in found.items()
-            for stage in self.graph.stages.values()
+            for stage in stages
             if any(node.name == name for node in stage.inputs.values())
         ]
 

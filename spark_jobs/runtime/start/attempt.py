@@ -17,7 +17,7 @@ from spark_jobs.control.liveness import works_elsewhere
 from spark_jobs.home.layout import WORK, work_directories, work_path
 from spark_jobs.protocol.documents import AttemptDocument, PipelineDocument, RestoreFrom, StartRequest, WorkDirectory
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError
-from spark_jobs.protocol.ids import RoundNumber, first_incarnation_id, new_incarnation_id
+from spark_jobs.protocol.ids import RoundNumber, StageName, first_incarnation_id, new_incarnation_id
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, SPARK_VERSION
 from spark_jobs.runtime.start.decision import Begin, BeginFromSavepoint, BeginIncarnation, Continue, HomeFacts
 from spark_jobs.runtime.start.heal import heal_in_place
@@ -86,11 +86,12 @@ def begin_attempt(
     host, boot, before = socket.gethostname(), boot_id(), facts.newest_attempt
     # a checkpoint of the incarnation shows that earlier incarnations are closed
     abandons = before.abandons if before and facts.head is None else ()
-    partitions = request.state_partitions
+    partitions, refreshed = request.state_partitions, tuple[StageName, ...]()
     if isinstance(decision, BeginIncarnation):
         incarnation = new_incarnation_id() if before else first_incarnation_id(pipeline.uuid)
         work, restored = new_work_directory(host), None
         begun_by, on_rewind = request.request, decision.on_rewind
+        refreshed = tuple(sorted(decision.refreshed))
         abandons = (*abandons, before.incarnation) if before else ()
         if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
             partitions = partitions or facts.newest.state_partitions
@@ -98,6 +99,7 @@ def begin_attempt(
         previous = facts.newest
         incarnation, restored, restore = previous.incarnation, decision.parent, previous.restore
         begun_by, on_rewind = previous.begun_by or previous.request, previous.on_rewind
+        refreshed = previous.refreshed
         partitions = partitions or previous.state_partitions
         work = _work_directory(home, graph, request, facts, host) if in_place else new_work_directory(host)
     attempt = AttemptDocument(
@@ -111,6 +113,7 @@ def begin_attempt(
         abandons=abandons,
         on_rewind=on_rewind,
         restore=restore,
+        refreshed=refreshed,
         restored_from=restored,
         work_directory=work,
         state_partitions=partitions,

@@ -28,7 +28,11 @@ def behind_stages(before: Manifest, graph: Graph) -> dict[StageName, dict[StageN
 
 
 def in_sources(
-    before: Manifest, graph: Graph, settled: SettledSources, found: Mapping[InputName, FoundSource]
+    before: Manifest,
+    graph: Graph,
+    settled: SettledSources,
+    found: Mapping[InputName, FoundSource],
+    refreshed: Collection[StageName] = (),
 ) -> dict[StageName, dict[InputName, tuple[KnownSource, ...]]]:
     """Returns the beginning in each source for each stage that begins now.
 
@@ -39,13 +43,14 @@ def in_sources(
         graph: The pipeline.
         settled: Sources that the stages read.
         found: The present sources.
+        refreshed: Stages that begin anew. They read their sources from the beginning.
 
     Raises:
         InvalidPipelineError: The present end of a source cannot be found.
     """
     begins = {name: dict(cut.begins_now) for name, cut in before.stages.items() if name in graph.stages}
     for stage in graph.stages.values():
-        if stage.name in before.stages or stage.begin is not BeginAt.NOW:
+        if stage.name in before.stages or stage.name in refreshed or stage.begin is not BeginAt.NOW:
             continue
         read = {node.name for node in stage.inputs.values() if isinstance(node, Source)}
         begins[stage.name] = {

@@ -3,7 +3,7 @@
 All facts are arguments.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from spark_jobs.protocol.documents import (
     StartRequest,
 )
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, for_sources
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, InputName, RoundNumber, RunId, SinkName
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, InputName, RoundNumber, RunId, SinkName, StageName
 from spark_jobs.protocol.spark_versions import cannot_repartition, is_older
 
 
@@ -62,6 +62,8 @@ class BeginIncarnation:
     """The checkpoint directory of the Spark query that a source continues, by source."""
     interrupted: RoundDocument | None = None
     """The round that it replaces, with the same ends, if that has no checkpoint yet."""
+    refreshed: frozenset[StageName] = frozenset()
+    """The stages that begin anew by a full refresh."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class BeginFromSavepoint(BeginIncarnation):
     """
 
     checkpoint: CheckpointId | None = None
-    """The checkpoint of the home of which the start first takes a savepoint, because the code has changed."""
+    """The checkpoint of the home of which the start first takes a savepoint, because the code has changed or tables are refreshed."""
     restore: RestoreFrom | None = None
     """The savepoint that an earlier attempt has begun with, without staging anything after it."""
 
@@ -130,12 +132,26 @@ NO_PAST = HomeFacts(newest_attempt=None, latest_round=None, final_of=lambda run:
 """The past of a place that is no home yet."""
 
 
-def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any], graph: Mapping[str, Any]) -> Decision:
+def decide(
+    request: StartRequest,
+    facts: HomeFacts,
+    parameters: Mapping[str, Any],
+    graph: Mapping[str, Any],
+    refreshed: frozenset[StageName] = frozenset(),
+) -> Decision:
     """Returns the decision for a start request.
+
+    Args:
+        request: The request.
+        facts: Past of the home.
+        parameters: The pipeline's public parameters.
+        graph: Description of its graph.
+        refreshed: The stages that begin anew by the request's full refresh.
 
     Raises:
         RejectedError: The request does not fit the home: other parameters than those of the interrupted round or of a finished pipeline,
-            another graph, a fresh start after published rows, or offsets to adopt although the home has its own.
+            another graph, a fresh start after published rows, a full refresh in the middle of a round, or offsets to adopt although the
+            home has its own.
     """
     own = facts.final_of(request.run)
     if own is not None:
@@ -143,8 +159,14 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     stop = facts.head if facts.head and facts.head.checkpoint_kind is CheckpointKind.STOP else None
     if stop is not None and stop.run == request.run:
         return Answer(stop)
-    if request.backfill and (request.fresh or request.restore or request.adopt_offsets):
+    if request.backfill and (request.fresh or request.restore or request.adopt_offsets or request.full_refresh):
         raise _beside_backfill()
+    if request.fresh and request.full_refresh:
+        raise RejectedError(
+            "A start cannot have both fresh and full_refresh: a fresh start begins all tables anew.",
+            safe="Nothing was changed.",
+            remedy="Leave one of them out.",
+        )
     if facts.savepoint is not None:
         _check_savepoint(request, facts.savepoint)
         _check_change(request, facts.savepoint, "the savepoint", graph)
@@ -157,6 +179,7 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
     if stop is not None and stop.drained:
         raise _drained(stop)
     latest = facts.latest_round
+    refreshed = _still_to_refresh(request, facts, stop, refreshed)
     if latest is None or latest.incarnation != facts.incarnation:
         # the newest incarnation was named by an attempt that ended before its first round began
         begun_with = facts.begun_by.adopt_offsets if facts.begun_by else {}
@@ -173,9 +196,11 @@ def decide(request: StartRequest, facts: HomeFacts, parameters: Mapping[str, Any
         _check_finished(latest, final, parameters)
         return Answer(final)
     if final is not None:
-        return _begin_after(final, RoundNumber(latest.round + 1), facts, request, graph)
+        return _begin_after(final, RoundNumber(latest.round + 1), facts, request, graph, refreshed)
     restoring = facts.head is None and facts.begun_by is not None and facts.begun_by.restore is not None
     gives_way = not facts.staging and not restoring
+    if refreshed and stop is not None:
+        return _change(latest, stop, facts, request, parameters, graph, refreshed)
     if latest.graph != dict(graph):
         return _begin_again(facts, request, graph) if gives_way else _change(latest, stop, facts, request, parameters, graph)
     found = Continue(latest, facts.head.checkpoint if facts.head else None)
@@ -231,7 +256,7 @@ def _beside_backfill() -> RejectedError:
     return RejectedError(
         "Losses cannot be backfilled by a start that does not continue the home's newest checkpoint.",
         safe="Nothing was changed.",
-        remedy="Leave out fresh, restore and adopt_offsets. Or leave out the losses.",
+        remedy="Leave out fresh, full_refresh, restore and adopt_offsets. Or leave out the losses.",
     )
 
 
@@ -269,7 +294,7 @@ def replace_round(decision: Decision, facts: HomeFacts) -> Begin | BeginIncarnat
     if isinstance(decision, Begin) and decision.parent is not None:
         return decision
     if facts.head is None and facts.taken_up is not None and facts.begun_by is not None:
-        return BeginFromSavepoint(number, facts.incarnation, facts.newest.on_rewind, restore=facts.begun_by.restore)
+        return _with_the_same_savepoint(number, facts)
     if facts.head is None:
         offsets = dict(decision.adopt_offsets) if isinstance(decision, Begin) else {}
         if isinstance(decision, Continue):
@@ -301,16 +326,98 @@ def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, An
 
 
 def _begin_after(
-    parent: Manifest, number: RoundNumber, facts: HomeFacts, request: StartRequest, graph: Mapping[str, Any]
-) -> Begin | BeginFromSavepoint:
+    parent: Manifest,
+    number: RoundNumber,
+    facts: HomeFacts,
+    request: StartRequest,
+    graph: Mapping[str, Any],
+    refreshed: frozenset[StageName] = frozenset(),
+) -> Begin | BeginIncarnation:
     """Returns the round that continues a checkpoint of the home.
 
-    Changed code begins an incarnation with a savepoint of it, so that older staged rows of a stage are not confused with new ones.
+    Changed code, or a full refresh, begins an incarnation with a savepoint of it, so that older staged rows of a stage are not confused
+    with new ones. A full refresh of all stages needs no savepoint.
     """
-    if parent.graph == dict(graph):
+    if not refreshed and parent.graph == dict(graph):
         return Begin(number, parent.checkpoint)
-    _check_change(request, parent, f"checkpoint {parent.checkpoint}", graph)
-    return BeginFromSavepoint(number, facts.incarnation, OnRewind.REFUSE, checkpoint=parent.checkpoint)
+    if refreshed and refreshed >= graph["stages"].keys():
+        return BeginIncarnation(number, facts.incarnation, OnRewind.REPLACE, refreshed=refreshed)
+    _check_change(request, without_stages(parent, refreshed), f"checkpoint {parent.checkpoint}", graph)
+    return BeginFromSavepoint(number, facts.incarnation, OnRewind.REFUSE, checkpoint=parent.checkpoint, refreshed=refreshed)
+
+
+def _with_the_same_savepoint(number: RoundNumber, facts: HomeFacts) -> BeginFromSavepoint:
+    """Returns a new round that begins with the savepoint of the newest incarnation, which has no checkpoint yet."""
+    assert facts.begun_by is not None
+    return BeginFromSavepoint(
+        number,
+        facts.incarnation,
+        facts.newest.on_rewind,
+        restore=facts.begun_by.restore,
+        refreshed=frozenset(facts.newest.refreshed),
+    )
+
+
+def without_stages(manifest: Manifest, names: Collection[StageName]) -> Manifest:
+    """Returns a checkpoint as if it had been taken before some stages were added, with their sinks."""
+    if not names:
+        return manifest
+    stages = {name: stage for name, stage in manifest.graph.get("stages", {}).items() if name not in names}
+    changed = {
+        "graph": manifest.graph | {"stages": stages},
+        "stages": {name: cut for name, cut in manifest.stages.items() if name not in names},
+        "sinks": {name: cut for name, cut in manifest.sinks.items() if cut.stage not in names},
+    }
+    brought = {sink: rows for sink, rows in manifest.brought.items() if _stage_of(manifest, sink) not in names}
+    return manifest.model_copy(update=changed | {"brought": brought})
+
+
+def _stage_of(manifest: Manifest, sink: SinkName) -> StageName | None:
+    """Returns the stage of a sink, also in a checkpoint that has only staged rows of it."""
+    stages = manifest.graph.get("stages", {}).items()
+    return next((StageName(name) for name, stage in stages if (stage.get("sink") or {}).get("name") == sink), None)
+
+
+def _still_to_refresh(
+    request: StartRequest, facts: HomeFacts, stop: Manifest | None, refreshed: frozenset[StageName]
+) -> frozenset[StageName]:
+    """Returns the stages that a start has to begin anew. There are none if the run, or the unfinished round, has begun them anew already.
+
+    Raises:
+        RejectedError: The request cannot be carried out in this home now.
+    """
+    latest, final = facts.latest_round, facts.final
+    begun = latest is not None and latest.incarnation == facts.incarnation
+    unfinished = stop is None and (final is None or not begun)
+    by = facts.begun_by
+    if by is not None and (by.run, by.full_refresh) == (request.run, request.full_refresh):
+        return frozenset()
+    if not refreshed or (unfinished and refreshed <= frozenset(facts.newest.refreshed)):
+        return frozenset()
+    tables = ", ".join(request.full_refresh)
+    if final is not None and final.drained and begun:
+        raise RejectedError(
+            f"A full refresh of {tables} cannot continue the other tables: run {final.run} has drained the pipeline.",
+            exists=f"Checkpoint {final.checkpoint} has the results of that run.",
+            safe="Nothing was changed.",
+            remedy="Refresh all tables: --full-refresh-all (fresh=True, on_rewind='replace').",
+            tables=list(request.full_refresh),
+        )
+    if unfinished:
+        raise RejectedError(
+            f"A full refresh of {tables} begins between two rounds, but "
+            + (
+                f"round {latest.round} of run {latest.run} was interrupted."
+                if latest and begun
+                else "an earlier start was interrupted."
+            ),
+            exists="Its rows so far are staged.",
+            safe="Nothing was changed.",
+            remedy="Finish that round first, by the same command without --full-refresh, or stop it. Then repeat. Or refresh all tables: "
+            "--full-refresh-all (fresh=True, on_rewind='replace').",
+            tables=list(request.full_refresh),
+        )
+    return refreshed
 
 
 def _change(
@@ -320,8 +427,9 @@ def _change(
     request: StartRequest,
     parameters: Mapping[str, Any],
     graph: Mapping[str, Any],
-) -> BeginFromSavepoint:
-    """Returns the decision for changed code if a round has begun and not ended.
+    refreshed: frozenset[StageName] = frozenset(),
+) -> BeginIncarnation:
+    """Returns the decision for changed code, or for a full refresh, if a round has begun and not ended.
 
     Raises:
         RejectedError: The round was interrupted. Only the code that has begun it can finish it.
@@ -329,7 +437,7 @@ def _change(
     begun_by = facts.begun_by
     if stop is None and facts.taken_up is not None and not facts.staging and begun_by and begun_by.restore:
         _check_change(request, facts.taken_up, "the savepoint", graph)
-        return BeginFromSavepoint(_next_round(facts), facts.incarnation, begun_by.on_rewind, restore=begun_by.restore)
+        return _with_the_same_savepoint(_next_round(facts), facts)
     if stop is None:
         raise _changed_midway(latest, facts, graph)
     changed = _changed_parameters(latest, parameters)
@@ -337,8 +445,8 @@ def _change(
         raise _other_parameters(latest, parameters, changed)
     _check_ending(latest, request)
     _check_adoption(latest, request, {})
-    found = _begin_after(stop, _next_round(facts), facts, request, graph)
-    assert isinstance(found, BeginFromSavepoint)
+    found = _begin_after(stop, _next_round(facts), facts, request, graph, refreshed)
+    assert isinstance(found, BeginIncarnation)
     return found
 
 
@@ -349,8 +457,9 @@ def goes_on_from(decision: Continue | Begin | BeginIncarnation, facts: HomeFacts
     if isinstance(decision, BeginIncarnation) and not isinstance(decision, BeginFromSavepoint):
         return None
     number = decision.checkpoint if isinstance(decision, BeginFromSavepoint) else decision.parent
+    refreshed = decision.refreshed if isinstance(decision, BeginFromSavepoint) else ()
     kept = [manifest for manifest in (facts.head, facts.restored) if manifest is not None and manifest.checkpoint == number]
-    return next(iter(kept), facts.taken_up)
+    return without_stages(kept[0], refreshed) if kept else facts.taken_up
 
 
 def check_spark(
@@ -416,8 +525,8 @@ def _is_repeated(request: StartRequest, begun_by: StartRequest | None) -> bool:
 
 
 def _check_savepoint(request: StartRequest, savepoint: Manifest) -> None:
-    if request.fresh or request.adopt_offsets or request.on_rewind is OnRewind.REPLACE:
-        also = "fresh" if request.fresh else "adopt_offsets" if request.adopt_offsets else "on_rewind=replace"
+    if request.fresh or request.adopt_offsets or request.full_refresh or request.on_rewind is OnRewind.REPLACE:
+        also = next((word for word in ("fresh", "adopt_offsets", "full_refresh") if getattr(request, word)), "on_rewind=replace")
         raise RejectedError(
             f"A start from a savepoint cannot have {also}: the savepoint contains the positions of its inputs and tables.",
             safe="Nothing was changed.",

@@ -13,7 +13,7 @@ from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manif
 from spark_jobs.protocol.ids import CheckpointId, RunId, SinkName, StageName
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
-from spark_jobs.runtime.start.decision import HomeFacts, named_savepoint
+from spark_jobs.runtime.start.decision import HomeFacts, named_savepoint, without_stages
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
 
@@ -61,7 +61,8 @@ def look_at_savepoint(request: StartRequest, facts: HomeFacts) -> HomeFacts:
         return replace(facts, savepoint=read_savepoint(open_place(named.savepoint))[1])
     begun_by = facts.begun_by
     if facts.head is None and not request.fresh and begun_by is not None and begun_by.restore is not None:
-        return replace(facts, taken_up=read_savepoint(open_place(begun_by.restore.savepoint))[1])
+        manifest = read_savepoint(open_place(begun_by.restore.savepoint))[1]
+        return replace(facts, taken_up=without_stages(manifest, facts.newest.refreshed))
     return facts
 
 

@@ -1,7 +1,8 @@
 """Begins with a savepoint, step by step: opens it, decides about its tables, and imports it into the home."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from urllib.parse import unquote
 
 from spark_jobs.api.graph import Graph
@@ -18,10 +19,18 @@ from spark_jobs.protocol.documents import (
     RoundDocument,
     StartRequest,
 )
-from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
+from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName, StageName
 from spark_jobs.publication.publisher import plan_publication
 from spark_jobs.publication.transactions import Publishers
-from spark_jobs.runtime.start.decision import Answer, BeginFromSavepoint, BeginIncarnation, Decision, HomeFacts, goes_on_from
+from spark_jobs.runtime.start.decision import (
+    Answer,
+    BeginFromSavepoint,
+    BeginIncarnation,
+    Decision,
+    HomeFacts,
+    goes_on_from,
+    without_stages,
+)
 from spark_jobs.runtime.start.rewind import SavepointTables
 from spark_jobs.runtime.start.savepoint_import import Beginning, OpenedSavepoint, bring_in, open_savepoint
 from spark_jobs.runtime.tables.table_places import TablePlace
@@ -43,6 +52,7 @@ class SavepointStart:
         take: True if its staged rows are published first.
         again: True if an earlier attempt has begun with it without reaching a checkpoint.
         restore: The savepoint, if the request does not name it.
+        refreshed: Stages that begin anew, as if the savepoint did not have them.
     """
 
     def __init__(
@@ -55,11 +65,16 @@ class SavepointStart:
         take: bool = False,
         again: bool = False,
         restore: RestoreFrom | None = None,
+        refreshed: Collection[StageName] = (),
     ) -> None:
-        self._home, self._pipeline, self._opened = home, pipeline, opened
+        self._home, self._pipeline, self._refreshed = home, pipeline, refreshed
+        self._opened = self._without_refreshed(opened)
         self._keep, self._take, self._again, self._restore = keep, take, again, restore
-        self._tables = SavepointTables(home, pipeline.uuid, opened, {})
+        self._tables = SavepointTables(home, pipeline.uuid, self._opened, {})
         self._decided: dict[AppId, CheckpointId | None] = {}
+
+    def _without_refreshed(self, opened: OpenedSavepoint) -> OpenedSavepoint:
+        return replace(opened, manifest=without_stages(opened.manifest, self._refreshed))
 
     def check(self, places: Mapping[SinkName, TablePlace]) -> Mapping[AppId, CheckpointId | None]:
         """Checks the tables. Returns the position of the savepoint's own line in those that it shares with this start. Writes nothing.
@@ -90,8 +105,9 @@ class SavepointStart:
         number = self._opened.manifest.checkpoint
         place = self._home.below(changed_code_path(number))
         export(self._home, number, place, request=None, check=check)
-        self._opened = open_savepoint(place.url)
-        _LOG.info("the code has changed: it begins with savepoint %s of checkpoint %d", place.url, number)
+        self._opened = self._without_refreshed(open_savepoint(place.url))
+        why = f"{', '.join(sorted(self._refreshed))} begin anew" if self._refreshed else "the code has changed"
+        _LOG.info("%s: the start begins with savepoint %s of checkpoint %d", why, place.url, number)
         return RestoreFrom(savepoint=place.url)
 
     def close_origin(self, publishers: Publishers) -> None:
@@ -178,7 +194,7 @@ def savepoint_start(
     if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
         manifest = goes_on_from(decision, facts)
         assert manifest is not None
-        return SavepointStart(home, pipeline, OpenedSavepoint(home, None, manifest))
+        return SavepointStart(home, pipeline, OpenedSavepoint(home, None, manifest), refreshed=decision.refreshed)
     again = facts.taken_up is not None
     by = facts.begun_by if again else request
     if by is None or by.restore is None or (facts.savepoint is None and not again):
@@ -186,4 +202,6 @@ def savepoint_start(
     place = open_place(by.restore.savepoint)
     opened = open_savepoint(place.url) if verified else OpenedSavepoint(place, *read_savepoint(place))
     keep, take = by.on_rewind is OnRewind.KEEP, by.restore.take_pending
-    return SavepointStart(home, pipeline, opened, keep=keep, take=take, again=again, restore=by.restore if again else None)
+    refreshed = facts.newest.refreshed if again else ()
+    restore = by.restore if again else None
+    return SavepointStart(home, pipeline, opened, keep=keep, take=take, again=again, restore=restore, refreshed=refreshed)

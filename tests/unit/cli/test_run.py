@@ -175,6 +175,24 @@ def test_the_options_reach_the_driver(unused: UsedHome, monkeypatch: pytest.Monk
     assert chosen.checkpoint == CheckpointOverrides(interval_ms=30_000, retained=3, unaligned=False)
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--full-refresh", "hourly, daily", "--full-refresh", "other"], (False, OnRewind.REFUSE, ("hourly", "daily", "other"))),
+        (["--full-refresh-all"], (True, OnRewind.REPLACE, ())),
+        (["--refresh", "hourly"], (False, OnRewind.REFUSE, ())),
+    ],
+)
+def test_refreshes_reach_the_driver(
+    unused: UsedHome, monkeypatch: pytest.MonkeyPatch, options: list[str], expected: tuple[bool, OnRewind, tuple[str, ...]]
+) -> None:
+    given = answered(unused, monkeypatch)
+    assert run(unused, *unused.params, *options).exit_code == 0
+    chosen = given["rest"][1]
+    assert (chosen.fresh, chosen.on_rewind, chosen.full_refresh) == expected
+    assert chosen.request(AttemptNumber(1), {}).full_refresh == tuple(sorted(expected[2]))
+
+
 def test_the_command_lines_settings_go_before_the_pipelines(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", lambda name, conf, **rest: given.update(conf))
@@ -202,6 +220,10 @@ def test_the_command_lines_settings_go_before_the_pipelines(unused: UsedHome, mo
         (["--checkpoint-interval", "soon"], "checkpoint interval='soon' is not an interval"),
         (["--retained", "0"], "checkpoint retained=0 is not a whole number above 0"),
         (["--unaligned", "--aligned-timeout", "1 second"], "aligned_timeout= is for aligned checkpoints"),
+        (["--request", "start-1", "--full-refresh-all"], "--full-refresh-all"),
+        (["--refresh", "hourley"], "it has no table 'hourley' to refresh"),
+        (["--full-refresh-all", "--full-refresh", "hourly"], "--full-refresh-all cannot be given with"),
+        (["--full-refresh-all", "--on-rewind", "keep"], "--full-refresh-all cannot be given with"),
         (["--adopt-offsets", "old"], "no value"),
         (["--adopt-offsets", "flights=old", "--adopt-offsets", "flights=older"], "twice"),
     ],

@@ -79,7 +79,13 @@ def test_asking_again_in_the_same_words_gives_the_unclaimed_request_back(channel
 
 @pytest.mark.parametrize(
     "changed",
-    [{"parameters": {"x": 2}}, {"fresh": True}, {"on_end": OnEnd.SUSPEND}, {"checkpoint": CheckpointOverrides(retained=2)}],
+    [
+        {"parameters": {"x": 2}},
+        {"fresh": True},
+        {"on_end": OnEnd.SUSPEND},
+        {"checkpoint": CheckpointOverrides(retained=2)},
+        {"full_refresh": ("hourly",)},
+    ],
 )
 def test_asking_again_in_other_words_makes_another_request(channel: Channel, changed: dict[str, Any]) -> None:
     channel.request_start(A, parameters={"x": 1})

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -34,6 +34,7 @@ from spark_jobs.protocol.ids import (
     RoundNumber,
     RunId,
     SinkName,
+    StageName,
     WorkDirectoryId,
     start_request_id,
 )
@@ -50,6 +51,7 @@ from spark_jobs.runtime.start.decision import (
     replace_round,
     stage_fates,
     taken_anew,
+    without_stages,
 )
 from tests.support.staged_pipeline import CHECKPOINTING
 
@@ -612,5 +614,103 @@ class TestABackfill:
             self.decide(found, graph={"stages": {}})
         with pytest.raises(RejectedError, match="with other parameters"):
             self.decide(found, {"flights": "/elsewhere"})
-        with pytest.raises(RejectedError, match="does not continue the home's newest checkpoint"):
-            self.decide(found, fresh=True)
+        for beginning in ({"fresh": True}, {"full_refresh": ("hourly",)}):
+            with pytest.raises(RejectedError, match="does not continue the home's newest checkpoint"):
+                self.decide(found, **beginning)
+
+
+class TestAFullRefresh:
+    """Some stages begin anew, and the others go on."""
+
+    TWO: ClassVar[dict[str, Any]] = GRAPH | {
+        "stages": GRAPH["stages"] | {"daily": {"inputs": {"rows": "departures"}, "sink": {"name": "daily"}}}
+    }
+    DAILY = frozenset({StageName("daily")})
+    ASKED: ClassVar[dict[str, Any]] = {"full_refresh": ("daily",)}
+
+    def home(self, final: Manifest, **given: Any) -> HomeFacts:
+        newest = attempt(1, "a", 1, **given)
+        return facts([newest], round_document(1, "a", graph=self.TWO), with_graph(final, self.TWO))
+
+    def test_begins_with_a_savepoint_as_if_its_stages_were_new(self) -> None:
+        home = self.home(manifest(7, 1))
+        found = decide(request("b", **self.ASKED), home, PARAMETERS, self.TWO, self.DAILY)
+        assert isinstance(found, BeginFromSavepoint)
+        assert (found.checkpoint, found.refreshed) == (7, self.DAILY)
+        assert [str(each) for each in stage_fates(found, home, self.TWO)] == ["hourly continues", "daily starts empty"]
+
+    def test_of_all_stages_begins_anew_and_replaces_all_rows(self) -> None:
+        every = frozenset({StageName("daily"), StageName("hourly")})
+        found = decide(request("b", **self.ASKED), self.home(manifest(7, 1)), PARAMETERS, self.TWO, every)
+        assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REPLACE, refreshed=every)
+
+    def test_lets_a_stage_change_whose_state_would_not_fit(self) -> None:
+        changed = self.TWO | {"stages": self.TWO["stages"] | {"daily": {"inputs": {"rows": "arrivals"}}}}
+        with pytest.raises(RejectedError, match="daily cannot go on"):
+            decide(request("b"), self.home(manifest(7, 1)), PARAMETERS, changed)
+        found = decide(request("b", **self.ASKED), self.home(manifest(7, 1)), PARAMETERS, changed, self.DAILY)
+        assert isinstance(found, BeginFromSavepoint)
+
+    def test_begins_after_a_stop_too(self) -> None:
+        stop = with_graph(manifest(7, 1), self.TWO, checkpoint_kind=CheckpointKind.STOP)
+        found = decide(request("b", **self.ASKED), self.home(stop), PARAMETERS, self.TWO, self.DAILY)
+        assert isinstance(found, BeginFromSavepoint)
+        assert (found.checkpoint, found.refreshed) == (7, self.DAILY)
+
+    @pytest.mark.parametrize("run", ["a", "b"])
+    def test_that_has_begun_goes_on_in_any_run(self, run: str) -> None:
+        home = facts([attempt(1, "a", 1, refreshed=("daily",))], round_document(1, "a", graph=self.TWO))
+        found = decide(request(run, **self.ASKED), home, PARAMETERS, self.TWO, self.DAILY)
+        assert isinstance(found, Continue)
+        assert (found.round, found.parent) == (home.latest_round, None)
+
+    def test_that_died_before_its_round_began_goes_on_without_the_stages_of_the_savepoint(self) -> None:
+        begun = attempt(2, "b", 2, "two", restore=RestoreFrom(savepoint="file:///checkpoint-7"), refreshed=("daily",))
+        asked = request("b", 2, restore=begun.restore, **self.ASKED)
+        taken = without_stages(with_graph(manifest(7, 1), self.TWO), begun.refreshed)
+        home = replace(facts([attempt(1, "a", 1), begun], round_document(1, "a"), begun_by=asked), taken_up=taken)
+        found = decide(request("b", **self.ASKED), home, PARAMETERS, self.TWO, self.DAILY)
+        assert found == Begin(RoundNumber(2), None)
+        assert [str(each) for each in stage_fates(found, home, self.TWO)] == ["hourly continues", "daily starts empty"]
+        again = replace_round(found, home)
+        assert isinstance(again, BeginFromSavepoint)
+        assert again.refreshed == self.DAILY
+
+    def test_is_carried_out_once_in_a_run_although_others_have_stopped_it_since(self) -> None:
+        stop = with_graph(manifest(7, 2), self.TWO, checkpoint_kind=CheckpointKind.STOP)
+        attempts = [attempt(1, "a", 1), attempt(2, "b", 2)]
+        home = facts(attempts, round_document(2, "b", graph=self.TWO), stop, begun_by=request("a", 1, **self.ASKED))
+        assert isinstance(decide(request("a", **self.ASKED), home, PARAMETERS, self.TWO, self.DAILY), Continue)
+        assert isinstance(decide(request("c", **self.ASKED), home, PARAMETERS, self.TWO, self.DAILY), BeginFromSavepoint)
+
+    def test_is_refused_in_the_middle_of_an_interrupted_round(self) -> None:
+        home = facts([attempt(1, "a", 1)], round_document(1, "a", graph=self.TWO))
+        with pytest.raises(RejectedError, match="begins between two rounds, but round 1 of run a was interrupted") as caught:
+            decide(request("b", **self.ASKED), home, PARAMETERS, self.TWO, self.DAILY)
+        assert "--full-refresh-all" in caught.value.remedy
+
+    def test_is_refused_after_a_drain(self) -> None:
+        with pytest.raises(RejectedError, match="run r has drained the pipeline"):
+            decide(request("b", **self.ASKED), self.home(manifest(7, 1, drained=True)), PARAMETERS, self.TWO, self.DAILY)
+
+    def test_begins_with_nothing_in_an_empty_home(self) -> None:
+        found = decide(request("b", **self.ASKED), facts([], None), PARAMETERS, self.TWO, self.DAILY)
+        assert found == BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE)
+
+    @pytest.mark.parametrize("also", [{"fresh": True}, {"restore": RestoreFrom(savepoint="file:///s")}])
+    def test_is_refused_together_with_another_beginning(self, also: dict[str, Any]) -> None:
+        home = self.home(manifest(7, 1))
+        if "restore" in also:
+            home = replace(home, savepoint=with_graph(manifest(3, 1), self.TWO))
+        with pytest.raises(RejectedError, match="cannot have"):
+            decide(request("b", **self.ASKED, **also), home, PARAMETERS, self.TWO, self.DAILY)
+
+
+def test_a_checkpoint_without_some_stages_has_neither_their_state_nor_their_rows() -> None:
+    stages = {name: {"inputs": {}, "sink": {"name": f"{name}_table"}} for name in ("hourly", "daily")}
+    whole = with_graph(
+        manifest(7, 1), GRAPH | {"stages": stages}, brought={SinkName("hourly_table"): (), SinkName("daily_table"): ()}
+    )
+    left = without_stages(whole, {StageName("daily")})
+    assert (set(left.graph["stages"]), set(left.brought)) == ({"hourly"}, {"hourly_table"})
+    assert without_stages(whole, ()) == whole
