@@ -1,5 +1,6 @@
 """SQL files of a project: registers the definitions of their statements."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,12 +17,15 @@ from spark_jobs.declarative.names import Namespace
 from spark_jobs.declarative.session import ProjectSession
 from spark_jobs.declarative.sql import ParserProcess, SqlError, java_values, substituted
 from spark_jobs.publication.sql_names import quoted
+from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR
 
 _TABLES = {
     "CreateStreamingTable": StreamingTable,
     "CreateStreamingTableAsSelect": StreamingTable,
     "CreateMaterializedViewAsSelect": MaterializedView,
 }
+_AUTO_CDC = re.compile(r"\b(?:AS|FLOW)\s+AUTO\s+CDC\b", re.IGNORECASE)
+"""The beginning of a change flow in the SQL of Spark 4.3."""
 _UNSUPPORTED = "PIPELINE_SQL_GRAPH_ELEMENT_REGISTRATION_ERROR"
 """Spark's name for a statement that is SQL, but does not belong into a project."""
 
@@ -70,7 +74,7 @@ class _SqlFile:
         """Registers the definitions of all statements, and notes their mistakes."""
         parser = self._process.parser()
         for first_line, statement in parser.statements(sql):
-            with self._definitions.mistakes.noted(), self._errors_at(first_line):
+            with self._definitions.mistakes.noted(), self._errors_at(first_line, statement):
                 text = substituted(statement, self._session.conf.settings)
                 plan = parser.plan(text)
                 location = SourceCodeLocation(str(self._file), first_line + int(plan.origin().line().get()) - 1)
@@ -172,13 +176,19 @@ class _SqlFile:
         )
 
     @contextmanager
-    def _errors_at(self, first_line: int) -> Iterator[None]:
+    def _errors_at(self, first_line: int, statement: str) -> Iterator[None]:
         """Turns an error of the parser into a refusal with its line in the file."""
         try:
             yield
         except SqlError as error:
             location = SourceCodeLocation(str(self._file), first_line + error.line - 1)
-            raise self._definitions.refused(location, error.problem, "Correct that statement.") from error
+            remedy = "Correct that statement."
+            if _AUTO_CDC.search(statement):
+                remedy = (
+                    f"Spark {SPARK_MINOR} has no AUTO CDC in SQL; Spark 4.3 has it. Write dp.create_auto_cdc_flow(target=…, source=…, "
+                    "keys=[…], sequence_by=…) in a Python file of the project."
+                )
+            raise self._definitions.refused(location, error.problem, remedy) from error
 
 
 def _parts(sequence: Any) -> list[str]:

@@ -133,6 +133,22 @@ def test_a_mistake_has_sparks_name_and_its_line(orders: Project, statement: str,
     assert str(error).startswith("transformations/zzz.sql, line 4: ")
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE FLOW f AS AUTO CDC INTO orders FROM x KEYS (id) SEQUENCE BY id",
+        "create streaming table t flow auto\n cdc from x keys (id) sequence by id",
+    ],
+)
+def test_auto_cdc_in_sql_names_the_spark_that_has_it_and_what_to_write_instead(orders: Project, statement: str) -> None:
+    orders.write("zzz.sql", statement)
+    remedy = orders.refused("PARSE_SYNTAX_ERROR").remedy
+    assert "Spark 4.3 has it" in remedy
+    assert "create_auto_cdc_flow" in remedy
+    orders.write("zzz.sql", "SELEC 'AUTO CDC'")
+    assert orders.refused("PARSE_SYNTAX_ERROR").remedy == "Correct that statement."
+
+
 def test_the_mistakes_of_all_statements_are_named(orders: Project) -> None:
     orders.write("more.sql", "DROP TABLE x;\nSELEC 1;\n")
     assert "line 2: [PARSE_SYNTAX_ERROR]" in str(orders.refused("2 mistakes were found"))
