@@ -13,6 +13,9 @@ from spark_jobs.protocol.documents import SinkMode
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import StageName
 
+_SPARKS_OWN = ("spark_catalog", "default")
+"""The catalog and the schema of names that have none."""
+
 
 def check_tables(graph: Graph, tables: Sequence[str]) -> None:
     """Refuses names of tables that the pipeline does not have.
@@ -58,7 +61,8 @@ def _stage_of(graph: Graph, table: str) -> Stage:
     for name, stage in tables.items():
         assert stage.sink is not None
         address = _parts(stage.sink.address.text) if stage.sink.address.named else []
-        if parts == [name.casefold()] or parts == address[-len(parts) :]:
+        whole = [*_SPARKS_OWN[: 3 - len(address)], *address] if address else []
+        if parts == [name.casefold()] or parts == whole[-len(parts) :]:
             return stage
     place = Place(graph.pipeline)
     raise place.refused(f"it has no table {table!r} to refresh.", suggestion(table, tables), table=table)

@@ -175,7 +175,7 @@ def decide(
         _check_rewind(request, facts)
         return BeginIncarnation(_next_round(facts), facts.incarnation, request.on_rewind, request.adopt_offsets)
     if facts.newest_attempt is None:
-        return BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE, request.adopt_offsets)
+        return BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE, request.adopt_offsets, refreshed=refreshed)
     if stop is not None and stop.drained:
         raise _drained(stop)
     latest = facts.latest_round
@@ -300,7 +300,8 @@ def replace_round(decision: Decision, facts: HomeFacts) -> Begin | BeginIncarnat
         if isinstance(decision, Continue):
             offsets = {source: adopted.checkpoint for source, adopted in decision.round.adopted.items()}
         interrupted = decision.round if isinstance(decision, Continue) else None
-        return BeginIncarnation(number, facts.incarnation, facts.newest.on_rewind, offsets, interrupted)
+        anew = frozenset(facts.newest.refreshed)
+        return BeginIncarnation(number, facts.incarnation, facts.newest.on_rewind, offsets, interrupted, anew)
     return Begin(number, facts.head.checkpoint, interrupted=decision.round if isinstance(decision, Continue) else None)
 
 
@@ -319,7 +320,8 @@ def _begin_again(facts: HomeFacts, request: StartRequest, graph: Mapping[str, An
     """Returns the new round that replaces a different one without planned batches. So a mistyped path can be corrected."""
     newest, number, parent = facts.newest, _next_round(facts), facts.restored
     if parent is None:  # the work directory is not kept, because it may belong to tables that were named by mistake
-        return BeginIncarnation(number, newest.incarnation, newest.on_rewind, request.adopt_offsets)
+        anew = frozenset(newest.refreshed)
+        return BeginIncarnation(number, newest.incarnation, newest.on_rewind, request.adopt_offsets, refreshed=anew)
     if facts.latest_round is not None:
         _check_adoption(facts.latest_round, request, {})
     return _begin_after(parent, number, facts, request, graph)

@@ -26,12 +26,18 @@ def graph() -> Graph:
     stage("hourly", "orders", DeltaSink("/tables/hourly"))
     stage("totals", "orders", DeltaSink("/tables/totals", mode="complete"))
     stage("paid", "events", DeltaSink("/tables/payments"))
+    stage("refunds", "events", DeltaSink(table="refunds"))
     return made.graph()
 
 
 @pytest.mark.parametrize("name", ["paid", "PAID"])
 def test_a_table_that_reads_a_source_alone_begins_anew_alone(name: str) -> None:
     assert refreshed_stages(graph(), [name]) == {"paid"}
+
+
+@pytest.mark.parametrize("name", ["refunds", "default.refunds", "spark_catalog.default.refunds"])
+def test_a_table_in_sparks_own_catalog_is_found_by_each_of_its_names(name: str) -> None:
+    assert refreshed_stages(graph(), [name]) == {"refunds"}
 
 
 @pytest.mark.parametrize("name", ["orders", "shop.orders", "lake.shop.Orders", "`lake`.shop.orders"])
@@ -48,7 +54,7 @@ def test_a_table_whose_neighbours_are_not_named_is_refused_with_the_names_to_add
     assert refreshed_stages(graph(), [named, *missing.split(", ")]) == {"clean", "orders", "hourly", "totals"}
 
 
-@pytest.mark.parametrize("name", ["oders", "clean", "other.orders", "payments", ""])
+@pytest.mark.parametrize("name", ["oders", "clean", "other.orders", "other.refunds", "payments", ""])
 def test_a_name_that_is_no_table_of_the_pipeline_is_refused(name: str) -> None:
     for check in (refreshed_stages, check_tables):
         with pytest.raises(InvalidPipelineError, match=f"it has no table '{name}' to refresh"):

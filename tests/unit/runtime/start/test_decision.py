@@ -693,9 +693,15 @@ class TestAFullRefresh:
         with pytest.raises(RejectedError, match="run r has drained the pipeline"):
             decide(request("b", **self.ASKED), self.home(manifest(7, 1, drained=True)), PARAMETERS, self.TWO, self.DAILY)
 
-    def test_begins_with_nothing_in_an_empty_home(self) -> None:
+    def test_of_an_empty_home_is_a_first_run_that_the_same_command_finishes(self) -> None:
         found = decide(request("b", **self.ASKED), facts([], None), PARAMETERS, self.TWO, self.DAILY)
-        assert found == BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE)
+        assert found == BeginIncarnation(RoundNumber(1), None, OnRewind.REFUSE, refreshed=self.DAILY)
+        home = facts([attempt(1, "b", 1, refreshed=("daily",))], None, begun_by=request("b", 1, **self.ASKED))
+        assert decide(request("c", **self.ASKED), home, PARAMETERS, self.TWO, self.DAILY) == Begin(RoundNumber(1), None)
+        again = facts([attempt(1, "b", 1, refreshed=("daily",))], round_document(1, "b", graph=GRAPH), staging=False)
+        changed = decide(request("c", **self.ASKED), again, PARAMETERS, self.TWO, self.DAILY)
+        assert isinstance(changed, BeginIncarnation)
+        assert changed.refreshed == self.DAILY
 
     @pytest.mark.parametrize("also", [{"fresh": True}, {"restore": RestoreFrom(savepoint="file:///s")}])
     def test_is_refused_together_with_another_beginning(self, also: dict[str, Any]) -> None:
