@@ -9,6 +9,7 @@ from pyspark.pipelines.flow import AutoCdcFlow
 from pyspark.sql import Column, DataFrame
 
 from spark_jobs.declarative.definitions import Definitions
+from spark_jobs.runtime.spark.columns_at_import import written_text
 
 _COLUMN = re.compile(r"[^\W\d]\w*|`[^`]+`")
 
@@ -99,5 +100,4 @@ def _text(column: Any) -> str | None:
         found = getattr(expression, attribute, None)
         if isinstance(found, str):
             return found
-    written = getattr(getattr(column, "_jc", None), "written", None)  # of F.col or F.expr, before there is a Spark
-    return written if isinstance(written, str) else None
+    return written_text(column)

@@ -217,3 +217,14 @@ class _LaterSchema(StructType):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StructType, (self.fields,)
+
+
+def written_text(column: Any) -> str | None:
+    """Returns the text with which ``F.col`` or ``F.expr`` was called; None for other columns."""
+    java = getattr(column, "_jc", None)
+    if isinstance(java, _LaterObject):
+        return java.written
+    if not isinstance(java, JavaObject):
+        return None
+    node = java.node()  # the process has a session, such as that of a notebook
+    return str(node.sql()) if node.getClass().getSimpleName() in ("UnresolvedAttribute", "SqlExpression") else None
