@@ -16,6 +16,7 @@ from rich.console import Console
 
 from benchmarks import (
     backpressure,
+    declarative,
     final_checkpoint,
     fixed_cost,
     growth,
@@ -40,7 +41,18 @@ PAGE, KEPT, PLOT = DOCS / "benchmarks.md", DOCS / "benchmarks" / "run.json", DOC
 PARTS = {
     part.__name__.rpartition(".")[2]: part
     for part in (
-        *(staged_sink, upsert, fixed_cost, publication, large_tables, final_checkpoint, watermark_state, growth, waiting),
+        *(
+            staged_sink,
+            upsert,
+            fixed_cost,
+            declarative,
+            publication,
+            large_tables,
+            final_checkpoint,
+            watermark_state,
+            growth,
+            waiting,
+        ),
         *(running, backpressure, state_sizes, stops),
     )
 }
