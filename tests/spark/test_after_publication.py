@@ -117,6 +117,19 @@ def test_a_fresh_start_takes_no_row_away_whose_file_is_archived(site: Site, fold
     assert {(loss.stage, len(loss.files)) for loss in lost if isinstance(loss, LostFiles)} == {("copy", 4), ("other", 4)}
 
 
+def test_a_full_refresh_takes_no_row_away_whose_file_is_archived(site: Site, folder: Path) -> None:
+    for n in range(3):
+        write(folder / f"day=1/{n}.json", [n])
+    pipeline = archiving(site, folder)
+    site.run(pipeline, run_id="day 1")
+    with pytest.raises(RejectedError, match="Source 'rows' would be read without 3 files"):
+        site.run(pipeline, run_id="anew", full_refresh=["copy"])
+    assert copied(site) == [0, 1, 2]
+    site.run(pipeline, run_id="accepted", full_refresh=["copy"], accept_data_loss=["rows"])
+    assert (copied(site), copied(site, "other")) == ([], [0, 1, 2])
+    assert {loss.stage for loss in site.manifest().losses if isinstance(loss, LostFiles)} == {"copy"}
+
+
 def test_a_file_that_came_later_under_the_same_name_stays(site: Site, folder: Path) -> None:
     write(folder / "day=1/0.json", [0])
     write(folder / "day=1/1.json", [1])
