@@ -15,7 +15,7 @@ Invariants:
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -25,11 +25,13 @@ from spark_jobs.checkpoint.named_files import NamedFile, NamedFiles, altered
 from spark_jobs.checkpoint.savepoint_files import PARTS, needed_files
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.home.layout import BEGUN_SAVEPOINT, SAVEPOINT, manifest_path
-from spark_jobs.home.places import Kind, check_deletable, check_savepoint, has_others, kinds_of, thing
+from spark_jobs.home.places import Kind, Thing, check_deletable, check_savepoint, has_others, kinds_of, thing
+from spark_jobs.home.source_places import source_places
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import ConflictError, CorruptDocumentError, NotFoundError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, RequestId
+from spark_jobs.protocol.ids import CheckpointId, InputName, RequestId
+from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.beside import at_once
@@ -236,13 +238,13 @@ def _remove_directory(savepoint: Files) -> None:
             local_path(savepoint).rmdir()
 
 
-def check_target(home: Files, target: Files, tables: Iterable[str], request: RequestId) -> None:
+def check_target(home: Files, target: Files, others: Collection[Thing], request: RequestId) -> None:
     """Refuses a directory that cannot hold a savepoint of a future checkpoint. Writes nothing.
 
     Args:
         home: The home.
         target: The directory.
-        tables: URLs of the sinks' tables.
+        others: The pipeline's tables and sources: see :func:`places_of`.
         request: The request. Its own beginning there can be finished.
 
     Raises:
@@ -250,7 +252,7 @@ def check_target(home: Files, target: Files, tables: Iterable[str], request: Req
         StorageError: The directory cannot be read.
     """
     names = target.names("")
-    _check_place(home, target, names, tables)
+    check_savepoint(home, target, names, others)
     if SAVEPOINT in names:
         found = read_document(target, SAVEPOINT, Savepoint)
         if found.request != request:
@@ -258,7 +260,7 @@ def check_target(home: Files, target: Files, tables: Iterable[str], request: Req
     elif BEGUN_SAVEPOINT in names:
         begun = _begun(target)
         if begun is None:  # another try has finished
-            check_target(home, target, tables, request)
+            check_target(home, target, others, request)
         elif begun.get("request") != request:
             raise _refused(target, f"a savepoint was begun there for {begun.get('request') or 'somebody else'}", _DISPOSE)
     elif names:
@@ -276,8 +278,14 @@ def _begun(target: Files) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else {}
 
 
-def _check_place(home: Files, target: Files, names: Iterable[str], tables: Iterable[str]) -> None:
-    check_savepoint(home, target, names, [thing(Kind.TABLE, table_files(table)) for table in tables])
+def places_of(tables: Iterable[str], sources: Mapping[InputName, Collection[KnownSource]]) -> list[Thing]:
+    """Returns the things of a pipeline that no savepoint may overlap.
+
+    Args:
+        tables: URLs of the sinks' tables.
+        sources: The pipeline's sources.
+    """
+    return [*(thing(Kind.TABLE, table_files(table)) for table in tables), *source_places(sources)]
 
 
 def _manifest(home: Files, checkpoint: CheckpointId) -> Manifest:
@@ -295,7 +303,7 @@ def _manifest(home: Files, checkpoint: CheckpointId) -> Manifest:
 def _standing(home: Files, manifest: Manifest, target: Files, request: RequestId | None) -> Savepoint | None:
     """Returns the savepoint if it already exists, or None if it can still be made."""
     names = target.names("")
-    _check_place(home, target, names, (cut.table for cut in manifest.sinks.values()))
+    check_savepoint(home, target, names, places_of((cut.table for cut in manifest.sinks.values()), manifest.sources))
     if SAVEPOINT in names:
         found = read_document(target, SAVEPOINT, Savepoint)
         if _identity(found, found.request) != _identity(manifest, request):

@@ -109,7 +109,8 @@ def validate(
     py_files: PyFiles = None,
     driver_memory: DriverMemory = None,
     no_spark: Annotated[
-        bool, typer.Option("--no-spark", help="Check without Java: everything except functions, columns and types.")
+        bool,
+        typer.Option("--no-spark", help="Check without Java: everything except functions, columns, types and places of sources."),
     ] = False,
     output: Annotated[Output, output_option(ValidateAnswer)] = Output.TEXT,
 ) -> None:
@@ -149,7 +150,7 @@ def validate(
         if graph is not None and bound is not None and not no_spark:
             try:
                 with mistakes.noted():
-                    _check_with_spark(entry, pipeline, graph, bound, context.params)
+                    _check_with_spark(entry, pipeline, graph, bound, files, context.params)
             except StreamPipelineError:
                 mistakes.check()
                 raise
@@ -171,7 +172,9 @@ def validate(
         terminal.answer(answer, *_text(answer, graph, existing))
 
 
-def _check_with_spark(entry: str, pipeline: Pipeline, graph: Graph, bound: BoundParameters, given: Mapping[str, Any]) -> None:
+def _check_with_spark(
+    entry: str, pipeline: Pipeline, graph: Graph, bound: BoundParameters, home: Files | None, given: Mapping[str, Any]
+) -> None:
     """Lets Spark check the pipeline, and discards Spark's output.
 
     Raises:
@@ -186,7 +189,7 @@ def _check_with_spark(entry: str, pipeline: Pipeline, graph: Graph, bound: Bound
         progress = Progress(console(stderr=True, file=standing_stderr()), f"{pipeline.name}: looking at the pipeline")
         try:
             with progress.shown(), quiet_logging():
-                check(graph, bound, spark.showing(progress, f"{pipeline.name}: checking stages and tables"))
+                check(graph, bound, spark.showing(progress, f"{pipeline.name}: checking stages and tables"), home)
         finally:
             spark.stop()
 

@@ -7,12 +7,13 @@ kind:
 - a savepoint has ``savepoint.json``, or ``exporting.json`` while it is being made or deleted,
 - a Delta table has ``_delta_log``.
 
-A source, or a table that does not exist yet, has no marker: the pipeline names its place.
+A source, or a table that does not exist yet, has no marker: the pipeline names its place. A source may read a pattern of names.
 
 Invariants:
 
 1. No thing begins at the place of another one, inside it or around it, except a savepoint below ``savepoints/`` of its own home. A VACUUM
-   of a table, a sweep of a home and a ``dispose`` delete files that they do not know.
+   of a table, a sweep of a home and a ``dispose`` delete files that they do not know. A source would read the files of a thing in it as
+   rows. Only a Delta table may be both: a source, and the table of a sink.
 2. Before a directory is deleted, the markers in it are checked, also further down: it is not deleted with another thing in it. The
    runtime's own tables, which the layout knows by their paths, do not count. Files are deleted by names that only the layout gives.
 3. The parent places are checked when a thing begins, so a check costs the same in a home of any age.
@@ -90,6 +91,10 @@ class Thing(NamedTuple):
     """The user's URL."""
     real: str
     """A URL that is the same for all names of one place."""
+    names: tuple[str | re.Pattern[str], ...] = ()
+    """Names below it, and expressions for names, if a source reads a pattern."""
+    is_read_table: bool = False
+    """True for a Delta table that a source reads."""
 
 
 def thing(what: str, place: Files) -> Thing:
@@ -131,17 +136,15 @@ def is_inside(place: str, other: str) -> bool:
 def check_apart(own: Thing, others: Iterable[Thing]) -> None:
     """Refuses a thing at the place of another one, inside it, or around it.
 
+    A thing is inside a pattern if a directory above it matches, and around it if the pattern is below it. If a wildcard matches the name
+    of the thing, the pattern is below it only if a wildcard follows: then the pattern finds all names in the thing.
+
     Raises:
         RejectedError: Two things overlap. The error names both.
     """
     for other in others:
-        if own.real == other.real:
-            how = "is also"
-        elif is_inside(own.real, other.real):
-            how = "is inside"
-        elif is_inside(other.real, own.real):
-            how = "is around"
-        else:
+        how = _relation(own, other)
+        if how is None:
             continue
         raise RejectedError(
             f"The {own.what} {own.url} {how} the {other.what} {other.url}.",
@@ -151,6 +154,25 @@ def check_apart(own: Thing, others: Iterable[Thing]) -> None:
             path=own.url,
             found=other.url,
         )
+
+
+def _relation(own: Thing, other: Thing) -> str | None:
+    """Returns the relation of a thing to another one in words, or None if they are apart."""
+    mine, theirs = (each.real.rstrip("/").split("/") for each in (own, other))
+    if mine[: len(theirs)] != theirs[: len(mine)]:
+        return None
+    below = mine[len(theirs) :]
+    matches = (
+        name == each if isinstance(each, str) else each.fullmatch(name) for name, each in zip(below, other.names, strict=False)
+    )
+    if not all(matches):
+        return None
+    if len(mine) < len(theirs):
+        return "is around"
+    if len(below) < len(other.names):
+        by_wildcard = any(not isinstance(each, str) for each in other.names[: len(below)])
+        return None if by_wildcard and isinstance(other.names[len(below)], str) else "is around"
+    return "is also" if len(below) == len(other.names) else "is inside"
 
 
 def check_place(kind: Kind, place: Files, names: Iterable[str], others: Iterable[Thing] = (), up_to: str | None = None) -> None:
@@ -178,7 +200,7 @@ def check_home(home: Files, others: Collection[Thing] = (), *, begins: bool) -> 
 
     Args:
         home: The home.
-        others: The pipeline's own things: its tables, sources, a cache.
+        others: The pipeline's own things: its tables, a cache.
         begins: True if the home has no ``pipeline.json`` yet. Then the storage is checked, otherwise only the URLs.
 
     Raises:
@@ -225,11 +247,35 @@ def check_places(home: Files | None, tables: Mapping[SinkName, str], *, begins: 
         others.append(own)
     if home is None:
         return
+    caches = _caches(home)
+    for own in caches:
+        check_apart(own, [*others, *_above(open_files(own.url))])
+    check_home(home, [*others, *caches], begins=begins)
+
+
+def check_sources(home: Files | None, tables: Mapping[SinkName, str], sources: Collection[Thing]) -> None:
+    """Refuses sources that overlap the pipeline's home, its cache or a table. Writes nothing.
+
+    Args:
+        home: The home; None checks only the tables.
+        tables: As for :func:`check_places`.
+        sources: See :func:`~spark_jobs.home.source_places.source_places`.
+
+    Raises:
+        RejectedError: Two places overlap.
+    """
+    for sink, uri in tables.items():
+        own = thing(f"table of sink '{sink}',", table_files(uri))
+        check_apart(own, [other for other in sources if not (other.is_read_table and other.real == own.real)])
+    if home is not None:
+        for own in (thing(Kind.HOME, home), *_caches(home)):
+            check_apart(own, sources)
+
+
+def _caches(home: Files) -> list[Thing]:
+    """Returns the cache of a home in a store, or nothing if the home has its own work directories."""
     work = home.local(WORK)
-    cache = [] if work is None or is_here(home) else [thing("work directory", open_files(str(work.parent)))]
-    for own in cache:
-        check_apart(own, [*others, *_above(open_files(str(work)))])
-    check_home(home, [*others, *cache], begins=begins)
+    return [] if work is None or is_here(home) else [thing("cache", open_files(str(work.parent)))]
 
 
 def check_savepoint(home: Files, target: Files, names: Iterable[str], others: Collection[Thing]) -> None:
@@ -239,7 +285,7 @@ def check_savepoint(home: Files, target: Files, names: Iterable[str], others: Co
         home: The home. Savepoints may be side by side below its ``savepoints/``.
         target: The place.
         names: The names in it.
-        others: The pipeline's tables.
+        others: The pipeline's tables and sources.
 
     Raises:
         RejectedError: The place has another thing, or is inside or around one.

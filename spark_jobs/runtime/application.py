@@ -23,7 +23,8 @@ from spark_jobs.control.owners import Owners
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import LeftOut, Rounds
 from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
-from spark_jobs.home.places import check_places
+from spark_jobs.home.places import check_places, check_sources
+from spark_jobs.home.source_places import source_places
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     BlockedPublication,
@@ -95,7 +96,6 @@ from spark_jobs.runtime.start.source_identity import (
     SettledSources,
     Sources,
     check_names,
-    check_sources,
     ended_sources,
     find_sources,
     settle,
@@ -416,7 +416,8 @@ class Application:
         adopted = {} if isinstance(decision, Continue) else old_offsets(self.graph, decision.adopt_offsets)
         session = session_for_run(spark)
         places = find_places(self.graph, self.parameters, spark)
-        check_places(self.home, {sink: place.uri for sink, place in places.items()}, begins=False)
+        tables = {sink: place.uri for sink, place in places.items()}
+        check_places(self.home, tables, begins=False)
         if facts.incarnation is not None and not isinstance(decision, BeginIncarnation):
             for sink, place in places.items():
                 app = app_id(self.pipeline.uuid, facts.incarnation, sink)
@@ -434,7 +435,7 @@ class Application:
         mask = masking(self.parameters.secrets)
         sources = find_sources(self.graph, session, self.parameters.values, mask, before=known, ended=ended, adopted=adopted)
         settled = self._settle(request, decision, facts, sources, before, anew)
-        check_sources(self.home, settled.sources)
+        check_sources(self.home, tables, source_places(settled.sources))
         if settled.renewed:
             decision = replace_round(decision, facts)
             offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}

@@ -152,14 +152,14 @@ def plan(
     return request, application.plan(request)
 
 
-def check(graph: Graph, parameters: BoundParameters, start_spark: Callable[[], SparkSession]) -> None:
-    """Lets Spark check a pipeline without starting it: its functions, its stages as streams, its tables. Writes nothing.
+def check(graph: Graph, parameters: BoundParameters, start_spark: Callable[[], SparkSession], home: Files | None) -> None:
+    """Lets Spark check a pipeline without starting it: its functions, its stages as streams, its tables, its sources. Writes nothing.
 
     Raises:
         RejectedError: A part has a mistake. The error lists all of them.
         StreamPipelineError: An input cannot be read now. Another try may succeed.
     """
-    check_pipeline(graph, parameters, session_for_run(start_spark()))
+    check_pipeline(graph, parameters, session_for_run(start_spark()), home)
 
 
 def _application(

@@ -13,13 +13,16 @@ from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.sink import check_distinct
+from spark_jobs.home.places import check_sources
+from spark_jobs.home.source_places import source_places
 from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.runtime.checkpoints.tidying import check_tidied
 from spark_jobs.runtime.stages.planned import PlannedStage, plan_stages
+from spark_jobs.runtime.start.source_identity import find_folders
 from spark_jobs.runtime.tables.outlets import plan_outlet
 from spark_jobs.runtime.tables.table_places import TablePlace, locate
 from spark_jobs.runtime.tables.tables import PlannedTable
-from spark_jobs.storage.files import real_url
+from spark_jobs.storage.files import Files, real_url
 from spark_jobs.storage.table_uris import table_files
 
 
@@ -77,8 +80,14 @@ def plan_pipeline(
     return PlannedPipeline(stages, tables)
 
 
-def check_pipeline(graph: Graph, parameters: BoundParameters, session: SparkSession) -> None:
+def check_pipeline(graph: Graph, parameters: BoundParameters, session: SparkSession, home: Files | None = None) -> None:
     """Checks a pipeline without starting it.
+
+    Args:
+        graph: The pipeline.
+        parameters: Bound values.
+        session: Session of the driver.
+        home: The home, which may not exist yet. It is compared with the sources. None compares only the tables.
 
     Raises:
         RejectedError: A part has a mistake. The error lists all of them.
@@ -89,4 +98,6 @@ def check_pipeline(graph: Graph, parameters: BoundParameters, session: SparkSess
         places = find_places(graph, parameters, session)
     with mistakes.noted():
         plan_pipeline(graph, parameters, session, places)
+        tables = {sink: place.uri for sink, place in places.items()}
+        check_sources(home, tables, source_places(find_folders(graph, session, parameters.values)))
     mistakes.check()

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 
 from spark_jobs.api.restarts import OnStageFailure
+from spark_jobs.checkpoint.savepoint import places_of
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import look_interval_s
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
@@ -78,7 +79,7 @@ class RunningPipeline:
             run.home,
             run.attempt.attempt,
             run.mask,
-            tables=tables,
+            others=places_of(tables, run.site.sources),
             check=self._check_copy,
             timeout_s=self._timeout_s,
             interval_s=look_interval_s(run.home),

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -12,6 +12,7 @@ from spark_jobs.checkpoint.savepoint import abandon, begun_by, begun_with, check
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.home.places import Thing
 from spark_jobs.home.savepoint_place import savepoint_place
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, Manifest, SinkCut
@@ -34,7 +35,7 @@ class RequestedCheckpoints:
 
     Args:
         mask: Removes secrets from answers.
-        tables: URLs of the sinks' tables. A savepoint may not be in one.
+        others: The pipeline's tables and sources. A savepoint may not overlap one.
         check: Called repeatedly while a savepoint is made. If it raises, the next attempt completes the savepoint.
         timeout_s: Limit for making a savepoint of a complete checkpoint. The savepoint of a stop has no limit.
         interval_s: Between two looks at the home.
@@ -48,7 +49,7 @@ class RequestedCheckpoints:
         attempt: AttemptNumber,
         mask: Mask,
         *,
-        tables: Sequence[str] = (),
+        others: Collection[Thing] = (),
         check: Callable[[], object] = lambda: None,
         timeout_s: float = math.inf,
         interval_s: float = _INTERVAL_S,
@@ -58,7 +59,7 @@ class RequestedCheckpoints:
         self._home = home
         self._store, self._requests = CheckpointStore(home), CheckpointRequests(home)
         self._attempt, self._mask = attempt, mask
-        self._tables, self._exports = tables, Exports(home, check, timeout_s)
+        self._others, self._exports = others, Exports(home, check, timeout_s)
         self._interval_s, self._now_s, self._blocked = interval_s, now_s, blocked
         self._look_at_s = now_s()
 
@@ -136,7 +137,7 @@ class RequestedCheckpoints:
         """Refuses a savepoint that cannot be made from its complete checkpoint.
 
         Raises:
-            RejectedError: Its directory has other files, or is inside the home or a table.
+            RejectedError: Its directory has other files, or overlaps the home, a table or a source.
             DeadlineExceededError: Its storage has not answered in time.
             StorageError: Its directory cannot be read.
         """
@@ -144,11 +145,11 @@ class RequestedCheckpoints:
 
         def check() -> None:
             try:
-                check_target(self._home, target, self._tables, request.request)
+                check_target(self._home, target, self._others, request.request)
             except RejectedError:
                 if not self._has_abandoned(target):
                     raise
-                check_target(self._home, target, self._tables, request.request)
+                check_target(self._home, target, self._others, request.request)
 
         self._exports.look(request, check)
 

@@ -50,6 +50,8 @@ EXCLUDE = "excludeRegex"
 class DeltaSource(SourceKind):
     """Streams over Delta tables."""
 
+    has_place = True
+
     def reads(self, leaf: Leaf) -> bool:
         return leaf.node == "StreamingRelation" and leaf.format.lower() == "delta"
 

@@ -76,6 +76,8 @@ def is_pattern(path: str) -> bool:
 class FileSource(SourceKind):
     """Streams over folders of files, in any of Spark's formats."""
 
+    has_place = True
+
     def reads(self, leaf: Leaf) -> bool:
         return leaf.node == "StreamingRelation" and leaf.format.lower() in FILE_FORMATS
 

@@ -49,6 +49,9 @@ class ReadSoFar:
 class SourceKind(ABC):
     """One kind of source: how its streams are recognised, pinned, compared and counted."""
 
+    has_place = False
+    """True if its streams read files in a directory, and need no service."""
+
     @abstractmethod
     def reads(self, leaf: Leaf) -> bool:
         """Returns whether a stream is of this kind."""

@@ -6,7 +6,6 @@ and in every manifest, and is compared before anything is staged.
 """
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,18 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.refusals import suggestion
-from spark_jobs.home.places import Kind, check_apart, thing
 from spark_jobs.protocol.documents import Manifest, RoundDocument
-from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidParameterError, MissingRequirementError, RejectedError
+from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidParameterError, RejectedError
 from spark_jobs.protocol.ids import InputName, RoundNumber
-from spark_jobs.protocol.known_sources import KnownDelta, KnownFiles, KnownSource
-from spark_jobs.protocol.masking import Mask
+from spark_jobs.protocol.known_sources import KnownSource
+from spark_jobs.protocol.masking import Mask, unmasked
 from spark_jobs.runtime.inputs.inputs import source_frame
 from spark_jobs.runtime.inputs.source_kind import another_source
 from spark_jobs.runtime.inputs.source_kinds import kind_of, kind_of_known
 from spark_jobs.runtime.spark.plan import Leaf, streaming_leaves
-from spark_jobs.storage.files import Files
-from spark_jobs.storage.open import open_place
 
 Sources = Mapping[InputName, tuple[KnownSource, ...]]
 
@@ -71,23 +67,6 @@ def check_names(graph: Graph, names: Collection[InputName]) -> None:
                 remedy=suggestion(name, graph.sources),
                 source=name,
             )
-
-
-def check_sources(home: Files, sources: Sources) -> None:
-    """Refuses a home inside a table or folder that the pipeline reads: its documents would be read as rows.
-
-    Sources in other kinds of stores, and patterns, are not compared.
-
-    Raises:
-        RejectedError: They overlap. The error names both.
-    """
-    others = []
-    for name, streams in sources.items():
-        for known in streams:
-            if isinstance(known, KnownDelta | KnownFiles):
-                with suppress(InvalidParameterError, MissingRequirementError):
-                    others.append(thing(f"source '{name}',", open_place(known.path)))
-    check_apart(thing(Kind.HOME, home), others)
 
 
 def ended_sources(
@@ -149,6 +128,21 @@ def find_sources(
         streams = zip(leaves, earlier if len(earlier) == len(leaves) else (None,) * len(leaves), strict=True)
         known = tuple(kind_of(leaf).identify(name, frame, leaf, was, mask) for leaf, was in streams)
         found[name] = FoundSource(frame, leaves, known, source.follows is None and name not in adopted)
+    return found
+
+
+def find_folders(graph: Graph, session: SparkSession, params: Any) -> Sources:
+    """Returns the identities of the streams that read a folder or a table. Other kinds are left out, because their service may be away.
+
+    Raises:
+        InvalidPipelineError: A source cannot be read as declared.
+        StorageError: The storage of a source does not answer.
+    """
+    found = {}
+    for name, source in graph.sources.items():
+        frame = source_frame(source, session, params)
+        streams = [(kind_of(leaf), leaf) for leaf in streaming_leaves(frame)]
+        found[name] = tuple(kind.identify(name, frame, leaf, None, unmasked) for kind, leaf in streams if kind.has_place)
     return found
 
 

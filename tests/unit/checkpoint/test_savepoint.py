@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.checkpoint.savepoint import check_target, dispose, export, read_savepoint, verify
+from spark_jobs.checkpoint.savepoint import check_target, dispose, export, places_of, read_savepoint, verify
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.home.layout import savepoint_path
@@ -271,7 +271,7 @@ class TestRefused:
         target = quick(site.root / "link/savepoint")
         self.refused(site, target, match)
         with pytest.raises(RejectedError, match=match) as refused:
-            check_target(site.home, target, [site.table], REQUEST)
+            check_target(site.home, target, places_of([site.table], {}), REQUEST)
         assert refused.value.safe == "Nothing was written."
 
     def test_nor_does_one_lead_the_home_or_the_table_away_from_it(self, site: SavepointSite) -> None:
@@ -281,7 +281,7 @@ class TestRefused:
                 check_target(
                     quick(site.root / "link/home"),
                     quick(site.root / inside / "savepoint"),
-                    [f"file://{site.root}/link/tables/hourly"],
+                    places_of([f"file://{site.root}/link/tables/hourly"], {}),
                     REQUEST,
                 )
 

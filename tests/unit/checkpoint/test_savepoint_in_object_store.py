@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from spark_jobs.checkpoint.savepoint import begun_with, check_target, dispose, export, read_savepoint, verify
+from spark_jobs.checkpoint.savepoint import begun_with, check_target, dispose, export, places_of, read_savepoint, verify
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
 from spark_jobs.protocol.ids import RequestId
@@ -63,7 +63,7 @@ def test_the_same_export_again_comes_to_the_same_and_another_is_refused(
     with pytest.raises(RejectedError, match="it has checkpoint 1"):
         export(site.home, manifest.checkpoint, target, request=RequestId("savepoint-b"))
     with pytest.raises(RejectedError, match="it has checkpoint 1"):
-        check_target(site.home, target, [site.table], RequestId("savepoint-b"))
+        check_target(site.home, target, places_of([site.table], {}), RequestId("savepoint-b"))
 
 
 def test_a_prefix_with_something_else_is_refused(site: SavepointSite, manifest: Manifest, target: Files) -> None:
@@ -97,7 +97,7 @@ def test_a_folder_that_a_console_has_made_is_empty(site: SavepointSite, manifest
     urlopen(Request(f"{os.environ['AWS_ENDPOINT_URL']}{place}", data=b"", method="PUT"), timeout=30).close()
     assert target.names("") == []
     assert target.url.rpartition("/")[2] in open_place(store).names("")
-    check_target(site.home, target, [site.table], REQUEST)
+    check_target(site.home, target, places_of([site.table], {}), REQUEST)
     assert export(site.home, manifest.checkpoint, target, request=REQUEST) == verify(target)
     dispose(target)
     assert target.names("") == []

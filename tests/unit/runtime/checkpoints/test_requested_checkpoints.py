@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.checkpoint.savepoint import _identity, verify
+from spark_jobs.checkpoint.savepoint import _identity, places_of, verify
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.errors import DeadlineExceededError, FencedError, RejectedError, StorageError
-from spark_jobs.protocol.ids import AttemptNumber, IncarnationId, RequestId
+from spark_jobs.protocol.ids import AttemptNumber, IncarnationId, InputName, RequestId
+from spark_jobs.protocol.known_sources import KnownFiles
 from spark_jobs.protocol.masking import masking
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
@@ -88,12 +89,13 @@ def asks(site: Site, wanted: Wanted, target: str) -> CheckpointRequest:
     return request
 
 
-@pytest.mark.parametrize("place", ["taken", "warehouse/hourly/mine", "home/mine"])
+@pytest.mark.parametrize("place", ["taken", "warehouse/hourly/mine", "home/mine", "in/monday/mine"])
 def test_a_savepoint_that_cannot_be_is_refused_before_its_checkpoint_is_taken(site: Site, tmp_path: Path, place: str) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken/something").touch()
+    others = places_of([site.staged.tables[HOURLY]], {InputName("rows"): (KnownFiles(path=f"file://{tmp_path}/in/*"),)})
     site.driver = RequestedCheckpoints(
-        site.files, AttemptNumber(1), masking([]), tables=[site.staged.tables[HOURLY]], interval_s=10.0, now_s=lambda: site.now_s
+        site.files, AttemptNumber(1), masking([]), others=others, interval_s=10.0, now_s=lambda: site.now_s
     )
     request = asks(site, Wanted.SAVEPOINT, str(tmp_path / place))
     assert list(site.driver.open()) == [FIRST, SECOND]

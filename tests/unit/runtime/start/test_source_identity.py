@@ -1,6 +1,5 @@
 """The sources that a start reads from the beginning."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,10 +7,9 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import InputName
-from spark_jobs.protocol.known_sources import KnownDelta, KnownFiles, KnownOther
+from spark_jobs.protocol.known_sources import KnownOther
 from spark_jobs.runtime.spark.plan import Leaf
-from spark_jobs.runtime.start.source_identity import FoundSource, check_sources, settle
-from spark_jobs.storage.local import LocalFiles
+from spark_jobs.runtime.start.source_identity import FoundSource, settle
 
 ROWS = InputName("rows")
 
@@ -20,17 +18,6 @@ def found(source: str) -> dict[InputName, FoundSource]:
     frame: Any = None
     leaf = Leaf(0, "StreamingRelationV2", source, {}, StructType())
     return {ROWS: FoundSource(frame, (leaf,), (KnownOther(source=source),), begins_by_itself=True)}
-
-
-@pytest.mark.parametrize("known", [KnownFiles, lambda path: KnownDelta(path=path, table="t")])
-def test_a_home_where_a_source_reads_is_refused(tmp_path: Path, known: Any) -> None:
-    sources = {ROWS: (known(path=f"file://{tmp_path}/rows"),)}
-    for place, how in {"rows": "is also", "rows/home": "is inside", "": "is around"}.items():
-        with pytest.raises(RejectedError, match=rf"The home \S+ {how} the source 'rows'"):
-            check_sources(LocalFiles(tmp_path / place), sources)
-    check_sources(LocalFiles(tmp_path / "home"), sources)
-    for elsewhere in ("s3a://bucket/rows", f"file://{tmp_path}/*"):
-        check_sources(LocalFiles(tmp_path / "home"), {ROWS: (KnownFiles(path=elsewhere), KnownOther(source="rate"))})
 
 
 def test_a_source_that_is_the_same_goes_on() -> None:
