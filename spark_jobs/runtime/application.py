@@ -55,7 +55,7 @@ from spark_jobs.runtime.driver.home_locks import check_free, driver_lock, forget
 from spark_jobs.runtime.driver.metrics_export import MetricsExport
 from spark_jobs.runtime.driver.shared_storage import check_shared
 from spark_jobs.runtime.driver.shown_logs import shown
-from spark_jobs.runtime.open_requests import OpenRequests
+from spark_jobs.runtime.open_requests import OpenRequests, UnfinishedStop
 from spark_jobs.runtime.planned_pipeline import find_places, plan_pipeline
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
@@ -216,7 +216,7 @@ class Application:
         """Carries out the plan of a first start, or plans again if there is none, or if another attempt has begun since."""
         if plan is None or Channel(self.home).attempts.numbers():
             return self._run(request, afterwards, metrics)
-        return self._carry_out(request, afterwards, metrics, lambda *_: plan)
+        return self._carry_out(request, afterwards, metrics, lambda *_: plan, None)
 
     def _answer(self, request: StartRequest, run: Callable[[ExitStack, MetricsExport], StartResponse]) -> StartResponse:
         channel = Channel(self.home)
@@ -277,8 +277,8 @@ class Application:
             return self._answer_again(request, decision.manifest, abandoned=decision.manifest.incarnation != facts.incarnation)
         check_first(self.home, request)
         start = self._savepoint_start(request, facts, decision)
-        if unfinished is not None:
-            self._open_requests().abandon_stop(unfinished, decision)
+        if unfinished is not None and not isinstance(decision, BeginIncarnation):
+            raise unfinished.error
 
         def find_plan(spark: SparkSession, publishers: Publishers) -> StartPlan:
             check_shared(spark, self.home)
@@ -288,7 +288,7 @@ class Application:
             check_conditional_writes(spark, plan.places)
             return plan
 
-        return self._carry_out(request, afterwards, metrics, find_plan)
+        return self._carry_out(request, afterwards, metrics, find_plan, unfinished)
 
     def _carry_out(
         self,
@@ -296,8 +296,9 @@ class Application:
         afterwards: ExitStack,
         metrics: MetricsExport,
         find_plan: Callable[[SparkSession, Publishers], StartPlan],
+        unfinished: UnfinishedStop | None,
     ) -> StartResponse:
-        """Begins an attempt by a plan, and runs it to its end."""
+        """Begins an attempt by a plan, and runs it to its end. A plan that is refused changes nothing, and abandons no stop."""
         with ExitStack() as stack:
             cancellation = stack.enter_context(
                 Cancellation(Owners(self.home, request.attempt), interval_s=look_interval_s(self.home))
@@ -319,6 +320,8 @@ class Application:
             leaves_out = bool(request.accept_data_loss or self.graph.skips_what_is_gone)
             anew = settled.renewed or replaced(decision) or (leaves_out and self._is_half_done(facts))
             restore = start.take_own(cancellation.check) if start else None
+            if unfinished is not None:
+                self._open_requests().abandon_stop(unfinished)
             attempt = begin_attempt(
                 self.home, self.pipeline, self.graph, request, decision, facts, restore=restore, in_place=not anew
             )

@@ -3,11 +3,13 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, Manifest, StartRequest, StartResponse
 from spark_jobs.protocol.errors import Retry, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber
@@ -15,10 +17,16 @@ from spark_jobs.protocol.masking import Mask
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
-from spark_jobs.runtime.start.decision import BeginIncarnation, Decision
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
+
+
+class UnfinishedStop(NamedTuple):
+    """Stops whose checkpoint can never become public."""
+
+    stops: tuple[CheckpointRequest, ...]
+    error: StreamPipelineError
 
 
 @dataclass(frozen=True)
@@ -34,11 +42,11 @@ class OpenRequests:
     mask: Mask
     start_spark: Callable[[], SparkSession]
 
-    def roll_forward(self, head: Manifest | None, request: StartRequest) -> StreamPipelineError | None:
+    def roll_forward(self, head: Manifest | None, request: StartRequest) -> UnfinishedStop | None:
         """Finishes the work of an earlier attempt after its last checkpoint: publishes it and answers the requests.
 
         Returns:
-            The error that keeps the checkpoint from ever becoming public, if the start abandons the checkpoint.
+            The open stops, if the checkpoint can never become public and the start may abandon it.
 
         Raises:
             StreamPipelineError: The checkpoint cannot be published now, or not every request has an answer.
@@ -64,16 +72,14 @@ class OpenRequests:
         except StreamPipelineError as error:
             if error.retry is not Retry.NEVER or not is_left_behind:
                 raise
-            return error
+            return UnfinishedStop(tuple(each for each in still_open if each.wanted is Wanted.STOP), error)
         requests.ended_with(asked, head)
         return None
 
-    def abandon_stop(self, unfinished: StreamPipelineError, decision: Decision) -> None:
-        """Answers a stop that can never be finished, if the start abandons its checkpoint. Otherwise raises its error."""
-        if not isinstance(decision, BeginIncarnation):
-            raise unfinished
-        _LOG.warning("a stop is answered with an error, because its checkpoint is abandoned: %s", unfinished)
-        self._requests(max(Attempts(self.home).numbers())).given_up(unfinished)
+    def abandon_stop(self, unfinished: UnfinishedStop) -> None:
+        """Answers stops with their error, before the attempt of a start begins that abandons their checkpoint. They would stop it."""
+        _LOG.warning("a stop is answered with an error, because its checkpoint is abandoned: %s", unfinished.error)
+        self._requests(max(Attempts(self.home).numbers())).turn_down(unfinished.stops, unfinished.error)
 
     def answer_late(self, answer: StartResponse) -> None:
         """Answers requests that came after the last checkpoint of a run. An open stop would otherwise stop the next attempt at once."""

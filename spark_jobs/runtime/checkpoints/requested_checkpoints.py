@@ -183,17 +183,6 @@ class RequestedCheckpoints:
         with suppress(FencedError):  # a later attempt has begun and does the requested work
             self.turn_down(self._requests.open(), _after_the_last(manifest))
 
-    def given_up(self, error: StreamPipelineError) -> None:
-        """Answers every open stop with the error because of which its checkpoint can never become public. The next start abandons it.
-
-        An open stop would stop the attempt of that start.
-
-        Raises:
-            StreamPipelineError: Not all of them have an answer.
-        """
-        stops = [request for request in self._requests.open() if request.wanted is Wanted.STOP]
-        self._answer(self._failure(request, error) for request in stops)
-
     def _is_possible(self, request: CheckpointRequest) -> bool:
         """Returns whether a savepoint can be made at its directory, and refuses its request if not. A stop has its own check."""
         if request.wanted is Wanted.SAVEPOINT:

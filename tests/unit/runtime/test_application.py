@@ -415,10 +415,40 @@ class StoppedHome(Home):
             run=run or self.request.run,
             drained=drained,
         )
+        self.start: Callable[[], SparkSession] = no_spark
 
     def start_again(self, run: str = "b task", **how: Any) -> None:
         self.request = self.channel.request_start(RunId(run), parameters=self.request.parameters, **how)
-        self.launch()
+        self.launch(self.start)
+
+    def is_planned(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        error: Exception | None = None,
+        in_the_meantime: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Lets later starts plan without Spark. A start with a plan ends when it would begin its attempt."""
+
+        def plan(*_: object) -> Any:
+            in_the_meantime()
+            if error is not None:
+                raise error
+            settled = SimpleNamespace(renewed=frozenset())
+            return SimpleNamespace(decision=None, facts=None, savepoint=None, places={}, settled=settled)
+
+        def begin(*_: object, **__: object) -> AttemptDocument:
+            raise InterruptedRunError("This test ends here.")
+
+        replaced: dict[str, Any] = {
+            "check_shared": lambda *_: None,
+            "check_conditional_writes": lambda *_: None,
+            "replaced": lambda _: None,
+        }
+        replaced |= {"jvm_lock": lambda *_: SimpleNamespace(release=lambda: None), "begin_attempt": begin}
+        for name, function in replaced.items():
+            monkeypatch.setattr(f"spark_jobs.runtime.application.{name}", function)
+        monkeypatch.setattr(Application, "_plan", plan)
+        self.start = lambda: NO_SESSION
 
     def answer(self) -> CheckpointResponse | None:
         return CheckpointRequests(self.files).answer_of(self.stop.request)
@@ -435,19 +465,42 @@ def drop(home: StoppedHome) -> None:
 
 @pytest.mark.parametrize("spoil", [vacuum, drop])
 def test_a_stop_that_can_never_become_public_bars_a_start_that_goes_on_from_it_and_no_fresh_one(
-    tmp_path: Path, spoil: Callable[[StoppedHome], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[StoppedHome], None]
 ) -> None:
     home = StoppedHome(tmp_path)
     spoil(home)
     with pytest.raises(NotFoundError):
         home.start_again()
     assert home.answer() is None, "it may be mended yet"
-    with pytest.raises(InterruptedRunError, match="SparkStartedError"):
+    home.is_planned(monkeypatch)
+    with pytest.raises(InterruptedRunError, match="ends here"):
         home.start_again(fresh=True, on_rewind=OnRewind.KEEP)
     answer = home.answer()
     assert answer is not None
     assert answer.error is not None
     assert answer.error.error == "NotFoundError"
+
+
+def test_a_fresh_start_whose_plan_is_refused_abandons_no_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = StoppedHome(tmp_path)
+    vacuum(home)
+    home.is_planned(monkeypatch, RejectedError("A wrong column."))
+    with pytest.raises(RejectedError, match="A wrong column"):
+        home.start_again(fresh=True, on_rewind=OnRewind.KEEP)
+    assert home.answer() is None
+
+
+def test_a_stop_that_comes_while_a_fresh_start_is_planned_is_left_to_its_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = StoppedHome(tmp_path)
+    vacuum(home)
+    later = home.stop.model_copy(update={"request": RequestId("stop-later")})
+    home.is_planned(monkeypatch, in_the_meantime=lambda: create_document(home.files, f"requests/{later.request}.json", later))
+    with pytest.raises(InterruptedRunError, match="ends here"):
+        home.start_again(fresh=True, on_rewind=OnRewind.KEEP)
+    assert home.answer() is not None
+    assert [each.request for each in CheckpointRequests(home.files).open()] == [later.request]
 
 
 def test_a_fresh_start_finishes_a_stop_that_can_become_public(tmp_path: Path) -> None:
