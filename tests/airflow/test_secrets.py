@@ -3,15 +3,19 @@
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
 import psutil
 import pytest
+from airflow.models.renderedtifields import RenderedTaskInstanceFields
+from airflow.models.xcom import XComModel
 from airflow.sdk import DAG
+from airflow.utils.session import create_session
 from deltalake import write_deltalake
 from pyarrow import table
 
@@ -19,6 +23,7 @@ from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from tests.airflow.conftest import AIRFLOW_HOME, ROOT, Homes, connection
 from tests.airflow.known_dags import run_dag
 from tests.airflow.test_operator import once
+from tests.support.secret_shapes import SHAPES, basic_login, shapes
 from tests.support.short_jvm import SHORT_RUN
 
 pytestmark = [
@@ -102,18 +107,17 @@ class CommandLines:
                 self.seen.add("\0".join(process.info["cmdline"] or ()))
 
 
-def run(**arguments: Any) -> str:
+def run(secrets: Mapping[str, str] = MappingProxyType({"token": "shop"}), **arguments: Any) -> str:
     with DAG("secretive", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
-        secrets = {"token": "shop"}
-        StreamPipelineOperator(task_id="run", home="flights", secrets=secrets, poll_interval_s=0.05, retries=0, **arguments)
+        StreamPipelineOperator(task_id="run", home="flights", secrets=dict(secrets), poll_interval_s=0.05, retries=0, **arguments)
     return str(run_dag(dag).state)
 
 
-def holding(*directories: Path, but: str = "") -> Iterator[str]:
+def holding(*directories: Path, but: str = "", needle: str = CORE) -> Iterator[str]:
     """Yields the files that contain the secret."""
     for directory in directories:
         for path in directory.rglob("*"):
-            if path.is_file() and not (but and path.match(but)) and CORE.encode() in path.read_bytes():
+            if path.is_file() and not (but and path.match(but)) and needle.encode() in path.read_bytes():
                 yield str(path)
 
 
@@ -152,6 +156,13 @@ def test_a_password_that_a_template_has_put_into_an_argument_is_refused_before_i
     assert list(homes.root.iterdir()) == []
 
 
+def use_real_drivers(homes: Homes, monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
+    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"} | SHORT_RUN | settings
+    extra = {"home_root": str(homes.root), "python": sys.executable, "master": "local[2]", "conf": json.dumps(conf)}
+    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(**extra))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "quotes", [pytest.param(False, id="used"), pytest.param(True, id="quoted by an error", marks=pytest.mark.nightly)]
@@ -164,10 +175,7 @@ def test_no_real_driver_writes_a_secret_down(
     capfd: pytest.CaptureFixture[str],
     quotes: bool,
 ) -> None:
-    conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"} | SHORT_RUN
-    extra = {"home_root": str(homes.root), "python": sys.executable, "master": "local[2]", "conf": json.dumps(conf)}
-    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(**extra))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    use_real_drivers(homes, monkeypatch)
     write_deltalake(str(tmp_path / "rows"), table({"number": [1, 2, 3]}))
     (tmp_path / "secretive.py").write_text(PIPELINE)
     parameters = {"rows": str(tmp_path / "rows"), "warehouse": str(tmp_path / "warehouse"), "quotes": quotes}
@@ -178,3 +186,100 @@ def test_no_real_driver_writes_a_secret_down(
     assert ("no login at db?password=***" in said) == quotes
     check(homes.path(), command_lines, triggers, said)
     assert list(holding(tmp_path / "warehouse")) == []
+
+
+TALKATIVE = """
+import logging
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+from pydantic import SecretStr, create_model
+
+from spark_jobs import DeltaSink, Pipeline
+
+NAMES = [f"secret_{number}" for number in range(FORTY)]
+Params = create_model("Params", rows=(str, ...), site=(str, ...), **dict.fromkeys(NAMES, (SecretStr, ...)))
+pipeline = Pipeline("talkative", params=Params)
+
+
+def secrets_of(params):
+    return {name: getattr(params, name).get_secret_value() for name in NAMES}
+
+
+@pipeline.source(bounded=True)
+def numbers(spark, params):
+    return spark.readStream.format("delta").options(**secrets_of(params)).load(params.rows)
+
+
+@pipeline.stage(sink=DeltaSink("{site}/copy"))
+def copy(numbers, params):
+    context = numbers.sparkSession.sparkContext
+    java_log = context._jvm.org.slf4j.LoggerFactory.getLogger("shop")
+    for secret in secrets_of(params).values():
+        print("printed", secret)
+        print("printed", secret, file=sys.stderr)
+        logging.getLogger("shop").warning("logged %s", secret)
+        java_log.warn("logged " + secret)
+    for page in ("/environment/", f"/api/v1/applications/{context.applicationId}/environment"):
+        with urlopen(context.uiWebUrl + page) as answer:
+            (Path(params.site) / page.strip("/").replace("/", "-")).write_bytes(answer.read())
+    return numbers
+"""
+
+
+@pytest.mark.spark
+def test_no_shape_of_a_secret_is_in_anything_that_a_real_driver_leaves(
+    homes: Homes,
+    triggers: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Each shape has a core of its own: that one secret is masked must not hide another one."""
+    cores = {name: f"hush{uuid4().hex[:12]}" for name in SHAPES}
+    secrets = {f"secret_{number}": shapes(core)[name] for number, (name, core) in enumerate(cores.items())}
+    assert len(secrets) == 40
+    for parameter, secret in secrets.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{parameter.upper()}", json.dumps({"conn_type": "generic", "password": secret}))
+    use_real_drivers(homes, monkeypatch, **{"spark.ui.enabled": "true", "spark.ui.port": "0"})
+    write_deltalake(str(tmp_path / "rows"), table({"number": [1, 2, 3]}))
+    (tmp_path / "talkative.py").write_text(TALKATIVE.replace("FORTY", "40"))
+    site = tmp_path / "site"
+    site.mkdir()
+    with CommandLines() as command_lines:
+        state = run(
+            {name: name for name in secrets},
+            entry=str(tmp_path / "talkative.py"),
+            parameters={"rows": str(tmp_path / "rows"), "site": str(site)},
+        )
+    said = "".join(capfd.readouterr())
+    assert state == "success", said
+    with create_session() as session:
+        rendered = [str(each.rendered_fields) for each in session.query(RenderedTaskInstanceFields)]
+        sent = [str(each.value) for each in session.query(XComModel)]
+    pages = [path.read_text() for path in site.glob("*environment*")]
+    assert rendered
+    assert sent
+    assert len(pages) == 2
+    assert all("spark.master" in page for page in pages)
+    logs = "".join(path.read_text(errors="replace") for path in homes.path().rglob("*") if path.suffix in {".log", ".out"})
+    assert logs.count("logged ***") >= 40, "the pipeline has talked"
+    texts = {
+        "a command line": "\n".join(command_lines.seen),
+        "a trigger": "\n".join(triggers),
+        "the task's log": said,
+        "a rendered template": "\n".join(rendered),
+        "an XCom": "\n".join(sent),
+        "a page of Spark": "\n".join(pages),
+    }
+    shown = [
+        (name, where)
+        for name, core in cores.items()
+        for needle in (core, basic_login(core))
+        for where in (
+            *(where for where, text in texts.items() if needle in text),
+            *holding(homes.path(), site, Path(AIRFLOW_HOME.name), needle=needle),
+        )
+    ]
+    assert shown == []
