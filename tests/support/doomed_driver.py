@@ -6,18 +6,24 @@ It meets the fate when it passes the step for the n-th time, counted from the en
 - ``orphans``: its JVM is stopped, then its process gets SIGKILL. The JVM stays until the test continues it.
 - ``widowed``: its JVM gets SIGKILL.
 - ``stopped``: its process is stopped until the test continues it.
+- ``waits``: the thread of the step creates the file that the environment variable ``REACHED`` names, and waits until the test deletes it.
 """
 
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from spark_jobs.cli import main
 from spark_jobs.protocol.steps import Step, observed_by
 
 START = "start"
 """The value of ``SINCE`` for a count from the beginning."""
+
+
+REACHED = "SPARK_JOBS_TESTS_REACHED"
 
 
 def signal_jvm(number: int) -> None:
@@ -34,11 +40,19 @@ def orphan() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def wait() -> None:
+    reached = Path(os.environ[REACHED])
+    reached.write_text("reached")
+    while reached.exists():
+        time.sleep(0.05)
+
+
 FATES: dict[str, Callable[[], None]] = {
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "orphans": orphan,
     "widowed": lambda: signal_jvm(signal.SIGKILL),
     "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "waits": wait,
 }
 
 
