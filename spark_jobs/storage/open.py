@@ -42,8 +42,8 @@ def open_files(url: str) -> Files:
     else:
         raise _refused(
             url,
-            f"{found[1]}: is not supported: tables are directories that this machine has mounted, on a local or a shared "
-            "POSIX file system; homes and savepoints may be in s3: and hdfs:, too. There is no gs:, abfss:, wasbs:, dbfs: or http: yet.",
+            f"{found[1]}: is not supported here. Tables, homes and savepoints are in directories of a local or a shared POSIX file system, "
+            "in s3: or in hdfs:. There is no gs:, abfss:, wasbs:, dbfs: or http: yet.",
         )
     if not path.strip():
         raise _refused(url, "The text does not name a directory.")
