@@ -254,12 +254,12 @@ def check_places(home: Files | None, tables: Mapping[SinkName, str], *, begins: 
 
 
 def check_sources(home: Files | None, tables: Mapping[SinkName, str], sources: Collection[Thing]) -> None:
-    """Refuses sources that overlap the pipeline's home, its cache or a table. Writes nothing.
+    """Refuses sources and archives that overlap the pipeline's home, its cache or a table. Writes nothing.
 
     Args:
         home: The home; None checks only the tables.
         tables: As for :func:`check_places`.
-        sources: See :func:`~spark_jobs.home.source_places.source_places`.
+        sources: The places of sources and archives: see :mod:`~spark_jobs.home.source_places`.
 
     Raises:
         RejectedError: Two places overlap.

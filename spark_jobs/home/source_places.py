@@ -1,4 +1,4 @@
-"""Returns the places that a pipeline reads: folders of files, patterns of names, and Delta tables.
+"""Returns the places that a pipeline reads: folders of files with their archives, patterns of names, and Delta tables.
 
 Kafka and other kinds of sources have no place.
 """
@@ -31,6 +31,15 @@ def source_places(sources: Mapping[InputName, Collection[KnownSource]]) -> list[
                     found.append(thing(what, open_place(known.path))._replace(is_read_table=True))
                 elif isinstance(known, KnownFiles):
                     found += _folders(what, known.path)
+    return found
+
+
+def archive_places(archives: Mapping[InputName, str]) -> list[Thing]:
+    """Returns the places to which files of sources are moved, by source. A place that this host cannot open is left out."""
+    found = []
+    for name, place in archives.items():
+        with suppress(InvalidParameterError, MissingRequirementError):
+            found.append(thing(f"archive of source '{name}',", open_place(place)))
     return found
 
 

@@ -24,7 +24,7 @@ from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import LeftOut, Rounds
 from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
 from spark_jobs.home.places import check_places, check_sources
-from spark_jobs.home.source_places import source_places
+from spark_jobs.home.source_places import archive_places, source_places
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     BlockedPublication,
@@ -438,7 +438,8 @@ class Application:
         mask = masking(self.parameters.secrets)
         sources = find_sources(self.graph, session, self.parameters.values, mask, before=known, ended=ended, adopted=adopted)
         settled = self._settle(request, decision, facts, sources, before, anew)
-        check_sources(self.home, tables, source_places(settled.sources))
+        archives = archive_places(self.graph.archives(self.parameters))
+        check_sources(self.home, tables, [*source_places(settled.sources), *archives])
         if settled.renewed:
             decision = replace_round(decision, facts)
             offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}

@@ -14,7 +14,7 @@ from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.sink import check_distinct
 from spark_jobs.home.places import check_sources
-from spark_jobs.home.source_places import source_places
+from spark_jobs.home.source_places import archive_places, source_places
 from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.runtime.checkpoints.tidying import check_tidied
 from spark_jobs.runtime.stages.planned import PlannedStage, plan_stages
@@ -99,5 +99,6 @@ def check_pipeline(graph: Graph, parameters: BoundParameters, session: SparkSess
     with mistakes.noted():
         plan_pipeline(graph, parameters, session, places)
         tables = {sink: place.uri for sink, place in places.items()}
-        check_sources(home, tables, source_places(find_folders(graph, session, parameters.values)))
+        sources = source_places(find_folders(graph, session, parameters.values))
+        check_sources(home, tables, [*sources, *archive_places(graph.archives(parameters))])
     mistakes.check()

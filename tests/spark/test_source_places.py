@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,10 +24,10 @@ from tests.spark.rows import public_count
 pytestmark = pytest.mark.spark
 
 
-def copying(folder: str, table: Path, kind: str = "text") -> Pipeline:
+def copying(folder: str, table: Path, kind: str = "text", **source: Any) -> Pipeline:
     pipeline = Pipeline("copying")
 
-    @pipeline.source(bounded=True)
+    @pipeline.source(bounded=True, **source)
     def rows(spark: SparkSession):  # type: ignore[no-untyped-def]
         return spark.readStream.format(kind).load(folder)
 
@@ -63,6 +64,22 @@ def test_an_overlap_with_a_folder_or_a_pattern_is_refused_by_every_command(
         with pytest.raises(RejectedError, match=rf"The {overlap} .* the source 'rows', file://{tmp_path}/"):
             refused()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "in", "rows.txt"]
+
+
+@pytest.mark.parametrize(("archive", "overlap"), [("out/read", "table"), ("home/read", "home")])
+def test_an_archive_in_a_table_or_in_the_home_is_refused(site: Site, tmp_path: Path, archive: str, overlap: str) -> None:
+    """A VACUUM of the table would delete the files that are kept there."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/rows.txt").write_text("one\n")
+    archived = {"after_publication": "archive", "archive": str(tmp_path / archive)}
+    pipeline = copying(str(tmp_path / "in"), tmp_path / "out", **archived)
+    for refused in (
+        lambda: site.run(pipeline),
+        lambda: check(pipeline.graph(), pipeline.bind({}), lambda: site.spark, LocalFiles(site.home)),
+    ):
+        with pytest.raises(RejectedError, match=rf"The {overlap} .* is around the archive of source 'rows', file://{tmp_path}/"):
+            refused()
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_a_table_may_be_a_source_and_a_sink(site: Site, tmp_path: Path) -> None:
