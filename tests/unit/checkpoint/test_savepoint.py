@@ -1,5 +1,6 @@
 """The contents of a savepoint, when it is complete, and when it is deleted."""
 
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +16,8 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.home.layout import savepoint_path
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, PipelineName, RequestId
+from spark_jobs.protocol.ids import CheckpointId, InputName, PipelineName, RequestId
+from spark_jobs.protocol.known_sources import KnownFiles
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.publication.deleted_keys import FOLD_VERSIONS
@@ -263,6 +265,12 @@ class TestRefused:
     def test_a_directory_inside_a_table(self, site: SavepointSite) -> None:
         site.complete()
         self.refused(site, quick(path_of(site.table) / "savepoint"), "is inside the table")
+
+    @pytest.mark.parametrize(("read", "how"), [("in", "inside"), ("in/*/rows", "around"), ("*/new", "also")])
+    def test_a_directory_where_a_source_reads(self, site: SavepointSite, read: str, how: str) -> None:
+        site.complete(sources={InputName("rows"): (KnownFiles(path=f"file://{site.root}/{read}"),)})
+        place = quick(site.root / ("in" if how == "around" else "in/new"))
+        self.refused(site, place, rf"The savepoint \S+ is {how} the source 'rows', \S+/{re.escape(read)}\.")
 
     @pytest.mark.parametrize(("inside", "match"), [("home", "inside the home"), ("tables/hourly", "inside the table")])
     def test_a_symbolic_link_leads_no_target_into_them(self, site: SavepointSite, inside: str, match: str) -> None:
