@@ -100,8 +100,8 @@ KINDS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "window": (windows, "1 row of a window"),
     "session": (sessions, "1 row of a window"),
     "join": (join, "rows? of a join"),
-    "groups": (groups, "1 row of a timeout"),
-    "timers": (timers, "1 row of a timer"),
+    "groups": (groups, r"1 row of a timeout.* at \+10000-01-01 00:00:00"),
+    "timers": (timers, r"1 row of a timer.* at \+10000-01-01 00:00:00"),
 }
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.protocol.ids import BatchId
@@ -18,7 +18,7 @@ _TIMERS, _GROUPS = "transformWithState", "WithState"
 def left_in_state(
     session: SparkSession, checkpoint: str, batch: BatchId, counted: Mapping[str, int], *, timers: bool
 ) -> tuple[dict[str, int], list[str]]:
-    """Returns the number of rows left in the state after a drain by operator, and some of their keys.
+    """Returns the number of rows left in the state after a drain by operator, and some of their keys, with the times of timers.
 
     Args:
         session: Session of the stage.
@@ -44,23 +44,23 @@ def left_in_state(
         reader = session.read.format("statestore").option("batchId", batch).option("operatorId", store["operatorId"])
         if _TIMERS in store["operatorName"]:
             found = reader.option("readRegisteredTimers", True).load(checkpoint) if timers else None
-            operator = TIMER
+            operator, due = TIMER, "expiration_timestamp_ms"
         elif _GROUPS in store["operatorName"]:
             state = reader.load(checkpoint)
-            found, operator = state.where(F.col("value.timeoutTimestamp") > 0), TIMEOUT
+            found, operator, due = state.where(F.col("value.timeoutTimestamp") > 0), TIMEOUT, "value.timeoutTimestamp"
         else:
             keys += _some(reader.option("storeName", store["stateStoreName"]).load(checkpoint)) if left else []
             continue
         if found is not None and (rows := found.count()):
             left[operator] = left.get(operator, 0) + rows
-            keys += _some(found)
+            keys += _some(found, F.concat(F.lit(" at "), F.timestamp_millis(due).cast("string")))
     return left, keys[:_KEYS]
 
 
-def _some(state: DataFrame) -> list[str]:
-    """Returns a few keys, or none if Spark's reader does not know the operator's state."""
+def _some(state: DataFrame, *more: Column) -> list[str]:
+    """Returns a few keys, each with more text, or none if Spark's reader does not know the operator's state."""
     try:
-        return [str(row[0]) for row in state.select(F.to_json("key")).limit(_KEYS).collect()]
+        return [str(row[0]) for row in state.select(F.concat(F.to_json("key"), *more)).limit(_KEYS).collect()]
     except spark_failures() as error:
         _LOG.debug("the state cannot be read: %s", error)
         return []
