@@ -1,4 +1,4 @@
-"""Homes, workspaces, tables and savepoints are apart from the folders, patterns and tables that sources read."""
+"""Homes, caches, tables and savepoints are apart from the folders, patterns and tables that sources read."""
 
 import glob
 from collections.abc import Iterator
@@ -69,13 +69,13 @@ def test_a_savepoint_where_a_source_reads_is_refused(tmp_path: Path, known: Any,
     check_target(home, LocalFiles(tmp_path / "mine"), others, RequestId("savepoint-a"))
 
 
-def test_a_workspace_where_a_source_reads_is_refused(tmp_path: Path) -> None:
+def test_a_cache_where_a_source_reads_is_refused(tmp_path: Path) -> None:
     with object_store() as url:
         home = open_home(f"{url}/homes/mine", str(tmp_path / "work"))
         local = home.local("work")
         assert local is not None
         sources = source_places(reads(folder(local.parent.parent.as_uri())))
-        with pytest.raises(RejectedError, match=r"The workspace \S+ is inside the source 'rows'"):
+        with pytest.raises(RejectedError, match=r"The cache \S+ is inside the source 'rows'"):
             check_sources(home, {}, sources)
 
 
