@@ -7,6 +7,7 @@ import signal
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def with_hostile_values(data: bytes, rng: Random) -> bytes:
     envelope = json.loads(data)
     for _ in range(rng.randint(1, 3)):
         container, key = rng.choice(places(envelope))
-        container[key] = rng.choice(HOSTILE)
+        container[key] = deepcopy(rng.choice(HOSTILE))  # the next value may be put inside this one
     return sealed(envelope)
 
 

@@ -84,7 +84,7 @@ class Pipeline:
             home=home,
             attempt=SimpleNamespace(attempt=AttemptNumber(1)),
             mask=unmasked,
-            site=SimpleNamespace(heartbeat=self.heartbeat, work=work, cancellation=SimpleNamespace(check=self._look)),
+            site=SimpleNamespace(heartbeat=self.heartbeat, work=work, sources={}, cancellation=SimpleNamespace(check=self._look)),
             parent=None,
             blocking=SimpleNamespace(is_blocked=False),
             build=lambda: list(self.stages.values()),

@@ -124,7 +124,7 @@ class World(RunningPipeline):
             home=home,
             attempt=SimpleNamespace(attempt=AttemptNumber(1)),
             mask=unmasked,
-            site=SimpleNamespace(cancellation=Cancellation(Owners(home, AttemptNumber(1)))),
+            site=SimpleNamespace(cancellation=Cancellation(Owners(home, AttemptNumber(1))), sources={}),
             parent=None,
             build=lambda: [],
         )
