@@ -116,7 +116,7 @@ _IN_A_DRAIN = "create stages/again/checkpoint/offsets/"
 _GIVING_UP = replace(_NONE, freezes=3, faults=12, at=("create history/", "create answers/stop"), frozen_steps=(500, 4_000))
 _ROUNDS = Plan(bounded=True, rows=ROWS, windows=True, stops=(Ask(Wanted.SAVEPOINT),))
 STOP_GUARDS = [
-    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=900),
+    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=740),
     Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=28),
     Guard(
         "a stop that did not finish is rolled forward",
@@ -146,14 +146,14 @@ STOP_GUARDS = [
         _what_fails_is_told,
         _STOPS,
         lambda: replace(_NONE, faults=30),
-        hint=354,
+        hint=326,
     ),
     Guard(
         "whoever makes a savepoint leaves what is right",
         _an_export_begins_anew,
         _SAVING,
         _frozen_at("create savepoint.json"),
-        hint=1134,
+        hint=945,
     ),
     Guard("a stop is public before it is answered", _answered_before_it_is_public, _STOPS, lambda: replace(_NONE)),
     Guard(

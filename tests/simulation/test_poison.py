@@ -11,7 +11,7 @@ from tests.simulation.world import Violation
 
 EVERY_CHANGE = 24
 EVENTS = ("kills before", "freezes before", "undone.json")
-RECORDED_LATE = 24
+RECORDED_LATE = 11
 """A schedule in which a driver that is no longer live records a loss, and another one computes the batch again."""
 
 
