@@ -19,9 +19,9 @@ def task(run: TaskRun, task_id: str) -> TaskRun:
     return replace(run, task_id=task_id)
 
 
-def answer(run: TaskRun, option: str) -> None:
+def answer(run: TaskRun, option: str, task_id: str = "approve") -> None:
     """Chooses an option as a user of the UI."""
-    approve = task(run, "approve")
+    approve = task(run, task_id)
     approve.reaches("awaiting_input", deadline_s=LATE_S)
     asked_s = time.monotonic()
     until(

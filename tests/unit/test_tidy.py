@@ -45,6 +45,7 @@ ONLY_AT_NIGHT = {
     "tests/running_airflow/test_real_drivers.py": "a running Airflow with real drivers: each has tests without the other",
     "tests/running_airflow/test_stream_control.py": "real drivers of the examples; tests/airflow has their operators at every change",
     "tests/running_airflow/test_upgrades.py": "the same; tests/airflow/test_upgrade_example.py has the DAG at every change",
+    "tests/running_airflow/test_approximate_stream.py": "the same; tests/spark/test_backfill.py backfills at every change",
     "tests/running_airflow/test_write_audit_publish.py": "the same; tests/airflow/test_dags.py runs it without the approval",
     "tests/spark/test_long_runs.py": "thousands of batches; tests/spark/test_log_folding.py has the bounds of logs after a few",
     "tests/spark/test_metastore_tables.py": "a metastore of its own for each Spark; test_named_tables.py has names without one",
