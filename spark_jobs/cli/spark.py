@@ -7,10 +7,12 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from select import select
 from tempfile import TemporaryFile, mkdtemp
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 _TAIL_LINES = 15
 _LAST_LINES_S = 5.0
+_CHUNK_BYTES = 64 << 10
 _LOGGED_AND_RAISED = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _GATEWAY = ("java_gateway", "clientserver")
 _CATALOG, _FORGETS = "spark.sql.catalogImplementation", "in-memory"
@@ -146,7 +149,8 @@ class OutputFile:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._descriptor: int | None = None
-        self._lock = threading.Lock()
+        self._pipe: int | None = None
+        self._lock = threading.RLock()
 
     def open(self) -> int:
         """Opens the file. Returns its descriptor.
@@ -184,8 +188,32 @@ class OutputFile:
                 os.dup2(file.fileno(), self._descriptor)
             self.path = path
 
+    def copy(self, pipe: int, mask: Mask) -> threading.Thread:
+        """Copies lines from the reading end of a pipe until its last writer is gone, then closes it. Returns the thread that does so."""
+        self._pipe = pipe
+        copier = threading.Thread(target=self._copy, args=(pipe, mask), name="masked-log", daemon=True)
+        copier.start()
+        return copier
+
+    def _copy(self, pipe: int, mask: Mask) -> None:
+        chunk, rest = b"begun", b""
+        try:
+            while chunk:
+                select([pipe], [], [])
+                with self._lock:  # whoever has the lock finds each line in the pipe or in the file
+                    chunk = os.read(pipe, _CHUNK_BYTES)
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in [each + b"\n" for each in lines] + ([] if chunk else [rest]):
+                        self.write(mask(line.decode(errors="replace")).encode())
+        finally:
+            with self._lock:
+                self._pipe = None
+                os.close(pipe)
+
     def last_lines(self) -> list[str]:
-        """Returns the last lines, also while the file has no path."""
+        """Returns the last complete lines that were printed, also while the file has no path."""
+        while self._has_lines_to_copy():
+            time.sleep(0.01)
         with self._lock:
             if self.path is not None:
                 text = self.path.read_bytes()
@@ -194,6 +222,10 @@ class OutputFile:
             else:
                 text = b""
         return text.decode(errors="replace").splitlines()[-_TAIL_LINES:]
+
+    def _has_lines_to_copy(self) -> bool:
+        with self._lock:
+            return self._pipe is not None and bool(select([self._pipe], [], [], 0)[0])
 
     @staticmethod
     def _content(descriptor: int) -> bytes:
@@ -341,8 +373,7 @@ def printing_to(output: OutputFile, mask: Mask = unmasked) -> Iterator[None]:
     try:
         if mask is not unmasked or output.path is None:
             reading, target = os.pipe()
-            writer = threading.Thread(target=_write_masked, args=(reading, output, mask), name="masked-log", daemon=True)
-            writer.start()
+            writer = output.copy(reading, mask)
         for descriptor in kept:
             os.dup2(target, descriptor)
         if writer is None:
@@ -360,12 +391,6 @@ def printing_to(output: OutputFile, mask: Mask = unmasked) -> Iterator[None]:
             os.close(copy)
         if writer is not None and failed:  # the process has failed, and the caller reads its last lines now
             writer.join(_LAST_LINES_S)
-
-
-def _write_masked(reading: int, output: OutputFile, mask: Mask) -> None:
-    with os.fdopen(reading, "rb") as lines:
-        for line in lines:
-            output.write(mask(line.decode(errors="replace")).encode())
 
 
 def _flush() -> None:

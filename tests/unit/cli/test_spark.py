@@ -75,6 +75,22 @@ def test_output_without_a_path_gets_one_while_the_process_runs(tmp_path: Path, c
     assert log.read_text() == "one\ntwo\n"
 
 
+def test_lines_that_are_not_copied_yet_are_among_the_last(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    begun = threading.Event()
+
+    def slow(text: str) -> str:
+        begun.wait(30.0)
+        return text
+
+    output = OutputFile(tmp_path / "spark.log")
+    with printing_to(output, slow):
+        process = subprocess.Popen(["sh", "-c", "read go"], stdin=subprocess.PIPE)  # so that the copy goes on
+        os.write(2, b"one\n")
+    threading.Timer(0.2, begun.set).start()
+    assert output.last_lines() == ["one"]
+    process.communicate(b"go\n")
+
+
 def test_a_start_that_fails_shows_the_last_lines_that_were_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(app_name: str, conf: Any, **options: Any) -> None:
         os.write(2, b"\n".join(b"line %d" % number for number in range(100)))
