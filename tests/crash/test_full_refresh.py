@@ -21,7 +21,7 @@ OF_THE_REFRESH = (
 """The steps of a refresh, in order: those of a start of changed code, and those of its batches and of its publication."""
 
 
-@pytest.fixture(params=[("daily", "hourly"), ("copied",)], ids=["state", "rows"])
+@pytest.fixture(params=[("daily", "hourly"), pytest.param(("copied",), marks=pytest.mark.nightly)], ids=["state", "rows"])
 def refresh(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """Returns the tables that are refreshed: two with state, with the stage before them; or one without."""
     return tuple(request.param)

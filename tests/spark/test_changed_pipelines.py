@@ -291,7 +291,9 @@ def test_rows_that_wait_for_somebody_else_are_published_before_the_change(shop: 
 class TestAnotherPartitionBy:
     """Delta cannot change the partitioning in place."""
 
-    @pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=pytest.mark.nightly), "history"])
+    @pytest.mark.parametrize(
+        "mode", ["append", *(pytest.param(mode, marks=pytest.mark.nightly) for mode in ("upsert", "history"))]
+    )
     def test_is_refused_before_anything_is_written_and_accepted_once_the_table_was_rewritten(self, shop: Shop, mode: str) -> None:
         """The rewrite keeps the property that the sink declares, and a constraint that a person has added."""
         sink: dict[str, Any] = {"table_properties": {"delta.logRetentionDuration": "interval 60 days"}}

@@ -167,6 +167,7 @@ def killed_at(step: Step, library: Library, **options: Any) -> Point | None:
     return observer.chosen
 
 
+@pytest.mark.nightly
 def test_a_project_lives_through_a_kill_refreshes_and_its_end(library: Library) -> None:
     library.run()
     library.assert_tables(open_hours=True)
