@@ -13,8 +13,8 @@ from subprocess import Popen
 from types import TracebackType
 from typing import Any
 
-from py4j.java_gateway import GatewayParameters, JavaClass, JavaGateway, launch_gateway
-from py4j.protocol import Py4JJavaError
+from py4j.java_gateway import GatewayClient, GatewayParameters, JavaClass, JavaGateway, launch_gateway
+from py4j.protocol import Py4JJavaError, get_return_value, is_error
 from pyspark.errors import ParseException
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
@@ -239,6 +239,25 @@ class SqlParser:
         return JavaClass(name, self._client)
 
 
+class _ParserClient(GatewayClient):  # type: ignore[misc]
+    """Raises the exceptions of the parser's process as py4j does.
+
+    PySpark replaces py4j's conversion of exceptions, and Delta adds to it. Both look each exception up in the process of PySpark's own
+    session, which has other objects under the same ids.
+    """
+
+    def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
+        answer = super().send_command(command, retry, binary)
+        if not binary and is_error(answer)[0]:
+            get_return_value(answer, self)
+        return answer
+
+
+class _ParserGateway(JavaGateway):  # type: ignore[misc]
+    def _create_gateway_client(self) -> GatewayClient:
+        return _ParserClient(gateway_parameters=self.gateway_parameters)
+
+
 class ParserProcess:
     """Starts the Java process of the parser at its first use, and ends it with the context."""
 
@@ -272,7 +291,7 @@ class ParserProcess:
                 enable_auth=True,
                 return_proc=True,
             )
-            self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
+            self._gateway = _ParserGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
             self._parser = SqlParser(self._gateway._gateway_client)
         return self._parser
 

@@ -1,6 +1,9 @@
 from pathlib import Path
 
 import pytest
+from py4j import java_gateway
+from pyspark import SparkContext
+from pyspark.errors.exceptions.captured import install_exception_handler
 
 from spark_jobs.declarative.sql import ParserProcess, SqlError, SqlParser, substituted
 from spark_jobs.protocol.errors import MissingRequirementError
@@ -21,6 +24,17 @@ def test_a_spark_home_without_spark_is_refused(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     with ParserProcess() as process, pytest.raises(MissingRequirementError, match=r"jars has no py4j-\*\.jar"):
         process.parser()
+
+
+def test_an_exception_of_the_parser_is_not_looked_up_in_the_process_of_a_session(
+    parser: SqlParser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java_gateway, "get_return_value", java_gateway.get_return_value)
+    monkeypatch.setattr(SparkContext, "_jvm", object())
+    monkeypatch.setattr(SparkContext, "_gateway", object())
+    install_exception_handler()
+    with pytest.raises(SqlError, match="PARSE_SYNTAX_ERROR"):
+        parser.plan("SELEC 1")
 
 
 def test_statements_end_at_semicolons_outside_of_texts_and_comments(parser: SqlParser) -> None:
