@@ -24,7 +24,7 @@ from airflow_provider.tasks.time_limits import not_due, time_limits
 from airflow_provider.tasks.worker_wait import WorkerWait
 from airflow_provider.triggers.home import SETTLE_S
 from airflow_provider.triggers.run import RunTrigger
-from airflow_provider.version_compat import container_of_one_task
+from airflow_provider.version_compat import AirflowSkipException, container_of_one_task
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.looking import first_look, start_limit
@@ -76,6 +76,8 @@ class OnLoss(StrEnum):
     """The task succeeds. Its log and its XCom name the losses."""
     FAIL = "fail"
     """The task fails without a retry until the losses are accepted."""
+    SKIP = "skip"
+    """The task is skipped until the losses are accepted. Its log and its XCom name the losses."""
 
 
 class StreamPipelineOperator(WaitingOperator):
@@ -108,8 +110,8 @@ class StreamPipelineOperator(WaitingOperator):
             what it has left out. Templated.
         full_refresh: Tables whose stages begin anew, once in the run. Their rows are replaced by the first publication, together with the
             new rows of the other tables. All tables: ``fresh=True, on_rewind="replace"``. Templated.
-        on_loss: The result of a run that has left out rows whose loss is not accepted: ``"succeed"`` or ``"fail"``. Its published rows
-            stay. After the losses were accepted, a cleared task succeeds at once.
+        on_loss: The result of a run that has left out rows whose loss is not accepted: ``"succeed"``, ``"fail"`` or ``"skip"``.
+            Its published rows stay. After the losses were accepted, a cleared task succeeds at once.
         on_rewind: The treatment of published rows by a restored or fresh start: ``"refuse"``, ``"keep"`` or, only with ``fresh``,
             ``"replace"``. Templated.
         checkpoint: Fields of ``CheckpointSettings``, over the connection's and the pipeline's: ``{"interval": "30 seconds"}``. Templated;
@@ -158,7 +160,7 @@ class StreamPipelineOperator(WaitingOperator):
         new_sources: Sequence[str] | str | None = None,
         accept_data_loss: Sequence[str] | str | None = None,
         full_refresh: Sequence[str] | str | None = None,
-        on_loss: OnLoss | Literal["succeed", "fail"] = "succeed",
+        on_loss: OnLoss | Literal["succeed", "fail", "skip"] = "succeed",
         on_rewind: str = OnRewind.REFUSE.value,
         checkpoint: Mapping[str, Any] | str | None = None,
         wait_for: Literal["final_checkpoint", "running", "submitted"] = "final_checkpoint",
@@ -314,6 +316,10 @@ class StreamPipelineOperator(WaitingOperator):
             self._results = (HomeResult(facts, manifest),)
         if lost and self.on_loss == OnLoss.FAIL:
             raise not_accepted(files.url, answer, [entry.recorded.loss for entry in lost])
+        if lost and self.on_loss == OnLoss.SKIP:
+            context["ti"].xcom_push("return_value", facts)
+            named = ", ".join(str(entry.recorded.loss.id) for entry in lost)
+            raise AirflowSkipException(f"Run {answer.run} has left out rows. These losses are not accepted: {named}.")
         return facts
 
     def _answer(self, attempt: AttemptNumber, run: RunId) -> StartResponse:

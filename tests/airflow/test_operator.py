@@ -163,9 +163,10 @@ def test_a_run_returns_the_facts_of_its_manifest(homes: Homes) -> None:
 
 
 @in_the_worker
-def test_a_task_with_an_open_loss_fails_until_it_is_accepted_where_that_was_chosen(homes: Homes) -> None:
+def test_a_task_with_an_open_loss_fails_or_is_skipped_until_it_is_accepted_where_that_was_chosen(homes: Homes) -> None:
     del homes
     assert carry_out(operator(on_loss="fail"), context())["losses"] == []
+    assert carry_out(operator(on_loss="skip"), context())["losses"] == []
     files = StreamPipelineHook().files("flights")
     Channel(files).claim(PipelineName("flights"))
     attempt, ledger = Attempts(files).latest(), LossLedger(files)
@@ -176,10 +177,16 @@ def test_a_task_with_an_open_loss_fails_until_it_is_accepted_where_that_was_chos
     with pytest.raises(PipelineRunRefusedError, match="loss 7-1, stage 'copy' of 'rows'") as refused:
         carry_out(operator(on_loss="fail"), context())
     assert "spark-jobs accept 7-1" in str(refused.value)
+    skipped = context()
+    with pytest.raises(AirflowSkipException, match="These losses are not accepted: 7-1"):
+        carry_out(operator(on_loss="skip"), skipped)
+    pushed: dict[str, Any] = skipped["ti"].pushed  # type: ignore[attr-defined]
+    assert pushed["return_value"]["checkpoint"] == 1
     accept = AcceptLossOperator(task_id="accept", home="flights", losses="7-1", reason="by hand")
     assert accept.execute(context()) == {"home": files.url, "losses": ["7-1"], "open": 0}
     assert accept.execute(context())["losses"] == ["7-1"]
-    carry_out(operator(on_loss="fail"), context())
+    for choice in ("fail", "skip"):
+        carry_out(operator(on_loss=choice), context())
 
 
 @in_the_worker
