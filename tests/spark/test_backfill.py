@@ -294,3 +294,13 @@ def test_rows_that_are_gone_are_not_backfilled(site: Site, tmp_path: Path) -> No
         RejectedError, match=r"Loss 1-1 of stage 'files_scored' cannot be backfilled: .* had 10 rows, and has 0 now"
     ):
         backfill(site, mended)
+
+
+def test_rows_of_a_source_with_several_streams_are_not_backfilled(site: Site, tmp_path: Path) -> None:
+    numbers = FilesAndVersions(site, tmp_path)
+    numbers.add()
+    both = {"both": lambda spark: numbers.read["files"](spark).union(numbers.read["versions"](spark))}
+    site.run(direct(site, both, scoring(frozenset({7}))))
+    with pytest.raises(RejectedError, match="cannot be backfilled: source 'both' has several streams"):
+        backfill(site, direct(site, both, scoring(NONE)))
+    assert states(site) == {LossState.OPEN}
