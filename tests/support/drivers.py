@@ -64,24 +64,30 @@ class Drivers:
     """The working and temporary directory of drivers and their JVMs. None: that of the tests."""
 
     def start(
-        self, *options: str, run: str | None = "first", doom: Doomed | None = None, entry: str = "spark_jobs"
+        self,
+        *options: str,
+        run: str | None = "first",
+        doom: Doomed | None = None,
+        entry: str = "spark_jobs",
+        command: str = "run",
     ) -> subprocess.Popen[str]:
-        """Starts ``spark-jobs run`` on the site.
+        """Starts ``spark-jobs run``, or another command that runs a pipeline, on the site.
 
         Args:
             options: More options of the command.
             run: The run id. None if ``options`` contain a request.
             doom: The fate of the driver.
             entry: The module that is run as ``spark-jobs``.
+            command: The command of ``spark-jobs``.
         """
         module = [entry] if doom is None else ["tests.support.doomed_driver", doom.fate, doom.step.value]
         since = START if doom is None or doom.since is None else doom.since.value
         when = [] if doom is None else ["before" if doom.before else "after", str(doom.occurrence), since]
-        command = [*module, *when, "run", self.entry, *self.site.options, "--output=json"]
+        started = [*module, *when, command, self.entry, *self.site.options, "--output=json"]
         asked = [] if run is None else [f"--run-id={run}", *(f"--param={k}={v}" for k, v in self.site.parameters.items())]
         conf = [f"--conf={key}={value}" for key, value in self.settings.items()]
         return subprocess.Popen(
-            [sys.executable, "-m", *command, *asked, *conf, *options],
+            [sys.executable, "-m", *started, *asked, *conf, *options],
             cwd=self.host or ROOT,
             env=os.environ | {MARK: self.mark} | self._environment(),
             stdin=subprocess.DEVNULL,
