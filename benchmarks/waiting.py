@@ -30,7 +30,6 @@ from spark_jobs.protocol.documents import (
     RunState,
     StageState,
     StageStatus,
-    StartRequest,
     StartResponse,
     Status,
     WorkDirectory,
@@ -45,6 +44,7 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files

@@ -30,7 +30,7 @@ from spark_jobs.control.status import read_status
 from spark_jobs.control.supervision import goes_on
 from spark_jobs.home.layout import publication_output_path
 from spark_jobs.protocol.checkpointing import over
-from spark_jobs.protocol.documents import Manifest, StartRequest, StartResponse, Status
+from spark_jobs.protocol.documents import Manifest, StartResponse, Status
 from spark_jobs.protocol.errors import (
     InterruptedRunError,
     InvalidParameterError,
@@ -41,6 +41,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RunId, start_request_id
 from spark_jobs.protocol.spark_settings import conf_environment, shown_settings
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.beside import in_time
 from spark_jobs.storage.files import Files, is_here, local_path
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
@@ -157,18 +158,7 @@ class StreamPipelineHook(BaseHook):
         request = Channel(files).request_start(
             order.run,
             parameters=parameters,
-            on_end=order.on_end,
-            publish=order.publish,
-            fresh=order.fresh,
-            on_rewind=order.on_rewind,
-            restore=order.restore,
-            state_partitions=order.state_partitions,
-            allow_dropped=order.allow_dropped,
-            new_sources=order.new_sources,
-            full_refresh=order.full_refresh,
-            accept_data_loss=order.accept_data_loss,
-            backfill=order.backfill,
-            checkpoint=over(self.settings.checkpoint, order.checkpoint),
+            options=order.model_copy(update={"checkpoint": over(self.settings.checkpoint, order.checkpoint)}),
             restarts=order.restarts,
         )
         try:

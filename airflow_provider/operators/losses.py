@@ -9,12 +9,13 @@ from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
 from airflow_provider.operators.pipeline_task import PipelineOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
-from airflow_provider.orders import names
+from airflow_provider.orders import refused
 from airflow_provider.tasks.identity import run_id_of
 from airflow_provider.version_compat import AirflowSkipException
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.ids import LossId
+from spark_jobs.protocol.options import names
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -92,7 +93,7 @@ class BackfillLossOperator(StreamPipelineOperator):
     def execute(self, context: "Context") -> dict[str, Any]:
         with raising_airflow_errors():
             refuse_hidden_arguments(self)
-            found = names("losses", self.losses)
+            found = names(refused, "losses", self.losses)
         if not found:
             raise AirflowSkipException("There is no loss to backfill.")
         return super().execute(context)

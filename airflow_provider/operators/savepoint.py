@@ -152,7 +152,7 @@ class StopWithSavepointOperator(TriggerSavepointOperator):
         self.drain = drain
 
     def _drains(self) -> bool:
-        return is_true(self.drain)
+        return is_true("drain", self.drain)
 
 
 class DisposeSavepointOperator(PipelineOperator):

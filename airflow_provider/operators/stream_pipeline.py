@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -14,7 +13,7 @@ from airflow_provider.facts import live_facts, log_result, run_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
 from airflow_provider.operators.pipeline_task import HomeResult, WaitingOperator
-from airflow_provider.orders import StartOrder, check_waits, checkpoint_overrides, choice, count, is_true, mapping, names
+from airflow_provider.orders import StartOrder, check_waits, mapping
 from airflow_provider.params import refuse_links_out, warn_of_unknown
 from airflow_provider.retry import is_automatic_retry
 from airflow_provider.spark_conf import checked_conf, with_parent_run
@@ -35,18 +34,18 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.supervision import End, Restart, next_start
-from spark_jobs.protocol.documents import ErrorReport, OnEnd, OnRewind, Publish, RestoreFrom, StartResponse
+from spark_jobs.protocol.documents import ErrorReport, OnRewind, StartResponse
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     InterruptedRunError,
-    InvalidParameterError,
     RejectedError,
     StorageError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, LossId, OwnerNumber, RunId, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
 from spark_jobs.protocol.losses import Loss, said
 from spark_jobs.protocol.reports import reported_error
+from spark_jobs.protocol.start_requests import START_ARGUMENTS, documented, read_start_arguments
 from spark_jobs.storage.files import is_here
 
 if TYPE_CHECKING:
@@ -60,11 +59,8 @@ _UNTIL_SEEN_S = 10.0
 """How long a worker waits for a sign of another process's driver, before the triggerer takes over."""
 _SLICE_S = 0.5
 """The longest sleep: a signal does not end a sleep, so the flag that it sets is read this often."""
-RESTORE_FIELDS = (
-    *("restore", "allow_drained", "allow_dropped", "take_pending"),
-    *("state_partitions", "new_sources", "accept_data_loss", "full_refresh"),
-)
-"""The arguments that say from which state a task starts."""
+STARTS_WITH = tuple(name for name in START_ARGUMENTS if name not in ("adopt_offsets", "backfill"))
+"""The start arguments that a task takes. All but ``fresh`` are templated."""
 LATEST = "latest"
 """The value of ``restore`` for the newest checkpoint of the home, as without ``restore``."""
 
@@ -95,27 +91,10 @@ class StreamPipelineOperator(WaitingOperator):
         entry: ``FILE.py[:NAME]``, ``package.module[:NAME]`` or ``spark-pipeline.yml[:live]``. Not templated, because it is code.
         parameters: The pipeline's parameters, without secrets. Templated.
         secrets: Secret parameters: by name, the id of the Airflow connection whose password is the value.
-        on_end: ``"drain"`` or ``"suspend"``, instead of the pipeline's own. Templated; empty: the pipeline's.
-        publish: ``"final"``, ``"every_checkpoint"`` or ``"external"``, instead of the sinks' own. Templated; empty: the sinks'.
-        fresh: Begin a new incarnation.
-        restore: The directory of a savepoint to start from, inside a savepoint root. Every DAG run starts from it again; a retry
-            continues its own run. Templated; empty or ``"latest"``: start from the newest checkpoint of the home.
-        allow_drained: Accept a savepoint that was taken after a drain. Templated.
-        allow_dropped: Accept state of stages that the pipeline no longer has. Their tables stay. Templated.
-        take_pending: First publish the staged rows of the savepoint, for sinks that keep their table. Templated.
-        state_partitions: The number of partitions of the state from this start on. Templated; empty: the current number.
-        new_sources: Sources that are read from their beginning, once in the run, while the stages keep their state. They may be replaced
-            sources, such as a new table. Templated.
-        accept_data_loss: Sources that may have lost input, such as expired records or deleted files. The run reads the rest, and records
-            what it has left out. Templated.
-        full_refresh: Tables whose stages begin anew, once in the run. Their rows are replaced by the first publication, together with the
-            new rows of the other tables. All tables: ``fresh=True, on_rewind="replace"``. Templated.
+        options: The options of a start. Templated, except for ``fresh``; an empty text counts as not given. Every DAG run starts from the
+            savepoint of ``restore`` again, but a retry continues its own run. ``restore="latest"`` is the newest checkpoint of the home.
         on_loss: The result of a run that has left out rows whose loss is not accepted: ``"succeed"``, ``"fail"`` or ``"skip"``.
             Its published rows stay. After the losses were accepted, a cleared task succeeds at once.
-        on_rewind: The treatment of published rows by a restored or fresh start: ``"refuse"``, ``"keep"`` or, only with ``fresh``,
-            ``"replace"``. Templated.
-        checkpoint: Fields of ``CheckpointSettings``, over the connection's and the pipeline's: ``{"interval": "30 seconds"}``. Templated;
-            empty fields are not given.
         wait_for: The event that ends the task: ``"final_checkpoint"``; ``"running"``, when the pipeline runs; or ``"submitted"``, when
             its driver was started. The last two leave the driver at work, and it is not started again after a failure.
         conf: Spark settings, over the connection's. Templated; settings that are not literally in the DAG file have to be in
@@ -134,9 +113,8 @@ class StreamPipelineOperator(WaitingOperator):
     """
 
     template_fields: Sequence[str] = (
-        *("home", "parameters", "on_end", "publish"),
-        *RESTORE_FIELDS,
-        *("on_rewind", "checkpoint", "conf"),
+        *("home", "parameters", "conf"),
+        *(name for name in STARTS_WITH if name != "fresh"),
     )
     template_fields_renderers = {"parameters": "json", "checkpoint": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
     operator_extra_links = LINKS
@@ -243,7 +221,7 @@ class StreamPipelineOperator(WaitingOperator):
         """
         try:
             order, token = order_of(self, run_id_of(context["ti"])), str(context["ti"].id)
-            order = replace(order, conf=with_parent_run(order.conf, context))
+            order = order.model_copy(update={"conf": with_parent_run(order.conf, context)})
             url = look_or_fail(lambda: self.hook.files(self.home).url, self._check_not_killed)
             record_homes(context, self.conn_id, {url: None})
             while True:
@@ -413,7 +391,7 @@ class StreamPipelineOperator(WaitingOperator):
         if self._supervises and (restart := next_start(self.hook.files(self.home), order.run)) is not None:
             if restart.due_at > time.time():
                 return self._take_lease(restart.after, token)
-            order = replace(order, restarts=restart.history)
+            order = order.model_copy(update={"restarts": restart.history})
         if self.hook.driver_is_here(order.conf) and not (self.allow_driver_in_pod and self._supervises):
             check_host_lasts()
         return self._take_lease(self._current_lease.start(order), token)
@@ -467,6 +445,9 @@ class StreamPipelineOperator(WaitingOperator):
         self._kill.check(self.home)
 
 
+StreamPipelineOperator.__doc__ = documented(StreamPipelineOperator.__doc__ or "", STARTS_WITH)
+
+
 def order_of(task: StreamPipelineOperator, run: RunId) -> StartOrder:
     """Returns the order of a task, checked as far as the Airflow side can. Reads and writes nothing.
 
@@ -474,39 +455,17 @@ def order_of(task: StreamPipelineOperator, run: RunId) -> StartOrder:
         RejectedError: Or a subclass: an argument is invalid, would show a secret, or names a place outside the roots.
     """
     refuse_hidden_arguments(task)
+    written = {name: getattr(task, name) for name in STARTS_WITH} | {"backfill": task.losses}
+    if task.restore == LATEST:
+        written["restore"] = None
     return StartOrder(
         entry=task.entry,
         run=run,
         parameters=mapping("parameters", task.parameters),
-        on_end=choice("on_end", task.on_end, OnEnd),
-        publish=choice("publish", task.publish, Publish),
-        fresh=task.fresh,
-        restore=_restore_from(task),
-        allow_dropped=is_true(task.allow_dropped),
-        state_partitions=count("state_partitions", task.state_partitions),
-        new_sources=names("new_sources", task.new_sources),
-        accept_data_loss=names("accept_data_loss", task.accept_data_loss),
-        backfill=tuple(LossId(loss) for loss in names("losses", task.losses)),
-        full_refresh=names("full_refresh", task.full_refresh),
-        on_rewind=choice("on_rewind", task.on_rewind, OnRewind) or OnRewind.REFUSE,
-        checkpoint=checkpoint_overrides("checkpoint= of the task", task.checkpoint),
         conf=checked_conf(task, task.written_conf, task.conf),
         secrets=task.secrets or {},
+        **read_start_arguments(written, lambda place: task.hook.savepoint_files(place).url),
     )
-
-
-def _restore_from(task: StreamPipelineOperator) -> RestoreFrom | None:
-    allowed = {name: is_true(getattr(task, name)) for name in ("allow_drained", "take_pending")}
-    if task.restore and task.restore != LATEST:
-        return RestoreFrom(savepoint=task.hook.savepoint_files(task.restore).url, **allowed)
-    without_savepoint = [name for name, value in allowed.items() if value]
-    if without_savepoint:
-        raise InvalidParameterError(
-            f"restore names no savepoint for {' and '.join(without_savepoint)}.",
-            safe="Nothing was started.",
-            remedy=f"Name the savepoint in restore=, or leave out {' and '.join(without_savepoint)}.",
-        )
-    return None
 
 
 def not_accepted(home: str, answer: StartResponse, losses: Sequence[Loss]) -> RejectedError:

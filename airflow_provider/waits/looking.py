@@ -15,9 +15,10 @@ from spark_jobs.control.old_starts import STARTS_KEPT
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.home.layout import RESPONSES
-from spark_jobs.protocol.documents import AttemptDocument, StartRequest, StartResponse, Status
+from spark_jobs.protocol.documents import AttemptDocument, StartResponse, Status
 from spark_jobs.protocol.errors import InterruptedRunError, NotFoundError
 from spark_jobs.protocol.ids import RequestId, RunId, start_request_id
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.files import Files, is_here
 
 HEARTBEAT_S = 30.0

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import Enum
 
 from airflow_provider.waits.progress import progress
-from spark_jobs.protocol.documents import AttemptDocument, StartRequest, StartResponse, Status
+from spark_jobs.protocol.documents import AttemptDocument, StartResponse, Status
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     DeadlineExceededError,
@@ -26,6 +26,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import RequestId, RunId
 from spark_jobs.protocol.reports import reported_error
+from spark_jobs.protocol.start_requests import StartRequest
 
 SILENCE_MAX_S = 15.0
 """How long a driver may be invisible, because it is starting or is on its way from its answer to its end."""

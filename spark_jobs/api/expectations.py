@@ -6,9 +6,10 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from spark_jobs.api.names import check_name
-from spark_jobs.api.refusals import Mistakes, Place, choice
+from spark_jobs.api.refusals import Mistakes, Place
 from spark_jobs.api.sink import DeltaSink, Sink, declare_sink
 from spark_jobs.protocol.documents import SinkMode
+from spark_jobs.protocol.options import choice
 
 VIOLATED = "violated_expectations"
 """The column with the names of the expectations that a row violates; null if it violates none."""
@@ -72,7 +73,7 @@ def declare_expectations(
         _check_conditions(place, expect)
     with mistakes.noted():
         default = OnViolation.FAIL if violations is None else OnViolation.DIVERT
-        chosen = default if on_violation is None else choice(place, "on_violation", OnViolation, on_violation)
+        chosen = default if on_violation is None else choice(place.refused, "on_violation", OnViolation, on_violation)
         diverted = _violations(place, chosen, violations)
         if chosen is not OnViolation.FAIL and sink is not None:
             _check_sortable(place, chosen, sink)

@@ -3,9 +3,9 @@
 import dataclasses
 import importlib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from pydantic import BaseModel
 
@@ -16,9 +16,8 @@ from spark_jobs.api.functions import Function, function_name, is_rerun
 from spark_jobs.api.graph import Graph, build_graph
 from spark_jobs.api.names import check_name
 from spark_jobs.api.parameters import BoundParameters, bind, schema
-from spark_jobs.api.refusals import Mistakes, Place, choice, declaration, suggestion
+from spark_jobs.api.refusals import Mistakes, Place, declaration, suggestion
 from spark_jobs.api.restarts import OnStageFailure, RestartStrategy, declare_restart
-from spark_jobs.api.restore import checked_partitions, restore_from
 from spark_jobs.api.settings import NO_SETTINGS, check_settings
 from spark_jobs.api.shared import Declaration
 from spark_jobs.api.sink import DeltaSink
@@ -27,9 +26,12 @@ from spark_jobs.api.source import AfterPublication, OnGone, Source, Static, decl
 from spark_jobs.api.stage import DeclaredStage, OutputMode, declare_stage, rate_limits
 from spark_jobs.api.tolerance import Tolerate
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, overridden
-from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
+from spark_jobs.protocol.documents import OnEnd, Publish, StartResponse
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import PipelineName, RunId
+from spark_jobs.protocol.options import choice
+from spark_jobs.protocol.start_requests import StartArguments, StartOptions, read_start_arguments, takes_start_arguments
+from spark_jobs.storage.open import open_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,14 +84,14 @@ class Pipeline:
                 f"params={params!r} is not a pydantic model.", "Give a class that derives from pydantic.BaseModel."
             )
         self.params = params
-        self.on_end = choice(place, "on_end", OnEnd, on_end)
+        self.on_end = choice(place.refused, "on_end", OnEnd, on_end)
         self.conf = check_settings(place, conf)
         self.checkpoint = checkpoint
         self._checkpointing = declare_checkpoints(place, checkpoint)
         self.restart = restart
         self._restart = None if restart is None else declare_restart(place, restart)
         self.on_stage_failure = (
-            None if on_stage_failure is None else choice(place, "on_stage_failure", OnStageFailure, on_stage_failure)
+            None if on_stage_failure is None else choice(place.refused, "on_stage_failure", OnStageFailure, on_stage_failure)
         )
         self._declarations: dict[str, Declaration] = {}
         self._mistaken: set[str] = set()
@@ -337,8 +339,8 @@ class Pipeline:
         Raises:
             InvalidPipelineError: An argument is not allowed.
         """
-        chosen = self.on_end if on_end is None else choice(Place(self.name), "on_end", OnEnd, on_end)
-        override = None if publish is None else choice(Place(self.name), "publish", Publish, publish)
+        chosen = self.on_end if on_end is None else choice(Place(self.name).refused, "on_end", OnEnd, on_end)
+        override = None if publish is None else choice(Place(self.name).refused, "publish", Publish, publish)
         checkpointing = overridden(Refusing(Place(self.name), "checkpoint"), self._checkpointing, checkpoint)
 
         def build(parts: Mapping[str, Declaration], mistaken: Collection[str] | None) -> Graph:
@@ -363,6 +365,7 @@ class Pipeline:
         """Returns the JSON schema of the parameters, without secrets."""
         return schema(self.params)
 
+    @takes_start_arguments
     def run(
         self,
         *,
@@ -370,21 +373,8 @@ class Pipeline:
         home: str | os.PathLike[str],
         params: Mapping[str, Any] | BaseModel = NO_SETTINGS,
         run_id: str | None = None,
-        on_end: OnEnd | Literal["drain", "suspend"] | None = None,
-        publish: Publish | Literal["final", "every_checkpoint", "external"] | None = None,
-        fresh: bool = False,
-        on_rewind: OnRewind | Literal["refuse", "keep", "replace"] = "refuse",
-        adopt_offsets: Mapping[str, str | os.PathLike[str]] = NO_SETTINGS,
-        restore: str | os.PathLike[str] | None = None,
-        allow_drained: bool = False,
-        allow_dropped: bool = False,
-        take_pending: bool = False,
-        state_partitions: int | None = None,
-        new_sources: Sequence[str] = (),
-        accept_data_loss: Sequence[str] = (),
-        backfill: Sequence[str] = (),
-        full_refresh: Sequence[str] = (),
         work_root: str | os.PathLike[str] | None = None,
+        **options: Unpack[StartArguments],
     ) -> StartResponse:
         """Runs the pipeline in this process, as ``spark-jobs run`` does: for notebooks.
 
@@ -397,48 +387,18 @@ class Pipeline:
             home: Directory of the pipeline's documents; created if missing.
             params: As for :meth:`bind`.
             run_id: Id of the run. The same id gets the same answer while it is among the newest 1,000. By default a new one.
-            on_end: Overrides the pipeline's own setting for the round that this run begins.
-            publish: Overrides every sink's policy for that round.
-            fresh: Begin anew instead of going on.
-            on_rewind: What happens to rows that are public when a run begins anew.
-            adopt_offsets: The checkpoint directory of a plain Spark query by source. The source goes on after that query's last batch. Only
-                for an empty home, or with ``fresh``.
-            restore: Directory of the savepoint to begin with, instead of going on.
-            allow_drained: True allows a savepoint that was taken after a drain.
-            allow_dropped: True allows leaving behind the state of stages that the pipeline no longer has.
-            take_pending: True first publishes rows that the savepoint holds staged, for sinks that keep their table.
-            state_partitions: Number of partitions of the state from now on; None keeps the present number.
-            new_sources: Sources that the run reads from their beginning once, even if it is started several times. The state of the stages
-                stays. Such a source may be a different one than before, for example a table that was dropped and created again.
-            accept_data_loss: Sources that may have lost rows, such as expired records or deleted files. The run leaves out the lost rows
-                and records them. It reads all others.
-            backfill: Losses whose rows are processed now, such as ``"3-1"``. The run reads no new rows of bounded sources.
-            full_refresh: Tables whose stages begin anew, once in the run. Their rows are replaced by the first publication, together with
-                the new rows of the other tables. Tables that read one another must be named together.
             work_root: On a cluster with a home in a store: a directory that driver and executors share.
+            options: The options of the start.
 
         Raises:
             RejectedError: The pipeline, a parameter, the session or the home does not allow it. Nothing was written.
             StreamPipelineError: The run did not reach its end. The error says whether it can go on.
         """
         launch = importlib.import_module("spark_jobs.runtime.launch")  # the driver imports the API, never the reverse
-        options = launch.RunOptions(
-            run=None if run_id is None else RunId(run_id),
-            on_end=None if on_end is None else choice(Place(self.name), "on_end", OnEnd, on_end),
-            publish=None if publish is None else choice(Place(self.name), "publish", Publish, publish),
-            fresh=fresh,
-            on_rewind=OnRewind(on_rewind),
-            adopt_offsets={source: os.fspath(directory) for source, directory in adopt_offsets.items()},
-            restore=restore_from(restore, allow_drained, take_pending),
-            allow_dropped=allow_dropped,
-            state_partitions=checked_partitions(state_partitions),
-            new_sources=tuple(new_sources),
-            accept_data_loss=tuple(accept_data_loss),
-            backfill=tuple(backfill),
-            full_refresh=tuple(full_refresh),
-            work_root=None if work_root is None else os.fspath(work_root),
-        )
-        response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, options, spark)
+        fields = read_start_arguments(options, lambda place: open_place(place).url)
+        chosen = StartOptions(run=None if run_id is None else RunId(run_id), **fields)
+        work = None if work_root is None else os.fspath(work_root)
+        response: StartResponse = launch.launch_in_session(self, os.fspath(home), params, chosen, spark, work)
         return response
 
     def rewired(self, inputs: Mapping[str, Function], tables: str) -> "Pipeline":

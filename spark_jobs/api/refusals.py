@@ -5,12 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
-
-E = TypeVar("E", bound=StrEnum)
 
 
 @dataclass(frozen=True)
@@ -112,19 +109,6 @@ def declaration(keep: Callable[[], None]) -> Iterator[None]:
             raise
         mistakes.add(error)
         keep()
-
-
-def choice(place: Place, option: str, choices: type[E], value: object) -> E:
-    """Returns the member of ``choices`` for a member or its text.
-
-    Raises:
-        InvalidPipelineError: The value is not one of them.
-    """
-    allowed = [choice.value for choice in choices]
-    if value not in allowed:
-        given = value.value if isinstance(value, StrEnum) else value
-        raise place.refused(f"{option}={given!r} is unknown.", f"Choose one of: {', '.join(allowed)}.", **{option: str(given)})
-    return choices(str(value))
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

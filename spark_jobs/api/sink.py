@@ -12,10 +12,10 @@ from typing import Any, Literal
 from spark_jobs.api.address import AddressTemplate, TableAddress, address_template
 from spark_jobs.api.checkpoints import Refusing
 from spark_jobs.api.names import check_name
-from spark_jobs.api.refusals import Place, choice
+from spark_jobs.api.refusals import Place
 from spark_jobs.protocol.documents import HoldLimits, Publish, SinkMode
 from spark_jobs.protocol.ids import SinkName
-from spark_jobs.protocol.options import interval_ms
+from spark_jobs.protocol.options import choice, interval_ms
 
 _SIZE = re.compile(r"(\d+) ?([kmg]?)i?b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -220,7 +220,7 @@ def declare_sink(place: Place, sink: object, option: str = "sink", default_name:
         Place(place.pipeline, "sink", str(sink.name)), (default_name or place.name) if sink.name is None else sink.name
     )
     here = Place(place.pipeline, "sink", name)
-    mode = choice(here, "mode", SinkMode, sink.mode)
+    mode = choice(here.refused, "mode", SinkMode, sink.mode)
     size = None if sink.target_file_size is None else _size_bytes(here, "target_file_size", sink.target_file_size, least=1)
     if size is not None and mode is not SinkMode.APPEND:
         raise here.refused(
@@ -234,7 +234,7 @@ def declare_sink(place: Place, sink: object, option: str = "sink", default_name:
         mode=mode,
         merge=_merge_rule(here, sink, mode),
         design=_design(here, sink, mode),
-        publish=choice(here, "publish", Publish, Publish.FINAL if sink.publish is None else sink.publish),
+        publish=choice(here.refused, "publish", Publish, Publish.FINAL if sink.publish is None else sink.publish),
         publish_chosen=sink.publish is not None,
         target_file_size_bytes=size,
         hold=_hold(here, sink),
@@ -301,7 +301,7 @@ def _design(place: Place, sink: DeltaSink, mode: SinkMode) -> TableDesign:
             raise place.refused(f"the table property {name} is not allowed: {reason}.", "Remove it.", property=name)
         if name.casefold() == _APPEND_ONLY.casefold() and value.lower() == "true" and mode.removes_rows:
             raise place.refused(f'{name} cannot be used with mode="{mode.value}", which removes rows.', "Remove one of them.")
-    evolution = choice(place, "schema_evolution", SchemaEvolution, sink.schema_evolution)
+    evolution = choice(place.refused, "schema_evolution", SchemaEvolution, sink.schema_evolution)
     return TableDesign(partition_by, cluster_by, MappingProxyType(properties), sink.comment, evolution)
 
 

@@ -6,9 +6,9 @@ from zoneinfo import available_timezones
 
 from spark_jobs.api.address import AddressTemplate, address_template
 from spark_jobs.api.functions import PARAMS, SPARK, Function, check_only_takes
-from spark_jobs.api.refusals import Place, choice, suggestion
+from spark_jobs.api.refusals import Place, suggestion
 from spark_jobs.protocol.ids import InputName
-from spark_jobs.protocol.options import interval_ms
+from spark_jobs.protocol.options import choice, interval_ms
 
 
 class Refresh(StrEnum):
@@ -123,7 +123,9 @@ def declare_source(
         )
     if not bounded:
         _check_unbounded(place, event_time, delay_ms, hold_watermark)
-    after_read = None if after_publication is None else choice(place, "after_publication", AfterPublication, after_publication)
+    after_read = (
+        None if after_publication is None else choice(place.refused, "after_publication", AfterPublication, after_publication)
+    )
     if after_read is not None and not bounded:
         raise place.refused("after_publication is for bounded sources.", "Remove it, or declare bounded=True.")
     if (archive is not None) != (after_read is AfterPublication.ARCHIVE):
@@ -138,7 +140,7 @@ def declare_source(
         event_time_zone=event_time_zone,
         after_publication=after_read,
         archive=None if archive is None else address_template(place, archive, None),
-        on_gone=choice(place, "on_gone", OnGone, on_gone),
+        on_gone=choice(place.refused, "on_gone", OnGone, on_gone),
     )
 
 
@@ -176,7 +178,7 @@ def _check_zone(place: Place, event_time: str | None, zone: object) -> None:
 def declare_static(place: Place, function: Function, *, refresh: str = "round") -> Static:
     """Returns a checked static input; see :meth:`spark_jobs.Pipeline.static`."""
     check_only_takes(place, function, (SPARK, PARAMS))
-    return Static(InputName(place.name), function, choice(place, "refresh", Refresh, refresh))
+    return Static(InputName(place.name), function, choice(place.refused, "refresh", Refresh, refresh))
 
 
 def check_event_time(place: Place, event_time: object, watermark_delay: object) -> int | None:

@@ -8,14 +8,14 @@ from types import MappingProxyType
 from spark_jobs.api.address import AddressTemplate
 from spark_jobs.api.expectations import Expectations, declare_expectations
 from spark_jobs.api.functions import PARAMS, SPARK, Function, arguments
-from spark_jobs.api.refusals import Place, choice, suggestion
+from spark_jobs.api.refusals import Place, suggestion
 from spark_jobs.api.settings import NO_SETTINGS, check_stage_settings
 from spark_jobs.api.sink import DeltaSink, Sink, declare_sink
 from spark_jobs.api.source import Source, Static, check_event_time
 from spark_jobs.api.tolerance import Tolerance, Tolerate, declare_tolerance
 from spark_jobs.protocol.documents import Publish, SinkMode
 from spark_jobs.protocol.ids import StageName
-from spark_jobs.protocol.options import interval_ms, whole_number
+from spark_jobs.protocol.options import choice, interval_ms, whole_number
 
 
 class OutputMode(StrEnum):
@@ -190,7 +190,7 @@ def declare_stage(
         output_mode=_output_mode(place, output_mode, declared),
         limits=limits,
         conf=check_stage_settings(place, conf),
-        begin=choice(place, "begin", BeginAt, begin),
+        begin=choice(place.refused, "begin", BeginAt, begin),
         expectations=declare_expectations(place, expect, on_violation, violations, declared),
         tolerance=declare_tolerance(place, tolerate, declared),
     )

@@ -1,18 +1,18 @@
 """``spark-jobs backfill``: processes rows that a pipeline has left out."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from spark_jobs.cli.answers import RunAnswer, TakenAnswer
 from spark_jobs.cli.homes import open_home
-from spark_jobs.cli.options import Conf, DriverMemory, Entry, Home, Jars, Packages, Params, ParamsFile, PyFiles
+from spark_jobs.cli.options import SPARK_OPTIONS, Entry, Home, Params, ParamsFile, takes
 from spark_jobs.cli.run import RunIdOption, order_run
-from spark_jobs.cli.spark import needing_spark
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import LossId, RunId, new_run_id
+from spark_jobs.protocol.start_requests import StartOptions
 
 Losses = Annotated[
     list[str] | None,
@@ -22,6 +22,7 @@ Losses = Annotated[
 ]
 
 
+@takes(SPARK_OPTIONS)
 def backfill(
     context: typer.Context,
     entry: Entry,
@@ -30,12 +31,8 @@ def backfill(
     param: Params = None,
     params_file: ParamsFile = None,
     run_id: RunIdOption = None,
-    conf: Conf = None,
-    packages: Packages = None,
-    jars: Jars = None,
-    py_files: PyFiles = None,
-    driver_memory: DriverMemory = None,
     output: Annotated[Output, output_option(RunAnswer | TakenAnswer)] = Output.TEXT,
+    **options: Any,
 ) -> None:
     """Process rows that stages with tolerate= have left out, with the mended code, and publish them.
 
@@ -50,6 +47,5 @@ def backfill(
                 safe="Nothing was started.",
                 remedy="spark-jobs losses lists its losses. Those of rows that are gone can only be accepted.",
             )
-        with needing_spark("Backfilling"):
-            from spark_jobs.runtime.launch import RunOptions
-        order_run(context, terminal, files, RunOptions(run=RunId(run_id) if run_id else new_run_id(), backfill=losses))
+        chosen = StartOptions(run=RunId(run_id) if run_id else new_run_id(), backfill=tuple(losses))
+        order_run(context, terminal, files, chosen)

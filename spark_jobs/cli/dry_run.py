@@ -10,9 +10,10 @@ from spark_jobs.cli import words
 from spark_jobs.cli.answers import PlanAnswer, SourcePlan, StageOutlook, TablePlan
 from spark_jobs.cli.outlook import FATE_COLOURS, outlook, with_way_back
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.protocol.documents import Manifest, StartRequest
+from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import InputName, PipelineName, SinkName, StageName
 from spark_jobs.protocol.losses import said
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.start.decision import Answer, Begin, Continue
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.table_uris import spark_path

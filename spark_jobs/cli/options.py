@@ -1,11 +1,12 @@
 """The options that several commands share, and the parsers of their texts."""
 
+import inspect
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -13,6 +14,10 @@ from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.protocol.checkpointing import CheckpointOverrides, read_overrides
 from spark_jobs.protocol.documents import OnRewind
 from spark_jobs.protocol.errors import InvalidParameterError
+from spark_jobs.protocol.start_requests import START_ARGUMENTS, Argument, read_start_arguments
+from spark_jobs.storage.open import open_place
+
+F = TypeVar("F", bound=Callable[..., None])
 
 Entry = Annotated[
     str,
@@ -69,166 +74,119 @@ Target = Annotated[
 ]
 Timeout = Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time to wait for the answer.")]
 EndTimeout = Annotated[float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="Time to wait for the driver's end.")]
-
-Restore = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="Begin with this savepoint instead of going on: a path, or a file:, s3: or hdfs: URL.",
-        show_default=False,
-    ),
-]
 Savepoint = Annotated[
     str, typer.Argument(metavar="SAVEPOINT", help="The savepoint: a path, or a file:, s3: or hdfs: URL.", show_default=False)
-]
-AllowDrained = Annotated[
-    bool, typer.Option("--allow-drained", help="With --restore: allow a savepoint that was taken after a drain.")
-]
-AllowDropped = Annotated[
-    bool,
-    typer.Option("--allow-dropped", help="Leave behind the state of stages that the pipeline no longer has; their tables stay."),
-]
-TakePending = Annotated[
-    bool,
-    typer.Option(
-        "--take-pending",
-        help="With --restore: first publish the rows that the savepoint holds staged, for sinks that keep their table.",
-    ),
-]
-StatePartitions = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        help="Keep the state in this number of partitions from now on; by default the number stays.",
-        show_default=False,
-    ),
-]
-NewSource = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="SOURCE", help="Read this source from its beginning if it is a different one than before; may be repeated."
-    ),
-]
-FullRefresh = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TABLE",
-        help="Compute this table again from the beginning, and replace its rows; may be repeated, or be a list with commas.",
-    ),
 ]
 FullRefreshAll = Annotated[
     bool, typer.Option("--full-refresh-all", help="Compute all tables again: short for --fresh --on-rewind replace.")
 ]
-AcceptDataLoss = Annotated[
-    list[str] | None,
-    typer.Option(metavar="SOURCE", help="Go on without the lost rows of this source, and record them; may be repeated."),
-]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; overrides the pipeline's.")]
-Packages = Annotated[
-    list[str] | None, typer.Option("--packages", metavar="GROUP:NAME:VERSION", help="Maven packages in addition to Delta's.")
-]
-Jars = Annotated[list[str] | None, typer.Option("--jars", metavar="FILE", help="Jar files to add.")]
-PyFiles = Annotated[list[str] | None, typer.Option("--py-files", metavar="FILE", help="Python files for the executors.")]
-DriverMemory = Annotated[
-    str | None, typer.Option("--driver-memory", metavar="SIZE", help="Memory of the driver, such as 4g.", show_default=False)
-]
-
-_Interval = str | None
-_PANEL = "Checkpoints while the stages run, instead of the pipeline's settings"
-CheckpointInterval = Annotated[
-    _Interval,
-    typer.Option(
-        metavar="INTERVAL",
-        rich_help_panel=_PANEL,
-        help="Time from the beginning of one checkpoint to that of the next, such as '30 seconds'.",
-    ),
-]
-CheckpointTimeout = Annotated[
-    _Interval,
-    typer.Option(metavar="INTERVAL", rich_help_panel=_PANEL, help="Time after which a checkpoint has failed."),
-]
-CheckpointMinPause = Annotated[
-    _Interval,
-    typer.Option(
-        metavar="INTERVAL",
-        rich_help_panel=_PANEL,
-        help="Minimum time from the end of one checkpoint to the beginning of the next.",
-    ),
-]
-TolerableFailures = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", rich_help_panel=_PANEL, help="Number of checkpoints in a row that may fail; one more ends the attempt."
-    ),
-]
-Retained = Annotated[
-    int | None, typer.Option(metavar="N", rich_help_panel=_PANEL, help="Number of complete checkpoints to keep.")
-]
-Unaligned = Annotated[
-    bool | None,
-    typer.Option(
-        "--unaligned/--aligned",
-        rich_help_panel=_PANEL,
-        help="Include rows in flight in a checkpoint, or read them first.",
-    ),
-]
-AlignedTimeout = Annotated[
-    _Interval,
-    typer.Option(
-        metavar="INTERVAL|never", rich_help_panel=_PANEL, help="Time after which an aligned checkpoint becomes an unaligned one."
-    ),
-]
-MaxInFlightBytes = Annotated[
-    int | None,
-    typer.Option(
-        metavar="BYTES",
-        rich_help_panel=_PANEL,
-        help="An aligned checkpoint that waits for more becomes an unaligned one.",
-    ),
-]
-SecondCopy = Annotated[
-    bool | None,
-    typer.Option(
-        "--second-copy/--no-second-copy",
-        rich_help_panel=_PANEL,
-        help="Copy Spark's state into the home, or share its files with the work directory.",
-    ),
-]
-CHECKPOINT_OPTIONS: Mapping[str, str] = {
-    "checkpoint_interval": "interval",
-    "checkpoint_timeout": "timeout",
-    "checkpoint_min_pause": "min_pause",
-    "tolerable_failures": "tolerable_failures",
-    "retained": "retained",
-    "unaligned": "unaligned",
-    "aligned_timeout": "aligned_timeout",
-    "max_in_flight_bytes": "max_in_flight_bytes",
-    "second_copy": "second_copy",
+SPARK_OPTIONS: Mapping[str, Any] = {
+    "conf": Annotated[
+        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; overrides the pipeline's.")
+    ],
+    "packages": Annotated[
+        list[str] | None, typer.Option("--packages", metavar="GROUP:NAME:VERSION", help="Maven packages in addition to Delta's.")
+    ],
+    "jars": Annotated[list[str] | None, typer.Option("--jars", metavar="FILE", help="Jar files to add.")],
+    "py_files": Annotated[list[str] | None, typer.Option("--py-files", metavar="FILE", help="Python files for the executors.")],
+    "driver_memory": Annotated[
+        str | None,
+        typer.Option("--driver-memory", metavar="SIZE", help="Memory of the driver, such as 4g.", show_default=False),
+    ],
 }
+"""The options that say how Spark is started."""
+
+
+def _setting(kind: Any, help: str, *names: str, metavar: str | None = None) -> Any:
+    panel = "Checkpoints while the stages run, instead of the pipeline's settings"
+    return Annotated[kind | None, typer.Option(*names, metavar=metavar, rich_help_panel=panel, help=help)]
+
+
+CHECKPOINT_SETTINGS: Mapping[str, Any] = {
+    "checkpoint_interval": _setting(
+        str,
+        "Time from the beginning of one checkpoint to that of the next, such as '30 seconds'.",
+        metavar="INTERVAL",
+    ),
+    "checkpoint_timeout": _setting(str, "Time after which a checkpoint has failed.", metavar="INTERVAL"),
+    "checkpoint_min_pause": _setting(
+        str, "Minimum time from the end of one checkpoint to the beginning of the next.", metavar="INTERVAL"
+    ),
+    "tolerable_failures": _setting(int, "Number of checkpoints in a row that may fail; one more ends the attempt.", metavar="N"),
+    "retained": _setting(int, "Number of complete checkpoints to keep.", metavar="N"),
+    "unaligned": _setting(bool, "Include rows in flight in a checkpoint, or read them first.", "--unaligned/--aligned"),
+    "aligned_timeout": _setting(
+        str, "Time after which an aligned checkpoint becomes an unaligned one.", metavar="INTERVAL|never"
+    ),
+    "max_in_flight_bytes": _setting(int, "An aligned checkpoint that waits for more becomes an unaligned one.", metavar="BYTES"),
+    "second_copy": _setting(
+        bool,
+        "Copy Spark's state into the home, or share its files with the work directory.",
+        "--second-copy/--no-second-copy",
+    ),
+}
+"""The options that override checkpoint settings."""
+CHECKPOINT_OPTIONS: Mapping[str, str] = {name: name.removeprefix("checkpoint_") for name in CHECKPOINT_SETTINGS}
 """The overridden setting by parameter of a command."""
 
 
-def beginning(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns ``fresh`` and ``on_rewind`` from the parameters of a command that also has ``--full-refresh-all``.
+def _start_option(name: str, argument: Argument) -> Any:
+    option = argument.option or f"--{name.replace('_', '-')}"
+    least = 1 if argument.typed == int | None else None
+    several = " Repeat the option for each." if argument.typed == list[str] | None else ""
+    return Annotated[
+        argument.typed,
+        typer.Option(option, metavar=argument.metavar, min=least, help=argument.help + several, show_default=False),
+    ]
+
+
+START_OPTIONS: Mapping[str, Any] = {
+    name: _start_option(name, argument)
+    for name, argument in START_ARGUMENTS.items()
+    if name not in ("backfill", "checkpoint")  # a command, and the options for checkpoints
+}
+"""The options of a start."""
+
+
+def takes(*groups: Mapping[str, Any]) -> Callable[[F], F]:
+    """Adds groups of options to a command that takes them as ``**options``, before its last parameter."""
+
+    def add(command: F) -> F:
+        own = inspect.signature(command)
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_default(name), annotation=option)
+            for group in groups
+            for name, option in group.items()
+        ]
+        *first, last = (each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD)
+        last = last.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        command.__signature__ = own.replace(parameters=[*first, *options, last])  # type: ignore[attr-defined]  # what typer reads
+        return command
+
+    return add
+
+
+def _default(name: str) -> Any:
+    argument = START_ARGUMENTS.get(name)
+    return None if argument is None or argument.typed == list[str] | None else argument.default
+
+
+def start_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of :class:`StartOptions` from the parameters of a command.
 
     Raises:
-        InvalidParameterError: The command has ``--full-refresh-all`` and one of the others.
+        RejectedError: A value is not allowed, or the command has ``--full-refresh-all`` and an option that contradicts it.
     """
-    if not given["full_refresh_all"]:
-        return {"fresh": given["fresh"], "on_rewind": given["on_rewind"]}
-    if given["fresh"] or given["full_refresh"] or given["restore"] or given["on_rewind"] is not OnRewind.REFUSE:
-        raise InvalidParameterError(
-            "--full-refresh-all cannot be given with --fresh, --on-rewind, --restore or --full-refresh.",
-            safe="Nothing was started.",
-            remedy="Leave the others out: it begins all tables anew and replaces their rows.",
-        )
-    return {"fresh": True, "on_rewind": OnRewind.REPLACE}
-
-
-def listed(texts: list[str] | None) -> tuple[str, ...]:
-    """Returns the names in an option that may be repeated, each a list with commas."""
-    return tuple(name.strip() for text in texts or () for name in text.split(",") if name.strip())
+    written = {name: given[name] for name in START_OPTIONS if name in given}
+    if given["full_refresh_all"]:
+        if written["fresh"] or written["full_refresh"] or written["restore"] or written["on_rewind"] is not OnRewind.REFUSE:
+            raise refused(
+                "--full-refresh-all cannot be given with --fresh, --on-rewind, --restore or --full-refresh.",
+                "Leave the others out: it begins all tables anew and replaces their rows.",
+            )
+        written |= {"fresh": True, "on_rewind": OnRewind.REPLACE}
+    written["adopt_offsets"] = pairs("--adopt-offsets", given.get("adopt_offsets"))
+    return read_start_arguments(written, lambda place: open_place(place).url)
 
 
 def checkpoint_overrides(given: Mapping[str, Any]) -> CheckpointOverrides | None:
@@ -254,9 +212,9 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise _refused(f"{option} {name!r} has no value.", f"Write {option} NAME=VALUE.", option=option)
+            raise refused(f"{option} {name!r} has no value.", f"Write {option} NAME=VALUE.", option=option)
         if name.strip() in found:
-            raise _refused(f"{option} {name.strip()} is given twice.", "Give it once.", option=option, name=name.strip())
+            raise refused(f"{option} {name.strip()} is given twice.", "Give it once.", option=option, name=name.strip())
         found[name.strip()] = value
     return found
 
@@ -303,18 +261,19 @@ def _read(file: Path) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8")
         values = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
     except OSError as error:
-        raise _refused(f"{file} cannot be read: {error.strerror}.", "Check --params-file.", path=str(file)) from error
+        raise refused(f"{file} cannot be read: {error.strerror}.", "Check --params-file.", path=str(file)) from error
     except ValueError as error:
         kind = "TOML" if file.suffix == ".toml" else "JSON"
-        raise _refused(f"{file} is not {kind}: {error}.", "Give a .json or a .toml file.", path=str(file)) from error
+        raise refused(f"{file} is not {kind}: {error}.", "Give a .json or a .toml file.", path=str(file)) from error
     if not isinstance(values, dict):
-        raise _refused(f"{file} holds a {type(values).__name__}.", 'Write an object: {"name": "value"}.', path=str(file))
+        raise refused(f"{file} holds a {type(values).__name__}.", 'Write an object: {"name": "value"}.', path=str(file))
     return values
 
 
 def _refused_setting(problem: str, remedy: str, **evidence: Any) -> InvalidParameterError:
-    return _refused(f"checkpoint {problem}", remedy, **evidence)
+    return refused(f"checkpoint {problem}", remedy, **evidence)
 
 
-def _refused(failed: str, remedy: str, **evidence: Any) -> InvalidParameterError:
-    return InvalidParameterError(failed, safe="Nothing was started.", remedy=remedy, **evidence)
+def refused(problem: str, remedy: str, **evidence: Any) -> InvalidParameterError:
+    """Returns the error for an option of a command."""
+    return InvalidParameterError(problem, safe="Nothing was started.", remedy=remedy, **evidence)

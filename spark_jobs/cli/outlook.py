@@ -6,9 +6,10 @@ from rich.text import Text
 from spark_jobs.api.continuation import Fate
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import Outlook
-from spark_jobs.protocol.documents import OnRewind, StartRequest
+from spark_jobs.protocol.documents import OnRewind
 from spark_jobs.protocol.ids import RoundNumber
 from spark_jobs.protocol.spark_versions import installed_minor
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.start.decision import (
     Answer,
     Begin,

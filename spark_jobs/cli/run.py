@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,6 @@ from spark_jobs.api.location import locate_pipeline
 from spark_jobs.api.neighbours import neighbours_of
 from spark_jobs.api.parameters import secret_fields
 from spark_jobs.api.pipeline import Pipeline
-from spark_jobs.api.restore import restore_from
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import PlanAnswer, RunAnswer, TakenAnswer
@@ -27,40 +26,21 @@ from spark_jobs.cli.dry_run import plan_answer, plan_text
 from spark_jobs.cli.homes import manifest_url
 from spark_jobs.cli.options import (
     CHECKPOINT_OPTIONS,
-    AcceptDataLoss,
-    AlignedTimeout,
-    AllowDrained,
-    AllowDropped,
-    CheckpointInterval,
-    CheckpointMinPause,
-    CheckpointTimeout,
-    Conf,
-    DriverMemory,
+    CHECKPOINT_SETTINGS,
+    SPARK_OPTIONS,
+    START_OPTIONS,
     Entry,
-    FullRefresh,
     FullRefreshAll,
     Home,
-    Jars,
-    MaxInFlightBytes,
-    NewSource,
-    Packages,
     Params,
     ParamsFile,
-    PyFiles,
-    Restore,
-    Retained,
-    SecondCopy,
-    StatePartitions,
-    TakePending,
-    TolerableFailures,
-    Unaligned,
     WorkRoot,
     asking_for_parameters,
-    beginning,
     checkpoint_overrides,
-    listed,
-    pairs,
     parameters,
+    refused,
+    start_fields,
+    takes,
 )
 from spark_jobs.cli.progress import Progress
 from spark_jobs.cli.spark import (
@@ -78,8 +58,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
 from spark_jobs.control.liveness import locked, noted
 from spark_jobs.home.layout import DRIVER_LOCK, LOGS, SPARK_LOG
-from spark_jobs.protocol.checkpointing import CheckpointOverrides
-from spark_jobs.protocol.documents import CheckpointKind, ErrorReport, Manifest, OnEnd, OnRewind, Publish, StartResponse
+from spark_jobs.protocol.documents import CheckpointKind, ErrorReport, Manifest, StartResponse
 from spark_jobs.protocol.errors import (
     FencedError,
     InterruptedRunError,
@@ -91,13 +70,14 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, new_run_id
 from spark_jobs.protocol.masking import HIDDEN, Mask
+from spark_jobs.protocol.options import names
 from spark_jobs.protocol.spark_settings import is_shown
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import check_directory
 
 if TYPE_CHECKING:
     from spark_jobs.runtime.driver.heartbeat import Heartbeat
-    from spark_jobs.runtime.launch import RunOptions
 
 Listed = list[str] | None
 RunIdOption = Annotated[
@@ -107,13 +87,9 @@ RunIdOption = Annotated[
 Request = Annotated[
     str | None, typer.Option(metavar="start-N", help="Do the run with this request id; the request has the parameters.")
 ]
-Rewind = Annotated[OnRewind, typer.Option(help="What happens to public rows: with --fresh, or with --restore (refuse or keep).")]
-AdoptOffsets = Annotated[
-    Listed,
-    typer.Option(metavar="SOURCE=DIRECTORY", help="Go on where the Spark query of this checkpoint directory stopped."),
-]
 
 
+@takes(START_OPTIONS, CHECKPOINT_SETTINGS, SPARK_OPTIONS)
 def run(
     context: typer.Context,
     entry: Entry,
@@ -123,41 +99,13 @@ def run(
     params_file: ParamsFile = None,
     run_id: RunIdOption = None,
     request: Request = None,
-    on_end: Annotated[
-        OnEnd | None, typer.Option(help="Overrides the pipeline's setting for the round that this run begins.")
-    ] = None,
-    publish: Annotated[Publish | None, typer.Option(help="Overrides every sink's policy for that round.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan of the run, and write nothing.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of going on.")] = False,
-    on_rewind: Rewind = OnRewind.REFUSE,
-    adopt_offsets: AdoptOffsets = None,
-    restore: Restore = None,
-    allow_drained: AllowDrained = False,
-    allow_dropped: AllowDropped = False,
-    take_pending: TakePending = False,
-    state_partitions: StatePartitions = None,
-    new_source: NewSource = None,
-    accept_data_loss: AcceptDataLoss = None,
     refresh: Annotated[
         Listed, typer.Option(metavar="TABLE", help="Bring this table up to date. A run does so with all tables.")
     ] = None,
-    full_refresh: FullRefresh = None,
     full_refresh_all: FullRefreshAll = False,
-    checkpoint_interval: CheckpointInterval = None,
-    checkpoint_timeout: CheckpointTimeout = None,
-    checkpoint_min_pause: CheckpointMinPause = None,
-    tolerable_failures: TolerableFailures = None,
-    retained: Retained = None,
-    unaligned: Unaligned = None,
-    aligned_timeout: AlignedTimeout = None,
-    max_in_flight_bytes: MaxInFlightBytes = None,
-    second_copy: SecondCopy = None,
-    conf: Conf = None,
-    packages: Packages = None,
-    jars: Jars = None,
-    py_files: PyFiles = None,
-    driver_memory: DriverMemory = None,
     output: Annotated[Output, output_option(RunAnswer | TakenAnswer | PlanAnswer)] = Output.TEXT,
+    **options: Any,
 ) -> None:
     """Run a pipeline, with checkpoints at its interval. When all inputs have ended, it takes one final checkpoint and publishes all tables.
 
@@ -169,15 +117,16 @@ def run(
         checkpoint = checkpoint_overrides(context.params)
         files = open_home(home, work_root)
         check_directory(files)
-        options = _options(RunId(run_id) if run_id else new_run_id(), checkpoint, context.params)
-        order_run(context, terminal, files, options, RequestId(request) if request else None, dry_run=dry_run)
+        fields = start_fields(context.params) | {"checkpoint": checkpoint}
+        chosen = StartOptions(run=RunId(run_id) if run_id else new_run_id(), **fields)
+        order_run(context, terminal, files, chosen, RequestId(request) if request else None, dry_run=dry_run)
 
 
 def order_run(
     context: typer.Context,
     terminal: Terminal,
     files: Files,
-    options: "RunOptions",
+    options: StartOptions,
     request: RequestId | None = None,
     *,
     dry_run: bool = False,
@@ -201,7 +150,7 @@ def order_run(
             parameters(given["param"], given["params_file"]),
         )
         if refresh := given.get("refresh"):
-            check_tables(pipeline.graph(), listed(refresh))
+            check_tables(pipeline.graph(), names(refused, "--refresh", refresh))
         writes_nothing = dry_run or Channel(files).pipeline() is None
         spark = SparkStart(
             pipeline.name,
@@ -221,12 +170,7 @@ def order_run(
         order.report(response)
 
 
-_OF_A_REQUEST = (
-    *("param", "params_file", "run_id", "on_end", "publish", "fresh", "on_rewind", "adopt_offsets", "restore"),
-    *("allow_drained", "allow_dropped", "take_pending", "state_partitions", "new_source", "accept_data_loss"),
-    *("refresh", "full_refresh", "full_refresh_all"),
-    *CHECKPOINT_OPTIONS,
-)
+_OF_A_REQUEST = ("param", "params_file", "run_id", *START_OPTIONS, "refresh", "full_refresh_all", *CHECKPOINT_OPTIONS)
 """The parameters of the command that a request contains."""
 SUBMITTED = "submitted"
 """The context object of a command that ``spark-submit`` has started."""
@@ -240,7 +184,7 @@ class _Order:
     pipeline: Pipeline
     home: Files
     parameters: dict[str, Any]
-    options: "RunOptions"
+    options: StartOptions
     request: RequestId | None
     spark: SparkStart
 
@@ -248,7 +192,8 @@ class _Order:
         """Runs and waits. Returns None after answering the command if another driver is working on the request."""
         if self.spark.submitted:
             self.spark.options.check_submitted()
-        from spark_jobs.runtime.launch import launch, launch_requested
+        with needing_spark("Running a pipeline"):
+            from spark_jobs.runtime.launch import launch, launch_requested
 
         progress = Progress(console(stderr=True, file=standing_stderr()), f"{self.pipeline.name}: looking at the home")
 
@@ -261,7 +206,7 @@ class _Order:
         try:
             with progress.shown(), quiet_logging():
                 if self.request is not None:
-                    response = launch_requested(self.pipeline, self.home, self.request, start, watch, self.options.work_root)
+                    response = launch_requested(self.pipeline, self.home, self.request, start, watch)
                 else:
                     response = launch(self.pipeline, self.home, self.parameters, self.options, start, watch)
                 progress.doing(f"{self.pipeline.name}: stopping Spark")
@@ -295,7 +240,8 @@ class _Order:
         """Answers with the plan of the run and writes nothing."""
         if self.spark.submitted:
             self.spark.options.check_submitted()
-        from spark_jobs.runtime.launch import plan
+        with needing_spark("Running a pipeline"):
+            from spark_jobs.runtime.launch import plan
 
         progress = Progress(console(stderr=True, file=standing_stderr()), f"{self.pipeline.name}: looking at the home")
         start = self.spark.showing(progress, self.pipeline.name)
@@ -351,8 +297,13 @@ def _from_command_line(context: typer.Context, names: Iterable[str]) -> list[str
 
 def _asked(context: typer.Context) -> list[str]:
     """Returns the options on the command line that a request would contain."""
-    said = _from_command_line(context, _OF_A_REQUEST)
-    return [f"--{'aligned' if name == 'unaligned' and not context.params[name] else name.replace('_', '-')}" for name in said]
+    known = {parameter.name: parameter for parameter in context.command.params}
+    return [_option(known[name], context.params[name]) for name in _from_command_line(context, _OF_A_REQUEST)]
+
+
+def _option(parameter: Any, value: object) -> str:
+    """Returns the word on the command line that sets a parameter to a value."""
+    return str(parameter.secondary_opts[0] if value is False else parameter.opts[0])
 
 
 def _interrupted(context: typer.Context, run: RunId, pipeline: Pipeline, mask: Mask) -> ErrorReport:
@@ -385,7 +336,7 @@ def _typed_options(context: typer.Context, pipeline: Pipeline, mask: Mask) -> li
         if name in ("run_id", "request"):
             continue
         if isinstance(value, bool):
-            typed.append(options[0] if value else known[name].secondary_opts[0])
+            typed.append(_option(known[name], value))
             continue
         for each in value if isinstance(value, list) else [value]:
             text = mask(_without_secret(name, str(each), pipeline))
@@ -414,26 +365,6 @@ def _check_request(request: str, beside: list[str]) -> None:
             remedy="Leave it out, or leave out --request to start a run of its own.",
             options=beside,
         )
-
-
-_AS_GIVEN = ("on_end", "publish", "allow_dropped", "state_partitions", "work_root")
-
-
-def _options(run: RunId, checkpoint: CheckpointOverrides | None, given: Mapping[str, Any]) -> "RunOptions":
-    """Returns the options of a run from the command's parameters."""
-    with needing_spark("Running a pipeline"):
-        from spark_jobs.runtime.launch import RunOptions
-    return RunOptions(
-        run=run,
-        checkpoint=checkpoint,
-        restore=restore_from(given["restore"], given["allow_drained"], given["take_pending"]),
-        adopt_offsets=pairs("--adopt-offsets", given["adopt_offsets"]),
-        new_sources=tuple(given["new_source"] or ()),
-        accept_data_loss=tuple(given["accept_data_loss"] or ()),
-        full_refresh=listed(given["full_refresh"]),
-        **beginning(given),
-        **{name: given[name] for name in _AS_GIVEN},
-    )
 
 
 def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:

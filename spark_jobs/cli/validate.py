@@ -1,7 +1,6 @@
 """``spark-jobs validate``: checks everything that can be checked without reading a row, and shows the effect of a start."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +17,6 @@ from spark_jobs.api.neighbours import neighbours_of
 from spark_jobs.api.parameters import BoundParameters
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Mistakes
-from spark_jobs.api.restore import restore_from
 from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import Stage
 from spark_jobs.checkpoint.savepoint import read_savepoint
@@ -26,27 +24,16 @@ from spark_jobs.checkpoint.savepoint_files import pending_rows
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import Outlook, StageOutlook, ValidateAnswer
 from spark_jobs.cli.options import (
-    AcceptDataLoss,
-    AllowDrained,
-    AllowDropped,
-    Conf,
-    DriverMemory,
+    SPARK_OPTIONS,
+    START_OPTIONS,
     Entry,
-    FullRefresh,
     FullRefreshAll,
-    Jars,
-    NewSource,
-    Packages,
     Params,
     ParamsFile,
-    PyFiles,
-    Restore,
-    StatePartitions,
-    TakePending,
     asking_for_parameters,
-    beginning,
-    listed,
     parameters,
+    start_fields,
+    takes,
 )
 from spark_jobs.cli.outlook import fates_table, outlook, with_way_back
 from spark_jobs.cli.progress import Progress
@@ -63,9 +50,10 @@ from spark_jobs.cli.terminal import Output, command, console, output_option
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
 from spark_jobs.home.places import check_places
-from spark_jobs.protocol.documents import OnEnd, OnRewind, PipelineDocument, RestoreFrom, SinkMode, StartRequest
+from spark_jobs.protocol.documents import PipelineDocument, SinkMode
 from spark_jobs.protocol.errors import InvalidParameterError, NotFoundError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, InputName, RunId, SinkName, StageName, new_run_id, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, RunId, SinkName, StageName, new_run_id
+from spark_jobs.protocol.start_requests import StartOptions, StartRequest, start_request
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.pending import is_unfinished
 from spark_jobs.publication.staged_files import check_no_file
@@ -83,7 +71,10 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
 from spark_jobs.storage.table_uris import table_uri
 
+_OPTIONS = {name: option for name, option in START_OPTIONS.items() if name not in ("publish", "adopt_offsets")}
 
+
+@takes(_OPTIONS, SPARK_OPTIONS)
 def validate(
     context: typer.Context,
     entry: Entry,
@@ -91,35 +82,20 @@ def validate(
     param: Params = None,
     params_file: ParamsFile = None,
     run_id: Annotated[str | None, typer.Option(help="As for run.")] = None,
-    on_end: Annotated[OnEnd | None, typer.Option(help="As for run.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="As for run.")] = False,
-    on_rewind: Annotated[OnRewind, typer.Option(help="As for run.")] = OnRewind.REFUSE,
-    restore: Restore = None,
-    allow_drained: AllowDrained = False,
-    allow_dropped: AllowDropped = False,
-    take_pending: TakePending = False,
-    state_partitions: StatePartitions = None,
-    new_source: NewSource = None,
-    accept_data_loss: AcceptDataLoss = None,
-    full_refresh: FullRefresh = None,
     full_refresh_all: FullRefreshAll = False,
-    conf: Conf = None,
-    packages: Packages = None,
-    jars: Jars = None,
-    py_files: PyFiles = None,
-    driver_memory: DriverMemory = None,
     no_spark: Annotated[
         bool,
         typer.Option("--no-spark", help="Check without Java: everything except functions, columns, types and places of sources."),
     ] = False,
     output: Annotated[Output, output_option(ValidateAnswer)] = Output.TEXT,
+    **options: Any,
 ) -> None:
     """Check a pipeline and its parameters, let Spark check every stage, and show the effect of a start. Writes nothing."""
     with command(output) as terminal:
         mistakes, bound, tables, files, existing = Mistakes(), None, None, None, dict[SinkName, bool | None]()
-        outlook_found, run = None, RunId(run_id) if run_id else new_run_id()
-        pipeline = load_sound_parts(entry, mistakes, settings_asked(conf))
-        graph = pipeline.sound_graph(mistakes, on_end=on_end)
+        outlook_found = None
+        pipeline = load_sound_parts(entry, mistakes, settings_asked(options["conf"]))
+        graph = pipeline.sound_graph(mistakes, on_end=options["on_end"])
         declared = not mistakes.found
         with mistakes.noted():
             given = parameters(param, params_file)
@@ -135,8 +111,8 @@ def validate(
         with mistakes.noted():
             addresses = {sink: table_uri(table.text) for sink, table in (tables or {}).items() if not table.named}
             check_places(files, addresses, begins=files is not None and Channel(files).pipeline() is None)
-        savepoint = restore_from(restore, allow_drained, take_pending)
-        if savepoint and home is None:
+        chosen = StartOptions(run=RunId(run_id) if run_id else new_run_id(), **start_fields(context.params))
+        if chosen.restore and home is None:
             with mistakes.noted():
                 raise InvalidParameterError(
                     "--restore needs a home, but no home is given.",
@@ -144,7 +120,7 @@ def validate(
                     remedy="Add --home URL.",
                 )
         if files and declared and graph is not None and bound is not None and tables is not None:
-            request = _request(run, bound.public(), savepoint, context.params)
+            request = start_request(chosen, AttemptNumber(1), bound.public())
             with mistakes.noted():
                 outlook_found = _outlook(files, graph, request, tables)
         if graph is not None and bound is not None and not no_spark:
@@ -220,24 +196,6 @@ def _exists(uri: str, mode: SinkMode) -> bool:
     except NotFoundError:
         return False
     return True
-
-
-def _request(run: RunId, public: dict[str, Any], restore: RestoreFrom | None, given: Mapping[str, Any]) -> StartRequest:
-    """Returns the request that a start with the command's parameters would write."""
-    attempt = AttemptNumber(1)
-    return StartRequest(
-        request=start_request_id(attempt),
-        attempt=attempt,
-        run=run,
-        requested_at=datetime.now(UTC),
-        parameters=public,
-        restore=restore,
-        new_sources=tuple(InputName(name) for name in given["new_source"] or ()),
-        accept_data_loss=tuple(InputName(name) for name in given["accept_data_loss"] or ()),
-        full_refresh=listed(given["full_refresh"]),
-        **beginning(given),
-        **{name: given[name] for name in ("on_end", "allow_dropped", "state_partitions")},
-    )
 
 
 def _outlook(files: Files, graph: Graph, request: StartRequest, tables: Mapping[SinkName, TableAddress]) -> Outlook:

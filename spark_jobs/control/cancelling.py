@@ -18,7 +18,7 @@ from spark_jobs.control.liveness import claimed_request, driver_at_work
 from spark_jobs.control.owners import CANCELLER, Owners
 from spark_jobs.control.supervision import Restart, after_end, is_called_off
 from spark_jobs.home.layout import REQUESTS, request_of
-from spark_jobs.protocol.documents import StartRequest, StartResponse
+from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.errors import (
     ConflictError,
     DeadlineExceededError,
@@ -29,6 +29,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, cancel_request_id, start_request_id
 from spark_jobs.protocol.reports import reported_error
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.files import Files
 
 

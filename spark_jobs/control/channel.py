@@ -11,10 +11,9 @@ Invariants:
 5. Old requests are deleted, see :mod:`spark_jobs.control.old_starts`. The newest answer of each of many runs is kept.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any
 
 from spark_jobs.control.attempts import Attempts
@@ -34,22 +33,14 @@ from spark_jobs.home.layout import (
     start_of_request,
     starts_of_run,
 )
-from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import (
     AttemptDocument,
-    OnEnd,
-    OnRewind,
     PipelineDocument,
-    Publish,
-    RestoreFrom,
-    StartRequest,
     StartResponse,
 )
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFoundError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import (
     AttemptNumber,
-    InputName,
-    LossId,
     PipelineName,
     PipelineUuid,
     RequestId,
@@ -61,10 +52,12 @@ from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.run_entry import RunEntry
+from spark_jobs.protocol.start_requests import StartOptions, StartRequest, start_request
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document
 
 _TRIES = 20
+_NO_OPTIONS = StartOptions()
 
 
 class Channel:
@@ -154,19 +147,7 @@ class Channel:
         run: RunId,
         *,
         parameters: dict[str, Any],
-        on_end: OnEnd | None = None,
-        publish: Publish | None = None,
-        fresh: bool = False,
-        on_rewind: OnRewind = OnRewind.REFUSE,
-        adopt_offsets: Mapping[InputName, str] = MappingProxyType({}),
-        checkpoint: CheckpointOverrides | None = None,
-        restore: RestoreFrom | None = None,
-        allow_dropped: bool = False,
-        state_partitions: int | None = None,
-        new_sources: Collection[InputName] = (),
-        accept_data_loss: Collection[InputName] = (),
-        backfill: Collection[LossId] = (),
-        full_refresh: Collection[str] = (),
+        options: StartOptions = _NO_OPTIONS,
         restarts: RestartHistory | None = None,
     ) -> StartRequest:
         """Requests a run, durably. Returns an unclaimed request with the same options, or a new one.
@@ -174,47 +155,14 @@ class Channel:
         Args:
             run: Id of the run; the same in every retry.
             parameters: Public parameter values; never secrets.
-            on_end: Overrides the pipeline's for the round that this run begins.
-            publish: Overrides every sink's policy for that round.
-            fresh: Begin a new incarnation.
-            on_rewind: What happens to rows that an earlier incarnation published.
-            adopt_offsets: Checkpoint directory of the Spark query that a source continues, by source.
-            checkpoint: Overrides some of the pipeline's checkpoint settings.
-            restore: Savepoint that a new incarnation begins with.
-            allow_dropped: True allows leaving behind the state of stages that the pipeline no longer has.
-            state_partitions: Number of state partitions from now on; None keeps the present number.
-            new_sources: Sources that are read from their beginning. They may be different ones than before.
-            accept_data_loss: Sources that are read without their lost rows.
-            backfill: Losses whose rows are processed. The run reads no new rows of bounded sources.
-            full_refresh: Tables whose stages begin anew. Their rows are replaced.
+            options: Options of the start.
             restarts: History of the restart strategy if it has decided this start; None: somebody requests it.
 
         Raises:
             ConflictError: Others made a request at the same time, in every try.
         """
-        attempt = self.next_attempt()
-        request = StartRequest(
-            request=start_request_id(attempt),
-            attempt=attempt,
-            run=run,
-            requested_at=datetime.now(UTC),
-            parameters=parameters,
-            on_end=on_end,
-            publish=publish,
-            fresh=fresh,
-            on_rewind=on_rewind,
-            adopt_offsets=dict(adopt_offsets),
-            checkpoint=checkpoint,
-            restore=restore,
-            allow_dropped=allow_dropped,
-            state_partitions=state_partitions,
-            new_sources=tuple(sorted(new_sources)),
-            accept_data_loss=tuple(sorted(accept_data_loss)),
-            backfill=tuple(sorted(backfill)),
-            full_refresh=tuple(sorted(full_refresh)),
-            restarts=restarts,
-        )
-        return self.ask(request)
+        chosen = options.model_copy(update={"run": run})
+        return self.ask(start_request(chosen, self.next_attempt(), parameters, restarts))
 
     def ask(self, request: StartRequest) -> StartRequest:
         """Writes a request for a run durably, under the next free number.

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.owners import Owners
-from spark_jobs.protocol.documents import StartRequest, StartResponse
+from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, Retry, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
 from spark_jobs.protocol.reports import report_error, reported_error
 from spark_jobs.protocol.restart_settings import RestartSettings
 from spark_jobs.protocol.restarts import Exhausted, RestartHistory, after_failure, exhausted, may_heal
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.files import Files
 
 

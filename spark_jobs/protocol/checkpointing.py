@@ -1,11 +1,13 @@
 """The stored checkpoint settings, and their overrides by a run."""
 
+import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
 from spark_jobs.protocol.codec import Part
-from spark_jobs.protocol.options import Refuse, flag, interval_ms, whole_number
+from spark_jobs.protocol.options import Refuse, flag, interval_ms, typed, whole_number
 
 NEVER: Literal["never"] = "never"
 """The value of ``aligned_timeout`` for an aligned checkpoint that never becomes an unaligned one."""
@@ -104,6 +106,24 @@ def read_overrides(refused: Refuse, given: Mapping[str, object]) -> CheckpointOv
         RejectedError: A setting is unknown or not allowed, or two settings contradict each other.
     """
     return CheckpointOverrides(**_read(refused, {name: value for name, value in given.items() if value is not None}))
+
+
+def written_overrides(refused: Refuse, given: object) -> CheckpointOverrides | None:
+    """Returns overrides of checkpoint settings, by the names of ``CheckpointSettings``; None if there are none.
+
+    Templates and forms may give texts: JSON for all settings, or texts for whole numbers, ``true`` and ``false``. Empty values are not
+    given.
+
+    Raises:
+        RejectedError: The value is no mapping of settings, or a setting is invalid, or two settings contradict each other.
+    """
+    if isinstance(given, str):
+        with suppress(ValueError):  # any other text is refused below
+            given = json.loads(given) if given.strip() else {}
+    if not isinstance(given, Mapping | None):
+        raise refused(f"{given!r} is not a mapping.", 'Write {"interval": "30 seconds"}, or leave it out.')
+    said = {name: value for name, text in (given or {}).items() if (value := typed(text)) is not None}
+    return read_overrides(refused, said) if said else None
 
 
 def over(lower: CheckpointOverrides | None, upper: CheckpointOverrides | None) -> CheckpointOverrides | None:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
-from spark_jobs.protocol.checkpointing import Checkpointing, CheckpointOverrides
+from spark_jobs.protocol.checkpointing import Checkpointing
 from spark_jobs.protocol.codec import LISTING_MAX_BYTES, Document, Part
 from spark_jobs.protocol.ids import (
     AppId,
@@ -32,7 +32,6 @@ from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.restart_settings import RestartSettings
-from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.protocol.states import StopState
 from spark_jobs.protocol.table_shape import TableShape
@@ -118,42 +117,6 @@ class RestoreFrom(Part):
     """True if the savepoint may be taken after a drain."""
     take_pending: bool = False
     """True if staged rows of the savepoint are published first, for sinks that keep their table, before their incarnation is closed."""
-
-
-class StartRequest(Document):
-    """``requests/start-<n>.json``: a request for attempt n. The requester writes it before a driver starts."""
-
-    kind = "start_request"
-    request: RequestId
-    attempt: AttemptNumber
-    run: RunId
-    requested_at: datetime
-    parameters: dict[str, Any] = Field(default_factory=dict)
-    """The parameters without secrets, which come from the driver's environment."""
-    on_end: OnEnd | None = None
-    publish: Publish | None = None
-    fresh: bool = False
-    on_rewind: OnRewind = OnRewind.REFUSE
-    adopt_offsets: dict[InputName, str] = Field(default_factory=dict)
-    """The checkpoint directory of the Spark query that a source continues, by source."""
-    allow_dropped: bool = False
-    """True if the state of stages that the pipeline no longer has may be left behind."""
-    new_sources: tuple[InputName, ...] = ()
-    """Sources that are read from their beginning once in the run. They may be different ones than before. The stages keep their state."""
-    accept_data_loss: tuple[InputName, ...] = ()
-    """Sources that are read without their lost rows."""
-    backfill: tuple[LossId, ...] = ()
-    """Losses whose rows are processed now. The run reads no new rows of bounded sources."""
-    full_refresh: tuple[str, ...] = ()
-    """Tables whose stages begin anew. Their rows are replaced."""
-    checkpoint: CheckpointOverrides | None = None
-    """Overrides of the pipeline's checkpoint settings for the attempt."""
-    restore: RestoreFrom | None = None
-    """The savepoint that a new incarnation begins with."""
-    state_partitions: int | None = None
-    """Number of state partitions from this start on. None: the number stays."""
-    restarts: RestartHistory | None = None
-    """The history of the restart strategy if it has decided this start. None: somebody requested it, and the count begins at zero."""
 
 
 class WorkDirectory(Part):

@@ -2,13 +2,17 @@
 
 import math
 import re
-from typing import Any, Protocol
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
 
 from spark_jobs.protocol.errors import RejectedError
 
 _UNITS_MS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
 _UNIT_OF = {form: unit for unit in _UNITS_MS for form in (unit, f"{unit}s")}
 _TERM = re.compile(r"([0-9]+)\s*([a-z]+)(?:\s+|$)")
+E = TypeVar("E", bound=StrEnum)
+_MOST_DIGITS = 18
 INTERVAL_MAX_MS = 36_500 * _UNITS_MS["day"]
 """The delay of a held watermark: longer than any sensible history of timestamps."""
 
@@ -88,6 +92,43 @@ def flag(refused: Refuse, option: str, value: object) -> bool:
     return value
 
 
+def choice(refused: Refuse, option: str, choices: type[E], value: object) -> E:
+    """Returns the member of ``choices`` for a member or its text.
+
+    Raises:
+        RejectedError: The value is not one of them.
+    """
+    allowed = [choice.value for choice in choices]
+    if value not in allowed:
+        given = value.value if isinstance(value, StrEnum) else value
+        raise refused(f"{option}={given!r} is unknown.", f"Choose one of: {', '.join(allowed)}.", **{option: str(given)})
+    return choices(str(value))
+
+
+def names(refused: Refuse, option: str, value: object) -> tuple[str, ...]:
+    """Returns the names in a list, or in a text with commas. A template may have rendered a list to its text.
+
+    Raises:
+        RejectedError: The value is no list of names.
+    """
+    texts = [value.strip().strip("[]")] if isinstance(value, str) else value
+    if not isinstance(texts, Collection) or isinstance(texts, Mapping) or not all(isinstance(each, str) for each in texts):
+        problem = f"{option}={value!r} is not a list of names."
+        raise refused(problem, "Give a list, or a text with commas.", **{option: str(value)})
+    words = (word.strip().strip("'\"") for text in texts for word in text.split(","))
+    return tuple(word for word in words if word)
+
+
+def typed(value: object) -> object:
+    """Returns the number, the truth value or None that a text stands for, as templates and forms write them; any other value as it is."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
+        return int(text)
+    return {"": None, "none": None, "true": True, "false": False}.get(text.lower(), text)
+
+
 def _bounded(number: str) -> int:
     """Returns ``number``, or more than the longest interval for a long text. Python refuses to convert thousands of digits."""
-    return int(number) if len(number) <= 18 else INTERVAL_MAX_MS + 1
+    return int(number) if len(number) <= _MOST_DIGITS else INTERVAL_MAX_MS + 1

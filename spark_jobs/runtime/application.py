@@ -34,7 +34,6 @@ from spark_jobs.protocol.documents import (
     PipelineDocument,
     RoundDocument,
     SinkResult,
-    StartRequest,
     StartResponse,
 )
 from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, NotFoundError, StreamPipelineError
@@ -43,6 +42,7 @@ from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.masking import Mask, masked_error, masking
 from spark_jobs.protocol.reports import reported_error
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication.pending import refuse_unknown
 from spark_jobs.publication.publisher import never_public, publish, published
 from spark_jobs.publication.transactions import Publishers

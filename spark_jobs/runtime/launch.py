@@ -1,8 +1,7 @@
 """Runs a pipeline from an entry and a home to an answer: the shared code of ``spark-jobs run``, ``Pipeline.run`` and the test harness."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,10 +15,10 @@ from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import check_claim, open_home
 from spark_jobs.home.places import check_places
-from spark_jobs.protocol.checkpointing import CheckpointOverrides
-from spark_jobs.protocol.documents import Manifest, OnEnd, OnRewind, Publish, RestoreFrom, StartRequest, StartResponse
+from spark_jobs.protocol.documents import Manifest, StartResponse
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, RequestId, RunId, new_run_id, start_request_id
+from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.start_requests import StartOptions, StartRequest, start_request
 from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.inputs.missing_paths import check_paths
@@ -33,77 +32,11 @@ from spark_jobs.storage.open import check_writable, open_files
 from spark_jobs.storage.table_uris import table_files, table_uri
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """The options of one run.
-
-    Args:
-        run: Id of the run; the same in every retry. By default a new one.
-        on_end: Overrides the pipeline's setting for the round that this run begins.
-        publish: Overrides every sink's policy for that round.
-        fresh: Begin anew.
-        on_rewind: What happens to rows that are public when a run begins anew.
-        adopt_offsets: Checkpoint directory of the Spark query that a source continues, by source.
-        checkpoint: Overrides some of the pipeline's checkpoint settings.
-        restore: Savepoint to begin with.
-        allow_dropped: True allows leaving behind the state of stages that the pipeline no longer has.
-        state_partitions: Number of state partitions from now on.
-        new_sources: Sources that are read from their beginning. They may be different ones than before.
-        accept_data_loss: Sources that are read without their lost rows.
-        backfill: Losses whose rows are processed. The run reads no new rows of bounded sources.
-        full_refresh: Tables whose stages begin anew. Their rows are replaced.
-        work_root: Directory for the cache of a home in a store; see :func:`spark_jobs.control.home.open_home`.
-    """
-
-    run: RunId | None = None
-    on_end: OnEnd | None = None
-    publish: Publish | None = None
-    fresh: bool = False
-    on_rewind: OnRewind = OnRewind.REFUSE
-    adopt_offsets: Mapping[str, str] = field(default_factory=dict)
-    checkpoint: CheckpointOverrides | None = None
-    restore: RestoreFrom | None = None
-    allow_dropped: bool = False
-    state_partitions: int | None = None
-    new_sources: Sequence[str] = ()
-    accept_data_loss: Sequence[str] = ()
-    backfill: Sequence[str] = ()
-    full_refresh: Sequence[str] = ()
-    work_root: str | None = None
-
-    def adopted(self) -> dict[InputName, str]:
-        """Returns the URL of the checkpoint directory whose offsets are adopted, by source."""
-        return {InputName(source): open_files(directory).url for source, directory in self.adopt_offsets.items()}
-
-    def request(self, attempt: AttemptNumber, parameters: dict[str, Any]) -> StartRequest:
-        """Returns the start request for these options, without writing it."""
-        return StartRequest(
-            request=start_request_id(attempt),
-            attempt=attempt,
-            run=self.run or new_run_id(),
-            requested_at=datetime.now(UTC),
-            parameters=parameters,
-            on_end=self.on_end,
-            publish=self.publish,
-            fresh=self.fresh,
-            on_rewind=self.on_rewind,
-            adopt_offsets=self.adopted(),
-            checkpoint=self.checkpoint,
-            restore=self.restore,
-            allow_dropped=self.allow_dropped,
-            state_partitions=self.state_partitions,
-            new_sources=tuple(sorted(InputName(name) for name in self.new_sources)),
-            accept_data_loss=tuple(sorted(InputName(name) for name in self.accept_data_loss)),
-            backfill=tuple(sorted(LossId(loss) for loss in self.backfill)),
-            full_refresh=tuple(sorted(self.full_refresh)),
-        )
-
-
 def launch(
     pipeline: Pipeline,
     home: str | Files,
     parameters: Mapping[str, Any] | BaseModel,
-    options: RunOptions,
+    options: StartOptions,
     start_spark: Callable[[], SparkSession],
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None,
     open_directory: Callable[[str], Files] = table_files,
@@ -114,20 +47,20 @@ def launch(
         RejectedError: The pipeline, a parameter or the home is refused. Nothing was written.
         StreamPipelineError: The run did not reach its end. The error says whether it can go on.
     """
-    files = open_home(home, options.work_root) if isinstance(home, str) else home
+    files = open_home(home) if isinstance(home, str) else home
+    options = _with_urls(options)
     application = _application(pipeline, files, parameters, options, start_spark)
     application = replace(application, watch=watch, open_directory=open_directory)
-    channel, public = Channel(files), application.parameters.public()
-    if not application.begun:
-        return application.begin(options.request(channel.next_attempt(), public))
-    return application.answer(channel.ask(options.request(channel.next_attempt(), public)))
+    channel = Channel(files)
+    request = start_request(options, channel.next_attempt(), application.parameters.public())
+    return application.answer(channel.ask(request)) if application.begun else application.begin(request)
 
 
 def plan(
     pipeline: Pipeline,
     home: Files,
     parameters: Mapping[str, Any] | BaseModel,
-    options: RunOptions,
+    options: StartOptions,
     start_spark: Callable[[], SparkSession],
     request_id: RequestId | None = None,
 ) -> tuple[StartRequest, StartPlan | Manifest]:
@@ -147,8 +80,9 @@ def plan(
     channel = Channel(home)
     given = channel.request(request_id) if request_id else None
     values = given.parameters if given else parameters
-    application = _application(pipeline, home, values, given or options, start_spark)
-    request = given or options.request(channel.next_attempt(), application.parameters.public())
+    chosen = given or _with_urls(options)
+    application = _application(pipeline, home, values, chosen, start_spark)
+    request = given or start_request(chosen, channel.next_attempt(), application.parameters.public())
     return request, application.plan(request)
 
 
@@ -162,11 +96,17 @@ def check(graph: Graph, parameters: BoundParameters, start_spark: Callable[[], S
     check_pipeline(graph, parameters, session_for_run(start_spark()), home)
 
 
+def _with_urls(options: StartOptions) -> StartOptions:
+    """Returns the options with the URLs of the directories whose offsets are adopted."""
+    urls = {source: open_files(directory).url for source, directory in options.adopt_offsets.items()}
+    return options.model_copy(update={"adopt_offsets": urls})
+
+
 def _application(
     pipeline: Pipeline,
     home: Files,
     parameters: Mapping[str, Any] | BaseModel,
-    chosen: RunOptions | StartRequest,
+    chosen: StartOptions,
     start_spark: Callable[[], SparkSession],
 ) -> Application:
     """Checks all that can be checked without Spark. Writes nothing.
@@ -181,8 +121,8 @@ def _application(
         check_address(table)
     channel = Channel(home)
     if not channel.attempts.numbers():  # otherwise the home decides whether offsets are adopted, and knows its sources
-        if isinstance(chosen, RunOptions):
-            old_offsets(graph, chosen.adopted())
+        if not isinstance(chosen, StartRequest):
+            old_offsets(graph, chosen.adopt_offsets)
         check_paths(graph, bound)
     begun = channel.pipeline()
     if begun is None:
@@ -196,9 +136,14 @@ def _application(
 
 
 def launch_in_session(
-    pipeline: Pipeline, home: str | Files, parameters: Mapping[str, Any] | BaseModel, options: RunOptions, spark: SparkSession
+    pipeline: Pipeline,
+    home: str,
+    parameters: Mapping[str, Any] | BaseModel,
+    options: StartOptions,
+    spark: SparkSession,
+    work_root: str | None = None,
 ) -> StartResponse:
-    """Runs :func:`launch` on an existing session, which stays unchanged.
+    """Runs :func:`launch` on an existing session, which stays unchanged. ``work_root`` is as for :func:`open_home`.
 
     Raises:
         RejectedError: The session cannot run a pipeline, or its application has other settings than the pipeline requests. Nothing was
@@ -217,22 +162,20 @@ def launch_in_session(
                     remedy="Build the session with it, or remove it from Pipeline(conf=...).",
                     setting=key,
                 ) from error
-    return launch(pipeline, home, parameters, options, lambda: own)
+    return launch(pipeline, open_home(home, work_root), parameters, options, lambda: own)
 
 
 def launch_requested(
     pipeline: Pipeline,
-    home: str | Files,
+    home: Files,
     request_id: RequestId,
     start_spark: Callable[[], SparkSession],
     watch: Callable[[Heartbeat], Callable[[], None]] = lambda heartbeat: lambda: None,
-    work_root: str | None = None,
 ) -> StartResponse:
     """Runs an existing start request in this process. The errors are those of :func:`launch`."""
-    files = open_home(home, work_root) if isinstance(home, str) else home
-    channel = Channel(files)
+    channel = Channel(home)
     request = channel.request(request_id)
     with channel.refusals_answered(request_id, environment_mask()):
-        application = _application(pipeline, files, request.parameters, request, start_spark)
+        application = _application(pipeline, home, request.parameters, request, start_spark)
     application = replace(application, watch=watch)
     return application.answer(request) if application.begun else application.begin_requested(request)

@@ -10,10 +10,11 @@ from pyspark.sql import SparkSession
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
-from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, Manifest, StartRequest, StartResponse
+from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, Manifest, StartResponse
 from spark_jobs.protocol.errors import Retry, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber
 from spark_jobs.protocol.masking import Mask
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints

@@ -32,7 +32,6 @@ from spark_jobs.protocol.documents import (
     SinkResult,
     StageState,
     StageStatus,
-    StartRequest,
     StartResponse,
     Status,
     WorkDirectory,
@@ -63,6 +62,7 @@ from spark_jobs.protocol.ids import (
 )
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.restart_settings import FixedDelay, RestartSettings
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication.publisher import publish as make_public
 from spark_jobs.publication.transactions import Publishers, Transaction
 from spark_jobs.runtime.driver.cancellation import Cancellation

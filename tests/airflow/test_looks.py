@@ -15,8 +15,9 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.old_starts import STARTS_KEPT, forget_old_starts
 from spark_jobs.protocol.codec import canonical, sha256
-from spark_jobs.protocol.documents import SinkResult, StartRequest, StartResponse
+from spark_jobs.protocol.documents import SinkResult, StartResponse
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes, connection
 from tests.support.staged_pipeline import NOW, a_manifest

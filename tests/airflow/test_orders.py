@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.orders import checkpoint_overrides
+from airflow_provider.orders import checkpoint_number, checkpoint_overrides, is_true
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError
@@ -62,3 +62,20 @@ def test_checkpoint_settings_are_in_the_request_the_tasks_over_the_connections(
     carry_out(operator(conn_id="set", checkpoint=settings), context())
     asked = CheckpointOverrides(interval_ms=30_000, retained=2, unaligned=False, aligned_timeout_ms=5_000)
     assert Channel(LocalFiles(homes.path())).request(RequestId("start-1")).checkpoint == asked
+
+
+@pytest.mark.parametrize(("given", "meant"), [(True, True), (" true ", True), ("False", False), ("", False), ("None", False)])
+def test_a_text_may_be_true_or_false(given: bool | str, *, meant: bool) -> None:
+    assert is_true("drain", given) is meant
+
+
+@pytest.mark.parametrize("given", ["1", "yes", "on"])
+def test_a_text_that_only_looks_true_is_refused(given: str) -> None:
+    with pytest.raises(InvalidParameterError, match="drain=.* is neither True nor False"):
+        is_true("drain", given)
+
+
+@pytest.mark.parametrize("given", ["newest", "-1", "1.5", True])
+def test_a_text_that_is_no_number_of_a_checkpoint_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidParameterError, match="newer_than=.* is not a whole number of at least 0"):
+        checkpoint_number("newer_than", given)

@@ -1,15 +1,17 @@
 """The request of a task, from its arguments as rendered by templates and forms."""
 
+from inspect import signature
 from typing import Any
 
 import pytest
 
 from airflow_provider.exceptions import PipelineRunRefusedError
-from airflow_provider.operators.stream_pipeline import StreamPipelineOperator, order_of
+from airflow_provider.operators.stream_pipeline import STARTS_WITH, StreamPipelineOperator, order_of
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError
 from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RunId, start_request_id
+from spark_jobs.protocol.start_requests import START_ARGUMENTS, StartOptions
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
@@ -111,3 +113,18 @@ def test_a_form_may_say_that_staged_rows_are_taken(homes: Homes) -> None:
     assert found.take_pending is True
     with pytest.raises(InvalidParameterError, match="restore names no savepoint for take_pending"):
         restores(take_pending=True)
+
+
+def test_a_task_takes_every_option_of_a_start_and_has_its_default(homes: Homes) -> None:
+    assert signature(StreamPipelineOperator.__init__).parameters.keys() >= set(STARTS_WITH)
+    order = order_of(a_task(), RUN)
+    assert StartOptions(**{name: getattr(order, name) for name in StartOptions.model_fields}) == StartOptions(run=RUN)
+    assert all(f"{name}: {START_ARGUMENTS[name].help}" in str(StreamPipelineOperator.__doc__) for name in STARTS_WITH)
+
+
+@pytest.mark.parametrize("given", ["1", "yes", 1])
+@pytest.mark.parametrize("argument", ["allow_drained", "allow_dropped", "take_pending"])
+def test_a_text_that_is_neither_true_nor_false_is_refused(homes: Homes, argument: str, given: object) -> None:
+    named: dict[str, Any] = {argument: given}
+    with pytest.raises(InvalidParameterError, match=f"{argument}=.* is neither True nor False"):
+        order_of(a_task(restore="saved", **named), RUN)

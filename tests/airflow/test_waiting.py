@@ -24,7 +24,6 @@ from spark_jobs.protocol.documents import (
     RunState,
     StageState,
     StageStatus,
-    StartRequest,
     StartResponse,
     Status,
     WorkDirectory,
@@ -52,6 +51,7 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
+from spark_jobs.protocol.start_requests import StartRequest
 from tests.support.staged_pipeline import CHECKPOINTING
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

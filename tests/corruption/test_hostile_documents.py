@@ -16,7 +16,7 @@ import pytest
 from spark_jobs.control.status import read_status
 from spark_jobs.home.layout import STATUS
 from spark_jobs.protocol.codec import NESTING_MAX, Document, canonical, decode, encode, sha256
-from spark_jobs.protocol.documents import ErrorReport, PinnedInput, PipelineDocument, StartRequest, Status
+from spark_jobs.protocol.documents import ErrorReport, PinnedInput, PipelineDocument, Status
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
     CorruptDocumentError,
@@ -25,6 +25,7 @@ from spark_jobs.protocol.errors import (
     UnsupportedFormatError,
 )
 from spark_jobs.protocol.reports import report_error
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.files import read_document
 from spark_jobs.storage.local import LocalFiles
 from tests.support.documents import SAMPLES

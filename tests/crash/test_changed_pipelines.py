@@ -11,8 +11,9 @@ from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.documents import OnEnd, RestoreFrom
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import RunId
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.protocol.steps import Step
-from spark_jobs.runtime.launch import RunOptions, launch
+from spark_jobs.runtime.launch import launch
 from tests.spark.rows import public_count
 from tests.support import small_pipeline
 from tests.support.crashes import HOUSEKEEPING, Point, run_into, watched
@@ -103,6 +104,6 @@ def test_a_change_that_has_begun_is_taken_back_with_its_savepoint(second_day: Ru
         earlier.run("day 1")
     named = re.search(r"--restore (\S+)\)", caught.value.remedy)
     assert named
-    options = RunOptions(RunId("back"), OnEnd.DRAIN, restore=RestoreFrom(savepoint=named[1]))
+    options = StartOptions(run=RunId("back"), on_end=OnEnd.DRAIN, restore=RestoreFrom(savepoint=named[1]))
     launch(earlier.pipeline, earlier.files(), earlier.parameters, options, small_session)
     assert earlier.public() == answer(range(2))

@@ -23,8 +23,9 @@ from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import BlockedPublication, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import AccessDeniedError, StreamPipelineError
 from spark_jobs.protocol.ids import RequestId, RunId
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.publication.publisher import publish
-from spark_jobs.runtime.launch import RunOptions, launch
+from spark_jobs.runtime.launch import launch
 from spark_jobs.runtime.spark.spark_log import checkpoint_directory
 from tests.simulation.delta_tables import Tables
 from tests.simulation.promises import HOME, Promises, SimulatedHold
@@ -302,16 +303,19 @@ class Schedule:
         return self.world.spawn(process, "main", self._drive)
 
     def _drive(self) -> None:
-        random, options = self.world.random, RunOptions(RunId(f"round-{self.site.input.rows}" if self.plan.bounded else "live"))
+        random, options = (
+            self.world.random,
+            StartOptions(run=RunId(f"round-{self.site.input.rows}" if self.plan.bounded else "live")),
+        )
         policy = Publish.EXTERNAL if self.plan.external else Publish.EVERY_CHECKPOINT if self.plan.every_checkpoint else None
         if self.plan.rewinds and random.random() < 0.3 and self._fresh < 2:
             self._fresh += 1
             rewind = random.choice((OnRewind.REFUSE, OnRewind.REPLACE))
-            options = RunOptions(RunId(f"fresh-{self._fresh}"), fresh=True, on_rewind=rewind)
-        options = RunOptions(options.run, publish=policy, fresh=options.fresh, on_rewind=options.on_rewind)
+            options = StartOptions(run=RunId(f"fresh-{self._fresh}"), fresh=True, on_rewind=rewind)
+        options = StartOptions(run=options.run, publish=policy, fresh=options.fresh, on_rewind=options.on_rewind)
         self._launch(options)
 
-    def _launch(self, options: RunOptions) -> None:
+    def _launch(self, options: StartOptions) -> None:
         try:
             answer = launch(pipeline_of(self.plan), self.home, {"warehouse": WAREHOUSE}, options, lambda: NO_SPARK)
             self.errors["none"] += 1
@@ -369,10 +373,10 @@ class Schedule:
                 return self._cancel(actor)
         raise Violation(f"no attempt comes to the end: {self.errors}, {self.refusals[-1:]}")
 
-    def _last_options(self, fresh: bool) -> RunOptions:
+    def _last_options(self, fresh: bool) -> StartOptions:
         policy = Publish.EXTERNAL if self.plan.external else None
         run = RunId(f"last-{self._started}" if self.plan.bounded or fresh else "live")
-        return RunOptions(run, publish=policy, fresh=fresh, on_rewind=OnRewind.REPLACE if fresh else OnRewind.REFUSE)
+        return StartOptions(run=run, publish=policy, fresh=fresh, on_rewind=OnRewind.REPLACE if fresh else OnRewind.REFUSE)
 
     def _cancel(self, actor: Actor) -> None:
         """Ends the last attempt, and every other driver that still runs."""

@@ -11,7 +11,7 @@ from spark_jobs.control.checkpoint_requests import request_id
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import OnRewind, Publish, StartResponse
 from spark_jobs.protocol.ids import RunId
-from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.protocol.start_requests import StartOptions
 from tests.simulation.promises import HOME
 from tests.simulation.schedules import SINKS, WAREHOUSE, Ask, Plan, Schedule
 from tests.simulation.stop_promises import StopPromises
@@ -99,11 +99,11 @@ class StopSchedule(Schedule):
             self._runs.append(run)
         self._launch(self._options(run))
 
-    def _last_options(self, fresh: bool) -> RunOptions:
+    def _last_options(self, fresh: bool) -> StartOptions:
         return self._options(RunId(f"last-{self._started}"))
 
-    def _options(self, run: RunId) -> RunOptions:
-        return RunOptions(run, publish=Publish.EXTERNAL if self.plan.external else None, on_rewind=OnRewind.REFUSE)
+    def _options(self, run: RunId) -> StartOptions:
+        return StartOptions(run=run, publish=Publish.EXTERNAL if self.plan.external else None, on_rewind=OnRewind.REFUSE)
 
     def _has_succeeded(self, answer: StartResponse) -> None:
         if answer.error is not None:

@@ -8,8 +8,8 @@ import pytest
 from spark_jobs.home.layout import CHECKPOINTS, MANIFESTS, STATE, WORK
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.ids import RunId
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.runtime.inputs.bounds import Bound
-from spark_jobs.runtime.launch import RunOptions
 from tests.simulation.promises import HOME
 from tests.simulation.schedules import Plan, Schedule
 from tests.simulation.stages import Query
@@ -65,7 +65,7 @@ class LongRound(Schedule, Watcher):
         self._check_end()
 
     def _drive(self) -> None:
-        self._launch(RunOptions(RunId("long"), publish=self._policy))
+        self._launch(StartOptions(run=RunId("long"), publish=self._policy))
 
 
 @pytest.fixture(autouse=True)

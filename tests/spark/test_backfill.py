@@ -14,8 +14,8 @@ from spark_jobs.control.losses import LossLedger, LossState
 from spark_jobs.protocol.errors import RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import LossId, StageName
 from spark_jobs.protocol.losses import StagedFile
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.protocol.steps import Step, observed_by
-from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import assert_same, public, public_count
@@ -200,7 +200,7 @@ def test_a_pipeline_without_an_end_goes_on_after_its_losses_are_backfilled(site:
     diamond.add()
     with Running(site.spark, diamond.pipeline(POISON), site.home) as running:
         running.until(lambda: diamond.public_rows() + lost_rows(site) == diamond.rows)
-    options = RunOptions(backfill=ledger_of(site).can_be_backfilled())
+    options = StartOptions(backfill=ledger_of(site).can_be_backfilled())
     with Running(site.spark, diamond.pipeline(), site.home, options=options) as running:
         running.until(diamond.is_whole)
         diamond.add()

@@ -12,7 +12,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import RestoreFrom, StageState
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import StageName
-from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
@@ -78,8 +78,8 @@ def code(
     return pipeline
 
 
-def from_savepoint(directory: Path, *, allow_dropped: bool = False) -> RunOptions:
-    return RunOptions(restore=RestoreFrom(savepoint=open_files(str(directory)).url), allow_dropped=allow_dropped)
+def from_savepoint(directory: Path, *, allow_dropped: bool = False) -> StartOptions:
+    return StartOptions(restore=RestoreFrom(savepoint=open_files(str(directory)).url), allow_dropped=allow_dropped)
 
 
 def test_a_new_stage_reads_what_is_staged_from_then_on_and_a_source_from_its_beginning(

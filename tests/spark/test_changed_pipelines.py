@@ -19,7 +19,8 @@ from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import HomeInUseError, RejectedError, StreamPipelineError, UnsupportedTableError
 from spark_jobs.protocol.ids import PipelineName
-from spark_jobs.runtime.launch import RunOptions, plan
+from spark_jobs.protocol.start_requests import StartOptions
+from spark_jobs.runtime.launch import plan
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.start.start_plan import StartPlan
 from spark_jobs.storage.open import open_files
@@ -364,7 +365,7 @@ def test_a_live_pipeline_that_was_stopped_goes_on_with_other_stages(site: Site, 
         running.stopped()
     assert site.manifest().checkpoint_kind is CheckpointKind.STOP
     events.add(100)
-    with Running(site.spark, changed, site.home, options=RunOptions(allow_dropped=True)) as running:
+    with Running(site.spark, changed, site.home, options=StartOptions(allow_dropped=True)) as running:
         running.until(lambda: len(ids(site, "copied")) == len(ids(site, "everything")) == 351)
         running.until(lambda: len(ids(site, "odd")) == 50)
         running.until(lambda: public_count(site.tables / "minutes") == closed_minutes(site, 351).count())
@@ -467,7 +468,7 @@ class TestThePlan:
     def plan(self, shop: Shop, pipeline: Pipeline, **options: Any) -> StartPlan | Manifest:
         before = contents(shop.site.home.parent)
         try:
-            return plan(pipeline, open_files(str(shop.site.home)), {}, RunOptions(**options), lambda: shop.site.spark)[1]
+            return plan(pipeline, open_files(str(shop.site.home)), {}, StartOptions(**options), lambda: shop.site.spark)[1]
         finally:
             assert contents(shop.site.home.parent) == before
 

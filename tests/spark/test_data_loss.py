@@ -26,8 +26,9 @@ from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import RunId, StageName
 from spark_jobs.protocol.losses import LostFiles, LostOffsets, LostVersions, OffsetRange
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.protocol.steps import Step, observed_by
-from spark_jobs.runtime.launch import RunOptions, plan
+from spark_jobs.runtime.launch import plan
 from spark_jobs.runtime.start.start_plan import StartPlan
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
@@ -199,7 +200,7 @@ def copying(site: Site, source: Any, flag: Path, on_gone: OnGone = OnGone.FAIL) 
 
 def planned(site: Site, pipeline: Pipeline, **options: Any) -> StartPlan | Manifest:
     """Makes a dry run."""
-    return plan(pipeline, open_files(str(site.home)), {}, RunOptions(**options), lambda: site.spark)[1]
+    return plan(pipeline, open_files(str(site.home)), {}, StartOptions(**options), lambda: site.spark)[1]
 
 
 def planned_elsewhere(site: Site, pipeline: Pipeline, **options: Any) -> StartPlan | Manifest:
@@ -380,7 +381,7 @@ def test_a_running_pipeline_goes_on_after_expired_records(site: Site, request: p
         error = running.ends()
     assert isinstance(error, RejectedError)
     assert "Source 'rows' has lost rows that stage 'copy' has not read: 3 offsets" in error.failed
-    with Running(site.spark, pipeline, site.home, options=RunOptions(accept_data_loss=("rows",))) as running:
+    with Running(site.spark, pipeline, site.home, options=StartOptions(accept_data_loss=("rows",))) as running:
         running.until(lambda: public_count(site.tables / "copy") == 3)
         source.add(3)
         running.until(lambda: public_count(site.tables / "copy") == 5)
@@ -463,7 +464,7 @@ def test_a_running_pipeline_goes_on_after_a_version_that_changes_rows(site: Site
     assert isinstance(error, RejectedError)
     assert "version 1" in error.failed
     add(2)
-    with Running(site.spark, pipeline, site.home, options=RunOptions(accept_data_loss=("rows",))) as running:
+    with Running(site.spark, pipeline, site.home, options=StartOptions(accept_data_loss=("rows",))) as running:
         running.until(lambda: public_count(site.tables / "copy") == 3)
         (lost,) = Rounds(open_files(str(site.home))).losses(running.head().round)
         DeltaTable(path).delete("n = 0")

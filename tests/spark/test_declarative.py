@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.protocol.start_requests import StartOptions
 from tests.spark.conftest import Site
 from tests.spark.rows import public_count
 from tests.support.run_site import APPLICATION
@@ -291,7 +291,7 @@ def test_a_live_project_publishes_the_result_of_its_queries_with_each_checkpoint
     entry = project(tmp_path, raw_py=RAW.partition("@dp.table")[0], tables_sql=LIVE)
     deliver(tmp_path, 0, 100)
     pipeline = load_pipeline(f"{entry}:live").rewired({}, str(site.tables))
-    options = RunOptions(checkpoint=CheckpointOverrides(interval_ms=1_000))
+    options = StartOptions(checkpoint=CheckpointOverrides(interval_ms=1_000))
     spark = site.spark.newSession()
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 

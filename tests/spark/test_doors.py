@@ -15,8 +15,9 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError, InvalidPipelineError
 from spark_jobs.protocol.restart_settings import FixedDelay
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.publication.publisher import publish
-from spark_jobs.runtime.launch import RunOptions, launch_in_session
+from spark_jobs.runtime.launch import launch_in_session
 from spark_jobs.storage.open import open_files
 from spark_jobs.testing import run_pipeline
 from tests.spark import inputs
@@ -160,7 +161,7 @@ def test_an_attempt_says_which_settings_count_for_it(site: Site) -> None:
     inputs.append(site.home.parent / "events", inputs.events(100))
     settings = CheckpointSettings(interval="5 minutes", retained=3)
     pipeline = _events(site, checkpoint=settings, restart=RestartStrategy.fixed_delay(attempts=2))
-    options = RunOptions(checkpoint=CheckpointOverrides(interval_ms=30_000))
+    options = StartOptions(checkpoint=CheckpointOverrides(interval_ms=30_000))
     launch_in_session(pipeline, str(site.home), {}, options, site.spark)
     attempt = Attempts(open_files(str(site.home))).latest()
     assert attempt is not None

@@ -16,9 +16,9 @@ from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, RestoreFrom, StageState
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.runtime.inputs.kafka_source import partition_offsets
-from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.runtime.stages.stage import StageRun
@@ -383,7 +383,7 @@ def test_a_drain_in_the_middle_of_an_input_that_ends_flushes_what_was_read_and_t
     live.add(150)
     running, read = stop_in_the_middle(site, history, live, tmp_path / "held", drain=True)
     assert_same(public(site.tables / "minutes"), answer(all_minutes(site, [*read, *range(LIVE_FROM, live.rows)])))
-    drained = RunOptions(restore=RestoreFrom(savepoint=f"{running.files.url}/savepoints/stop-now", allow_drained=True))
+    drained = StartOptions(restore=RestoreFrom(savepoint=f"{running.files.url}/savepoints/stop-now", allow_drained=True))
     with Running(site.spark, that_waits(site, history, live, tmp_path / "held"), site.home, options=drained) as running:
         running.until(lambda: running.status and running.status.stages[StageName("cleaned")].state is StageState.ENDED)
         spark_jobs("stop", "--home", site.home, "--drain")
@@ -420,7 +420,7 @@ def test_partitions_that_end_one_by_one_go_on_from_a_checkpoint_in_another_numbe
     assert read[2] < len(PARTITIONS[2])
     lose(site.home / "work")
     pipeline = of_a_topic(site, kafka, live, per_batch=500)
-    with Running(site.spark, pipeline, site.home, options=RunOptions(state_partitions=3)) as running:
+    with Running(site.spark, pipeline, site.home, options=StartOptions(state_partitions=3)) as running:
         live.add(150)
         running.until(lambda: is_public(site, live.rows) and "past" in running.head().stages[StageName("minutes")].ended)
     kafka.delete_topic(TOPIC)
@@ -439,7 +439,7 @@ def test_a_new_stage_before_one_that_has_ended_is_refused_by_name_and_one_behind
         running.until(lambda: running.status and running.status.stages[StageName("cleaned")].state is StageState.ENDED)
         spark_jobs("stop", "--home", site.home, "--target", tmp_path / "savepoint")
         running.stopped()
-    options = RunOptions(restore=RestoreFrom(savepoint=open_files(str(tmp_path / "savepoint")).url))
+    options = StartOptions(restore=RestoreFrom(savepoint=open_files(str(tmp_path / "savepoint")).url))
     error = refused(site, with_a_stage(site, history, live, before=True), site.home, options)
     assert isinstance(error, RejectedError)
     assert "cleaned cannot go on: it read past and reads first" in error.failed

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipeline, RestartStrategy
 from spark_jobs.protocol.errors import RejectedError, StreamPipelineError
-from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.protocol.start_requests import StartOptions
 from tests.spark.conftest import Site
 from tests.spark.failing import failing_from
 from tests.spark.rows import public, public_count
@@ -511,7 +511,7 @@ def test_what_happens_to_a_live_source_while_its_pipeline_is_away(site: Site, re
         expected = now
     else:
         expected = sorted({*was_there, *now} - lost)
-    with Running(site.spark, pipeline, site.home, options=RunOptions(**options)) as running:
+    with Running(site.spark, pipeline, site.home, options=StartOptions(**options)) as running:
         running.until(lambda: public_count(site.tables / "copy") == len(expected))
         running.until(lambda: bool(running.head().losses) == (cell.remedy is Remedy.ACCEPT))
         assert copied(site) == expected

@@ -15,7 +15,7 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_i
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, RestoreFrom
 from spark_jobs.protocol.ids import StageName
-from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.runtime.stages.gate import Gate
 from tests.spark.conftest import Site
 from tests.support.bounded_pipeline import ROWS_A_PART, Answer, Changes, Params, admitted, orders, public
@@ -89,7 +89,7 @@ def asked(running: Running, changes: Changes, held: Event, wanted: Wanted, *, dr
     return found
 
 
-def ends(site: Site, pipeline: Pipeline, changes: Changes, run: str = "last", options: RunOptions | None = None) -> Manifest:
+def ends(site: Site, pipeline: Pipeline, changes: Changes, run: str = "last", options: StartOptions | None = None) -> Manifest:
     """Runs the rest of the round. Returns the final checkpoint."""
     changes.admit(changes.parts)
     with Running(site.spark, pipeline, site.home, run=run, options=options, **parameters(site, changes)) as running:
@@ -241,7 +241,7 @@ def test_the_next_round_of_a_suspended_pipeline_has_all_of_its_state(site: Site,
     if work_is_lost:
         lose(site.home / "work")
     changes.deliver(2)
-    manifest = ends(site, pipeline, changes, run="tuesday", options=RunOptions(on_end=OnEnd.DRAIN))
+    manifest = ends(site, pipeline, changes, run="tuesday", options=StartOptions(on_end=OnEnd.DRAIN))
     assert (manifest.round, manifest.checkpoint) == (2, 2)
     assert public(site.tables) == changes.answer()
 
@@ -253,7 +253,7 @@ def test_a_savepoint_of_a_round_is_forked_into_other_tables_with_other_partition
         savepoint = asked(running, changes, held, Wanted.SAVEPOINT).savepoint
     assert savepoint is not None
     fork = Site(site.spark, tmp_path / "fork")
-    options = RunOptions(restore=RestoreFrom(savepoint=savepoint), state_partitions=3)
+    options = StartOptions(restore=RestoreFrom(savepoint=savepoint), state_partitions=3)
     ends(fork, orders(), changes, options=options)
     assert public(fork.tables) == changes.answer()
     ends(site, orders(), changes)

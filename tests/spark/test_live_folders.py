@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.losses import LostFiles
-from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.runtime.stages import source_watch
 from tests.spark.conftest import Site
 from tests.spark.failing import failing_from
@@ -104,7 +104,7 @@ def test_a_file_that_comes_under_the_name_of_one_that_was_accepted_as_lost_is_re
     with Running(site.spark, pipeline, site.home) as running:
         refused = running.ends()
     assert "--accept-data-loss rows" in str(refused.__cause__)
-    with Running(site.spark, pipeline, site.home, options=RunOptions(accept_data_loss=("rows",))) as running:
+    with Running(site.spark, pipeline, site.home, options=StartOptions(accept_data_loss=("rows",))) as running:
         running.until(lambda: copied(site) == [30, 31, 98, 99])
         (lost,) = running.head().losses
     assert isinstance(lost, LostFiles)
@@ -134,5 +134,5 @@ def test_a_csv_file_with_its_columns_at_other_places_ends_the_pipeline_by_name(s
     assert "1.csv has 'm' as column 1, where the schema has 'n'" in error.failed
     (path / "1.csv").unlink()
     add("2.csv", "n,m\n1,9\n")
-    with Running(site.spark, pipeline, site.home, options=RunOptions(accept_data_loss=("rows",))) as running:
+    with Running(site.spark, pipeline, site.home, options=StartOptions(accept_data_loss=("rows",))) as running:
         running.until(lambda: copied(site) == [0, 1])

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import StorageError
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.protocol.steps import Step, observed_by
-from spark_jobs.runtime.launch import RunOptions
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.spark.test_running_pipelines import closed_minutes, ids, three_stages
@@ -101,7 +101,7 @@ def test_a_savepoint_is_begun_with_in_more_and_in_fewer_partitions(
     before = stopped(site, pipeline, events, tmp_path / "savepoint")
     assert partitions(before) == dict.fromkeys(["minutes"] if events.bounded else STATEFUL, 2)
     events.add(250)
-    options = RunOptions(restore=restored(tmp_path / "savepoint").restore, state_partitions=wanted)
+    options = StartOptions(restore=restored(tmp_path / "savepoint").restore, state_partitions=wanted)
     events.end()
     left_over = [(360, 2, 42)] if events.bounded else []
     counts = [*([1, 1] if events.bounded else []), *[6] * (40 if events.bounded else 38)]
@@ -130,7 +130,7 @@ def test_what_a_pipeline_is_rescaled_to_it_keeps_in_place_and_after_a_loss(site:
         running.until(lambda: len(ids(site, "again")) == 151)
         assert running.head().aligned != unaligned
     events.add(100)
-    with Running(site.spark, pipeline, site.home, options=RunOptions(state_partitions=3)) as running:
+    with Running(site.spark, pipeline, site.home, options=StartOptions(state_partitions=3)) as running:
         running.until(lambda: len(ids(site, "again")) == 251)
         first = running.head()
         assert partitions(first) == {"minutes": 3}
@@ -166,7 +166,7 @@ def test_a_rescale_that_dies_is_done_again_by_the_next_attempt(site: Site, event
                 raise StorageError("The disk is away.")
 
     with observed_by(Dies()):
-        assert isinstance(refused(site, pipeline, site.home, RunOptions(state_partitions=3)), StorageError)
+        assert isinstance(refused(site, pipeline, site.home, StartOptions(state_partitions=3)), StorageError)
     events.add(100)
     with Running(site.spark, pipeline, site.home) as running:  # the number need not be given again
         running.until(lambda: len(ids(site, "again")) == 251)

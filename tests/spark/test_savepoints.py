@@ -15,9 +15,9 @@ from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnRewind, Publish, RestoreFrom
 from spark_jobs.protocol.errors import RejectedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.publication.verification import named_by_home
-from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.storage.open import open_place
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
@@ -41,10 +41,10 @@ def events(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return made
 
 
-def restored(directory: Path | str, *, keep: bool = False, **said: bool) -> RunOptions:
+def restored(directory: Path | str, *, keep: bool = False, **said: bool) -> StartOptions:
     url = open_place(str(directory)).url
     on_rewind = OnRewind.KEEP if keep else OnRewind.REFUSE
-    return RunOptions(restore=RestoreFrom(savepoint=url, **said), on_rewind=on_rewind)
+    return StartOptions(restore=RestoreFrom(savepoint=url, **said), on_rewind=on_rewind)
 
 
 def has_staged(running: Running, stage: str, rows: int) -> Callable[[], object]:
@@ -55,7 +55,7 @@ def stopped(
     site: Site, pipeline: Pipeline, events: Events, directory: Path | str, *options: object, publish: Publish | None = None
 ) -> Manifest:
     """Runs until all rows are staged, and stops with a savepoint in ``directory``. Returns its checkpoint."""
-    with Running(site.spark, pipeline, site.home, options=RunOptions(publish=publish)) as running:
+    with Running(site.spark, pipeline, site.home, options=StartOptions(publish=publish)) as running:
         running.until(has_staged(running, "copied", events.rows))
         found = document(spark_jobs("stop", "--home", site.home, "--target", directory, "--output", "json", *options))
         running.stopped()
@@ -63,7 +63,7 @@ def stopped(
     return running.head()
 
 
-def refused(site: Site, pipeline: Pipeline, home: Path, options: RunOptions) -> StreamPipelineError:
+def refused(site: Site, pipeline: Pipeline, home: Path, options: StartOptions) -> StreamPipelineError:
     with Running(site.spark, pipeline, home, options=options) as running:
         error = running.ends()
     assert isinstance(error, StreamPipelineError)

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipeline, RestartStrategy
 from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.errors import InvalidPipelineError, RejectedError
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.runtime.inputs.delta_source import DeltaSource
-from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.storage.open import open_place
 from tests.spark.conftest import Site
 from tests.spark.rows import Rows, answer
@@ -252,7 +252,7 @@ def test_a_savepoint_goes_on_with_the_new_columns(site: Site, kind: str, place: 
     people.change(*change.statements)
     people.add(**change.values or {})
     lose(site.home / "work")
-    restored = RunOptions(restore=RestoreFrom(savepoint=open_place(str(savepoint)).url))
+    restored = StartOptions(restore=RestoreFrom(savepoint=open_place(str(savepoint)).url))
     pipeline = copying(site, change.after, bounded=False)
     with Running(site.spark, pipeline, site.home.parent / place, options=restored) as running:
         running.until(lambda: rows_copied(site) == 4)

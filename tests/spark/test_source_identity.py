@@ -19,7 +19,7 @@ from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipel
 from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
 from spark_jobs.protocol.ids import InputName, StageName
-from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import public, public_count
@@ -243,7 +243,7 @@ def test_a_running_pipeline_is_not_started_on_another_source(site: Site, request
         for n in more:
             source.add(n)
         expected = [0, 1, 100, *more]
-        options = RunOptions() if more else RunOptions(new_sources=("rows",))
+        options = StartOptions() if more else StartOptions(new_sources=("rows",))
         with Running(site.spark, pipeline, site.home, options=options) as running:
             running.until(lambda: public_count(site.tables / "copy") == len(expected))  # noqa: B023 - waited for at once
             running.until(lambda: public(site.tables / "counts") == counted(expected))  # noqa: B023
@@ -301,7 +301,7 @@ def test_a_savepoint_after_a_drain_goes_on_with_a_new_source(site: Site, request
         counts = rows.groupBy(F.window("at", "10 seconds").alias("window")).count()
         return counts.select(F.col("window.start").cast("long").alias("begin"), "count")
 
-    def drained(options: RunOptions | None = None, *target: object) -> None:
+    def drained(options: StartOptions | None = None, *target: object) -> None:
         with Running(site.spark, pipeline, site.home, options=options) as running:
             running.until(lambda: running.status and running.status.stages[StageName("windows")].rows_in >= len(numbers))
             assert (told := spark_jobs("stop", "--home", site.home, "--drain", *target)).exit_code == 0, told.output
@@ -314,11 +314,11 @@ def test_a_savepoint_after_a_drain_goes_on_with_a_new_source(site: Site, request
     numbers = [13, 25]
     source.add(*numbers)
     restore = RestoreFrom(savepoint=open_files(str(savepoint)).url, allow_drained=True)
-    with Running(site.spark, pipeline, site.home, options=RunOptions(restore=restore)) as running:
+    with Running(site.spark, pipeline, site.home, options=StartOptions(restore=restore)) as running:
         error = running.ends()
     assert isinstance(error, RejectedError)
     assert "--new-source rows" in error.remedy
-    drained(RunOptions(restore=restore, new_sources=("rows",)))
+    drained(StartOptions(restore=restore, new_sources=("rows",)))
     assert sorted(public(site.tables / "windows").elements()) == [(0, 2), (10, 1), (10, 1), (20, 1)], "13 makes a row of its own"
 
 

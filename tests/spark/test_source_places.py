@@ -14,8 +14,9 @@ from spark_jobs.home.places import Kind, Thing, check_apart, thing
 from spark_jobs.home.source_places import source_places
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownFiles
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.publication.delta_jvm import java_class
-from spark_jobs.runtime.launch import RunOptions, check, plan
+from spark_jobs.runtime.launch import check, plan
 from spark_jobs.runtime.spark.session import qualified_path
 from spark_jobs.storage.local import LocalFiles
 from tests.spark.conftest import Site
@@ -58,7 +59,7 @@ def test_an_overlap_with_a_folder_or_a_pattern_is_refused_by_every_command(
     graph, bound, files = pipeline.graph(), pipeline.bind({}), LocalFiles(site.home)
     for refused in (
         lambda: site.run(pipeline),
-        lambda: plan(pipeline, files, {}, RunOptions(), lambda: spark),
+        lambda: plan(pipeline, files, {}, StartOptions(), lambda: spark),
         lambda: check(graph, bound, lambda: spark, files),
     ):
         with pytest.raises(RejectedError, match=rf"The {overlap} .* the source 'rows', file://{tmp_path}/"):

@@ -22,8 +22,8 @@ from spark_jobs import CheckpointSettings, DeltaSink, InterruptedRunError, Pipel
 from spark_jobs.protocol.errors import InvalidPipelineError, PermanentFailureError, RejectedError
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.protocol.known_sources import KnownDelta
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.protocol.steps import observed_by
-from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import public, public_count
@@ -346,7 +346,7 @@ def test_an_older_copy_is_found_by_what_a_running_pipeline_has_read_and_while_it
     put_back(3, 4)
     with Running(site.spark, pipeline, site.home) as running:
         assert "whose version 2 is another one" in str(running.ends())
-    with Running(site.spark, pipeline, site.home, options=RunOptions(new_sources=("rows",))) as running:
+    with Running(site.spark, pipeline, site.home, options=StartOptions(new_sources=("rows",))) as running:
         running.until(lambda: public_count(site.tables / "copy") == 3 + 4)
         put_back(5, 6, 7)
         assert "whose version 3 is another one" in str(running.ends())

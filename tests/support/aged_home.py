@@ -21,11 +21,11 @@ from spark_jobs.protocol.documents import (
     PinnedInput,
     RoundDocument,
     RunState,
-    StartRequest,
     StartResponse,
     Status,
 )
 from spark_jobs.protocol.ids import CheckpointId, InputName, PipelineName, RequestId, RunId
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.checkpoints.subsume import Subsumption
 from spark_jobs.runtime.start.attempt import begin_attempt
 from spark_jobs.runtime.start.decision import Answer, Continue, decide

@@ -26,7 +26,6 @@ from spark_jobs.protocol.documents import (
     RunState,
     StageState,
     StageStatus,
-    StartRequest,
     Status,
     StopStatus,
     WorkDirectory,
@@ -44,6 +43,7 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
 )
 from spark_jobs.protocol.stage_cut import StageCut
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
 from tests.support.staged_pipeline import CHECKPOINTING, DAILY, HOURLY, NOW, PIPELINE, Row, StagedPipeline, a_channel, a_stage_cut

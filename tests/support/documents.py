@@ -7,7 +7,7 @@ from typing import Any, Literal, NewType, Union, get_args, get_origin
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from spark_jobs.protocol import checkpoint_requests, documents, history, run_entry, savepoint
+from spark_jobs.protocol import checkpoint_requests, documents, history, run_entry, savepoint, start_requests
 from spark_jobs.protocol.checkpoint_requests import AnsweredRequest, CheckpointedSink, CheckpointRequest, CheckpointResponse
 from spark_jobs.protocol.checkpointing import Checkpointing, CheckpointOverrides
 from spark_jobs.protocol.codec import INTEGER_END, Document
@@ -34,7 +34,6 @@ from spark_jobs.protocol.documents import (
     SinkResult,
     StageState,
     StageStatus,
-    StartRequest,
     StartResponse,
     Status,
     TidiedInput,
@@ -66,6 +65,7 @@ from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.run_entry import RunEntry
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
 
 _NONCE = "0" * 32
@@ -225,7 +225,7 @@ KINDS: tuple[type[Document], ...] = tuple(type(sample) for sample in SAMPLES)
 
 def kinds_in_the_product() -> set[type[Document]]:
     """Returns every kind of document that these modules of ``protocol`` define."""
-    modules = {module.__name__ for module in (documents, checkpoint_requests, history, run_entry, savepoint)}
+    modules = {module.__name__ for module in (documents, checkpoint_requests, history, run_entry, savepoint, start_requests)}
     return {kind for kind in Document.__subclasses__() if kind.__module__ in modules}
 
 

@@ -15,8 +15,9 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import DividedHome, cache_name
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, StartResponse
-from spark_jobs.protocol.ids import RunId
-from spark_jobs.runtime.launch import RunOptions, launch
+from spark_jobs.protocol.ids import InputName, RunId
+from spark_jobs.protocol.start_requests import StartOptions
+from spark_jobs.runtime.launch import launch
 from spark_jobs.runtime.spark.session import start_session
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
@@ -102,7 +103,7 @@ class RunSite:
             run: The run id.
             system: The operating system of the storage port, for the home and for the tables' directories.
             home: The home, if not on ``system``.
-            on_end: The option of ``RunOptions``, as all that follow.
+            on_end: The option of ``StartOptions``, as all that follow.
             publish: The policy of every sink.
             fresh: True for a fresh start.
             on_rewind: The treatment of public rows at a rewind.
@@ -112,7 +113,15 @@ class RunSite:
             self.pipeline,
             home or self.files(system),
             self.parameters,
-            RunOptions(RunId(run), on_end, publish, fresh, on_rewind, self.adopt_offsets, full_refresh=tuple(full_refresh)),
+            StartOptions(
+                run=RunId(run),
+                on_end=on_end,
+                publish=publish,
+                fresh=fresh,
+                on_rewind=on_rewind,
+                adopt_offsets={InputName(source): directory for source, directory in self.adopt_offsets.items()},
+                full_refresh=tuple(full_refresh),
+            ),
             small_session,
             open_directory=lambda uri: LocalFiles(unquote(urlsplit(uri).path), system),
         )

@@ -3,7 +3,6 @@
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
@@ -19,7 +18,8 @@ from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import Manifest, StartResponse, Status
 from spark_jobs.protocol.errors import RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, RunId, new_run_id
-from spark_jobs.runtime.launch import RunOptions, launch
+from spark_jobs.protocol.start_requests import StartOptions
+from spark_jobs.runtime.launch import launch
 from spark_jobs.storage.open import open_files
 
 _LOOK_S = 0.2
@@ -50,12 +50,12 @@ class Running:
         pipeline: Pipeline,
         home: Path,
         run: str | None = None,
-        options: RunOptions | None = None,
+        options: StartOptions | None = None,
         patience_s: float = _PATIENCE_S,
         **parameters: Any,
     ) -> None:
         self._spark, self._pipeline, self._parameters = spark, pipeline, parameters
-        self._options = replace(options or RunOptions(), run=RunId(run) if run else new_run_id())
+        self._options = (options or StartOptions()).model_copy(update={"run": RunId(run) if run else new_run_id()})
         self._patience_s = patience_s
         self.response: StartResponse | None = None
         self._ended_as_expected = False

@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.liveness import holding, locked, noted
 from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK
-from spark_jobs.protocol.documents import StartRequest
 from spark_jobs.protocol.errors import ConflictError, FencedError, HomeInUseError
 from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.spark.session import WorkLock
 from spark_jobs.storage.files import Files, local_path
 

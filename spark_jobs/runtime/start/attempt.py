@@ -15,9 +15,10 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.liveness import works_elsewhere
 from spark_jobs.home.layout import WORK, work_directories, work_path
-from spark_jobs.protocol.documents import AttemptDocument, PipelineDocument, RestoreFrom, StartRequest, WorkDirectory
+from spark_jobs.protocol.documents import AttemptDocument, PipelineDocument, RestoreFrom, WorkDirectory
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError
 from spark_jobs.protocol.ids import RoundNumber, StageName, first_incarnation_id, new_incarnation_id
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, SPARK_VERSION
 from spark_jobs.runtime.start.decision import Begin, BeginFromSavepoint, BeginIncarnation, Continue, HomeFacts
 from spark_jobs.runtime.start.heal import heal_in_place

@@ -16,11 +16,11 @@ from spark_jobs.protocol.documents import (
     OnRewind,
     RestoreFrom,
     RoundDocument,
-    StartRequest,
 )
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError, for_sources
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, InputName, RoundNumber, RunId, SinkName, StageName
 from spark_jobs.protocol.spark_versions import cannot_repartition, is_older
+from spark_jobs.protocol.start_requests import StartRequest
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from spark_jobs.checkpoint.savepoint import read_savepoint
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, RoundDocument, StartRequest
+from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Manifest, RoundDocument
 from spark_jobs.protocol.ids import CheckpointId, RunId, SinkName, StageName
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.runtime.start.decision import HomeFacts, named_savepoint, without_stages

@@ -17,9 +17,9 @@ from spark_jobs.protocol.documents import (
     Publish,
     RestoreFrom,
     RoundDocument,
-    StartRequest,
 )
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName, StageName
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication.publisher import plan_publication
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.start.decision import (

@@ -6,10 +6,11 @@ from pathlib import Path
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.home.layout import work_path
 from spark_jobs.protocol.codec import canonical
-from spark_jobs.protocol.documents import AttemptDocument, Manifest, StartRequest, WorkDirectory
+from spark_jobs.protocol.documents import AttemptDocument, Manifest, WorkDirectory
 from spark_jobs.protocol.errors import CorruptDocumentError, RejectedError
 from spark_jobs.protocol.ids import RequestId, StageName, new_work_directory_id
 from spark_jobs.protocol.spark_versions import spark_minor
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.start.decision import HomeFacts

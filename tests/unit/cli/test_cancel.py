@@ -14,11 +14,12 @@ from spark_jobs.control.liveness import holding
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.supervision import goes_on
 from spark_jobs.home.layout import DRIVER_LOCK
-from spark_jobs.protocol.documents import ErrorReport, StartRequest
+from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import InterruptedRunError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId
 from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.restarts import RestartHistory
+from spark_jobs.protocol.start_requests import StartRequest
 from tests.support.command_line import UsedHome, document, spark_jobs
 from tests.unit.cli.test_checkpoint import LIVE
 

@@ -28,11 +28,11 @@ from spark_jobs.protocol.documents import (
     OnRewind,
     Publish,
     SinkResult,
-    StartRequest,
     StartResponse,
 )
 from spark_jobs.protocol.errors import FencedError, InterruptedRunError, OutcomeUnknownError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, SinkName, start_request_id
+from spark_jobs.protocol.start_requests import StartRequest, start_request
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.files import local_path
 from spark_jobs.storage.open import open_files
@@ -190,7 +190,7 @@ def test_refreshes_reach_the_driver(
     assert run(unused, *unused.params, *options).exit_code == 0
     chosen = given["rest"][1]
     assert (chosen.fresh, chosen.on_rewind, chosen.full_refresh) == expected
-    assert chosen.request(AttemptNumber(1), {}).full_refresh == tuple(sorted(expected[2]))
+    assert start_request(chosen, AttemptNumber(1), {}).full_refresh == tuple(sorted(expected[2]))
 
 
 def test_the_command_lines_settings_go_before_the_pipelines(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:

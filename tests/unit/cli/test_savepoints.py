@@ -7,6 +7,7 @@ import pytest
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.ids import PipelineName, RunId
+from spark_jobs.protocol.start_requests import StartOptions
 from tests.support.command_line import document, spark_jobs
 from tests.support.savepoint_site import SavepointSite
 from tests.support.savepoint_start import saved
@@ -61,7 +62,7 @@ def test_it_is_disposed_of(site: SavepointSite) -> None:
 
 def test_not_while_somebody_needs_it(site: SavepointSite) -> None:
     savepoint = RestoreFrom(savepoint=(site.root / "savepoint").as_uri())
-    Channel(site.home).request_start(RunId("tuesday"), parameters={}, restore=savepoint)
+    Channel(site.home).request_start(RunId("tuesday"), parameters={}, options=StartOptions(restore=savepoint))
     refused = spark_jobs("dispose", site.root / "savepoint", "--home", site.root / "home")
     assert refused.exit_code == 2
     assert "needed by start-1" in refused.stderr

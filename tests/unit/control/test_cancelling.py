@@ -9,9 +9,9 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding
 from spark_jobs.control.owners import Owners
 from spark_jobs.home.layout import DRIVER_LOCK
-from spark_jobs.protocol.documents import StartRequest
 from spark_jobs.protocol.errors import InterruptedRunError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.fake_driver import claim
 

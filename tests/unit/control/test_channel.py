@@ -11,7 +11,7 @@ import pytest
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
-from spark_jobs.protocol.documents import AttemptDocument, ErrorReport, OnEnd, StartRequest, StartResponse, WorkDirectory
+from spark_jobs.protocol.documents import AttemptDocument, ErrorReport, OnEnd, StartResponse, WorkDirectory
 from spark_jobs.protocol.errors import FencedError, InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import (
     AttemptNumber,
@@ -24,6 +24,7 @@ from spark_jobs.protocol.ids import (
     start_request_id,
 )
 from spark_jobs.protocol.masking import masking, unmasked
+from spark_jobs.protocol.start_requests import StartOptions, StartRequest
 from spark_jobs.storage.local import LocalFiles
 from tests.support.staged_pipeline import CHECKPOINTING
 
@@ -80,7 +81,6 @@ def test_asking_again_in_the_same_words_gives_the_unclaimed_request_back(channel
 @pytest.mark.parametrize(
     "changed",
     [
-        {"parameters": {"x": 2}},
         {"fresh": True},
         {"on_end": OnEnd.SUSPEND},
         {"checkpoint": CheckpointOverrides(retained=2)},
@@ -89,9 +89,15 @@ def test_asking_again_in_the_same_words_gives_the_unclaimed_request_back(channel
 )
 def test_asking_again_in_other_words_makes_another_request(channel: Channel, changed: dict[str, Any]) -> None:
     channel.request_start(A, parameters={"x": 1})
-    asked = channel.request_start(A, **({"parameters": {"x": 1}} | changed))
+    asked = channel.request_start(A, parameters={"x": 1}, options=StartOptions(**changed))
     assert asked.attempt == 2
     assert {name: getattr(asked, name) for name in changed} == changed
+
+
+def test_asking_again_with_other_parameters_makes_another_request(channel: Channel) -> None:
+    channel.request_start(A, parameters={"x": 1})
+    asked = channel.request_start(A, parameters={"x": 2})
+    assert (asked.attempt, asked.parameters) == (2, {"x": 2})
 
 
 def test_what_is_refused_on_the_way_to_a_request_is_its_answer(channel: Channel) -> None:
@@ -159,7 +165,7 @@ def test_the_newest_answer_of_a_run_counts(channel: Channel) -> None:
 def test_the_newest_request_of_a_run_is_found(channel: Channel) -> None:
     assert channel.newest_request(A) is None
     for fresh in (False, True):
-        channel.request_start(A, parameters={}, fresh=fresh)
+        channel.request_start(A, parameters={}, options=StartOptions(fresh=fresh))
     channel.request_start(B, parameters={})
     found = channel.newest_request(A)
     assert found is not None

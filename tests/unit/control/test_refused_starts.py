@@ -8,9 +8,9 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.refused_starts import forget_refused_start
 from spark_jobs.home.layout import output_path
-from spark_jobs.protocol.documents import StartRequest
 from spark_jobs.protocol.errors import InterruptedRunError, MissingRequirementError, StreamPipelineError
 from spark_jobs.protocol.ids import PipelineName, RunId
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.local import LocalFiles
 
 REFUSED = MissingRequirementError("There is no Java.", remedy="Install it.")

@@ -10,8 +10,9 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.savepoint_use import needed_by
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
-from spark_jobs.protocol.documents import RestoreFrom, StartRequest
+from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.ids import AttemptNumber, IncarnationId, RequestId, RunId, start_request_id
+from spark_jobs.protocol.start_requests import StartOptions, StartRequest
 from spark_jobs.storage.files import Files, create_document
 from spark_jobs.storage.open import open_place
 from tests.support.staged_pipeline import NOW, a_manifest
@@ -30,7 +31,9 @@ def savepoint(tmp_path: Path) -> Files:
 
 
 def starts_from(home: Files, savepoint: Files) -> StartRequest:
-    return Channel(home).request_start(RunId("tuesday"), parameters={}, restore=RestoreFrom(savepoint=savepoint.url))
+    return Channel(home).request_start(
+        RunId("tuesday"), parameters={}, options=StartOptions(restore=RestoreFrom(savepoint=savepoint.url))
+    )
 
 
 def asks(home: Files, target: str | None) -> None:

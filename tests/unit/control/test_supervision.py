@@ -9,7 +9,7 @@ from spark_jobs.control.cancelling import cancel_newest
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.supervision import End, Restart, after_end, decided, goes_on, next_start
-from spark_jobs.protocol.documents import ErrorReport, StartRequest, StartResponse
+from spark_jobs.protocol.documents import ErrorReport, StartResponse
 from spark_jobs.protocol.errors import (
     CorruptDocumentError,
     DeadlineExceededError,
@@ -26,6 +26,7 @@ from spark_jobs.protocol.ids import OwnerNumber, RunId
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.restart_settings import ExponentialDelay, FixedDelay, NoRestart, RestartSettings
 from spark_jobs.protocol.restarts import RestartHistory
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.fake_driver import claim

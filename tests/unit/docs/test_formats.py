@@ -22,6 +22,7 @@ from spark_jobs.protocol import (
     run_entry,
     savepoint,
     stage_cut,
+    start_requests,
     table_shape,
 )
 from spark_jobs.protocol.codec import Document, Part, decode
@@ -47,6 +48,7 @@ def models() -> list[type[Part]]:
         run_entry,
         stage_cut,
         savepoint,
+        start_requests,
         table_shape,
     )
     found = list(dict.fromkeys(each for module in modules for each in vars(module).values() if isinstance(each, type)))

@@ -27,7 +27,6 @@ from spark_jobs.protocol.documents import (
     OnRewind,
     Publish,
     RunState,
-    StartRequest,
     StartResponse,
     Status,
     WorkDirectory,
@@ -54,9 +53,10 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
 )
 from spark_jobs.protocol.losses import LostFile, LostFiles
+from spark_jobs.protocol.start_requests import StartOptions, StartRequest
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.application import Application, carried_losses
-from spark_jobs.runtime.launch import RunOptions, launch, launch_requested, plan
+from spark_jobs.runtime.launch import launch, launch_requested, plan
 from spark_jobs.storage.files import create_document, local_path
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
@@ -131,9 +131,9 @@ def test_a_refused_first_start_leaves_nothing_behind(tmp_path: Path, home: str) 
     (tmp_path / "events").mkdir()
     parameters = {"events": str(tmp_path / "events"), "warehouse": str(tmp_path / "warehouse")}
     with pytest.raises(RejectedError, match=r"The home \S+ is (also|inside|around) the table of sink 'hourly'"):
-        launch(small_pipeline.pipeline, str(tmp_path / home), parameters, RunOptions(), no_spark)
+        launch(small_pipeline.pipeline, str(tmp_path / home), parameters, StartOptions(), no_spark)
     with pytest.raises(RejectedError, match="the table of sink 'hourly'"):
-        plan(small_pipeline.pipeline, LocalFiles(tmp_path / home), parameters, RunOptions(), no_spark)
+        plan(small_pipeline.pipeline, LocalFiles(tmp_path / home), parameters, StartOptions(), no_spark)
     assert list(tmp_path.iterdir()) == [tmp_path / "events"]
 
 
@@ -164,7 +164,7 @@ class FirstStart:
         raise InterruptedRunError("This test ends here.")
 
     def launch(self) -> None:
-        launch(small_pipeline.pipeline, self.files, self.parameters, RunOptions(), lambda: NO_SESSION)
+        launch(small_pipeline.pipeline, self.files, self.parameters, StartOptions(), lambda: NO_SESSION)
 
     def launch_requested(self) -> None:
         request = self.channel.request_start(RunId("a task"), parameters=self.parameters)
@@ -327,7 +327,9 @@ def test_a_driver_that_is_wanted_starts_spark(home: Home) -> None:
 
 def test_checkpoint_settings_that_make_no_sense_with_the_pipelines_are_refused_and_answered(home: Home) -> None:
     overrides = CheckpointOverrides(aligned_timeout_ms=600_000)
-    request = home.channel.request_start(RunId("b task"), parameters=home.request.parameters, checkpoint=overrides)
+    request = home.channel.request_start(
+        RunId("b task"), parameters=home.request.parameters, options=StartOptions(checkpoint=overrides)
+    )
     with pytest.raises(InvalidPipelineError, match="aligned_timeout .* is not shorter than timeout"):
         launch_requested(small_pipeline.pipeline, home.files, request.request, no_spark)
     answer = home.channel.response(request.request)
@@ -397,7 +399,9 @@ class StoppedHome(Home):
         super().__init__(directory)
         if begun:
             self.channel.respond_failure(self.request, InterruptedRunError("It has not begun in time."))
-            self.request = self.channel.request_start(self.request.run, parameters=self.request.parameters, **begun)
+            self.request = self.channel.request_start(
+                self.request.run, parameters=self.request.parameters, options=StartOptions(**begun)
+            )
         (directory / "warehouse").mkdir()
         self.begun(socket.gethostname(), datetime.now(UTC))
         self.channel.respond_failure(self.request, InterruptedRunError("Its host went down."))
@@ -418,7 +422,7 @@ class StoppedHome(Home):
         self.start: Callable[[], SparkSession] = no_spark
 
     def start_again(self, run: str = "b task", **how: Any) -> None:
-        self.request = self.channel.request_start(RunId(run), parameters=self.request.parameters, **how)
+        self.request = self.channel.request_start(RunId(run), parameters=self.request.parameters, options=StartOptions(**how))
         self.launch(self.start)
 
     def is_planned(
@@ -564,7 +568,7 @@ def test_a_stopped_run_gets_its_answer_again_where_another_one_has_begun_anew_an
         ),
     )
     home.channel.respond(given)
-    home.request = home.channel.request_start(RunId("b task"), parameters=stopped.parameters, fresh=True)
+    home.request = home.channel.request_start(RunId("b task"), parameters=stopped.parameters, options=StartOptions(fresh=True))
     home.begun(socket.gethostname(), datetime.now(UTC), incarnation="j")
     home.channel.respond_failure(home.request, InterruptedRunError("Its host went down."))
     again = home.channel.request_start(stopped.run, parameters=stopped.parameters)

@@ -11,10 +11,11 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.home.layout import savepoint_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
-from spark_jobs.protocol.documents import CheckpointKind, HoldLimits, Publish, StartRequest
+from spark_jobs.protocol.documents import CheckpointKind, HoldLimits, Publish
 from spark_jobs.protocol.errors import UnsupportedTableError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_request_id
 from spark_jobs.protocol.masking import unmasked
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication import publisher
 from spark_jobs.runtime.checkpoints import blocked_publication
 from spark_jobs.runtime.open_requests import OpenRequests

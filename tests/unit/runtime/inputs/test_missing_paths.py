@@ -10,8 +10,9 @@ from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import PipelineName, RunId
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.runtime.inputs.missing_paths import check_paths
-from spark_jobs.runtime.launch import RunOptions, launch, launch_requested, plan
+from spark_jobs.runtime.launch import launch, launch_requested, plan
 from spark_jobs.storage.local import LocalFiles
 
 Read = Callable[[Any, str], Any]
@@ -82,9 +83,9 @@ def no_spark() -> Any:
 def test_a_first_start_with_a_mistyped_path_leaves_nothing_and_starts_no_spark(tmp_path: Path) -> None:
     pipeline, home = pipeline_that(WAYS["delta"], tmp_path / "evnets"), LocalFiles(tmp_path / "home")
     with pytest.raises(InvalidPipelineError, match="evnets, which does not exist"):
-        launch(pipeline, home, {}, RunOptions(), no_spark)
+        launch(pipeline, home, {}, StartOptions(), no_spark)
     with pytest.raises(InvalidPipelineError, match="evnets, which does not exist"):
-        plan(pipeline, home, {}, RunOptions(), no_spark)
+        plan(pipeline, home, {}, StartOptions(), no_spark)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,7 +17,6 @@ from spark_jobs.protocol.documents import (
     Publish,
     RestoreFrom,
     RoundDocument,
-    StartRequest,
     WorkDirectory,
 )
 from spark_jobs.protocol.errors import RejectedError
@@ -38,6 +37,7 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
     start_request_id,
 )
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.start.decision import (
     Answer,
     Begin,

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.protocol.documents import CheckpointKind, OnEnd, OnRewind, Publish, RestoreFrom, StartRequest
+from spark_jobs.protocol.documents import CheckpointKind, OnEnd, OnRewind, Publish, RestoreFrom
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import InputName, RequestId
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.start.decision import HomeFacts, decide
 from tests.unit.runtime.start.test_decision import GRAPH, PARAMETERS, READING, attempt, facts, manifest, request, round_document
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.protocol.documents import Manifest, OnRewind, RestoreFrom, StartRequest
+from spark_jobs.protocol.documents import Manifest, OnRewind, RestoreFrom
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import IncarnationId, InputName, RoundNumber
+from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.start.decision import (
     Begin,
     BeginFromSavepoint,
