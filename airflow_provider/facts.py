@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_provider.waits.pipeline_states import newest_checkpoint
 from spark_jobs.control.cancelling import Cancelled, outcome_of
@@ -13,6 +13,15 @@ from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, InputName, Loss
 from spark_jobs.protocol.losses import Loss, rows_at_most, said
 from spark_jobs.publication.publisher import Publication
 from spark_jobs.storage.files import Files
+
+
+class HomeResult(NamedTuple):
+    """The result of a task in one home."""
+
+    facts: Mapping[str, Any]
+    """The value of a function of this module."""
+    manifest: Manifest | None
+    """The manifest of the checkpoint; None if the checkpoint was discarded since."""
 
 
 def run_facts(

@@ -6,7 +6,7 @@ has ended. Without that provider this module cannot be imported, and nothing imp
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import attrs
@@ -20,14 +20,12 @@ from openlineage.client.facet_v2 import (
     schema_dataset,
 )
 
+from airflow_provider.facts import HomeResult
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import InputName, SinkName
 from spark_jobs.protocol.known_sources import KnownDelta, KnownFiles, KnownKafka
 from spark_jobs.protocol.pins import DeltaPin, FilesPin
 from spark_jobs.storage.table_uris import spark_path
-
-if TYPE_CHECKING:
-    from airflow_provider.operators.pipeline_task import HomeResult
 
 RUN_FACET = "streamPipeline"
 """The key of :class:`StreamPipelineRunFacet` among the facets of a run."""
@@ -54,7 +52,7 @@ class _Input(NamedTuple):
     """The columns in Delta's JSON."""
 
 
-def lineage_of(results: Iterable["HomeResult"]) -> OperatorLineage[Any, Any]:
+def lineage_of(results: Iterable[HomeResult]) -> OperatorLineage[Any, Any]:
     """Returns the datasets and the run facet of a task; empty without results."""
     inputs, outputs, homes = dict[tuple[str, str], InputDataset](), list[OutputDataset](), dict[str, dict[str, Any]]()
     for facts, manifest in results:

@@ -1,12 +1,13 @@
 """The base classes of the operators and sensors of this provider."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider.facts import HomeResult
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.retry import RETRIES
 from airflow_provider.task_log import LogsVisibly
@@ -17,19 +18,9 @@ from airflow_provider.waits.home_wait import HomeWait
 from airflow_provider.waits.progress import StateChangeLogger
 from airflow_provider.waits.waiting import Patience
 from airflow_provider.waits.worker import patient_look, wait_in_worker
-from spark_jobs.protocol.documents import Manifest
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
-
-
-class HomeResult(NamedTuple):
-    """The result of a task in one home."""
-
-    facts: Mapping[str, Any]
-    """See :mod:`airflow_provider.facts`."""
-    manifest: Manifest | None
-    """The manifest of the checkpoint; None if the checkpoint was discarded since."""
 
 
 class PipelineTask(LogsVisibly, BaseOperator):

@@ -10,10 +10,10 @@ from airflow_provider.assets import emit_tables
 from airflow_provider.drivers.driver_log import log_last_lines
 from airflow_provider.drivers.local_driver import LocalDriver, is_at_work
 from airflow_provider.exceptions import raising_airflow_errors
-from airflow_provider.facts import publication_facts
+from airflow_provider.facts import HomeResult, publication_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.operators.pipeline_task import HomeResult, PipelineOperator
+from airflow_provider.operators.pipeline_task import PipelineOperator
 from airflow_provider.spark_conf import checked_conf, with_parent_run
 from airflow_provider.tasks.time_limits import time_limits
 from airflow_provider.triggers.home import HomeTrigger

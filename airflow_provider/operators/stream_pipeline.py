@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from airflow_provider.assets import emit_tables
 from airflow_provider.drivers.local_driver import check_host_lasts
 from airflow_provider.exceptions import PipelineRunRefusedError, raising_airflow_errors
-from airflow_provider.facts import live_facts, log_result, run_facts
+from airflow_provider.facts import HomeResult, live_facts, log_result, run_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.operators.pipeline_task import HomeResult, WaitingOperator
+from airflow_provider.operators.pipeline_task import WaitingOperator
 from airflow_provider.orders import StartOrder, check_waits, mapping
 from airflow_provider.params import refuse_links_out, warn_of_unknown
 from airflow_provider.retry import is_automatic_retry

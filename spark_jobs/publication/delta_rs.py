@@ -28,7 +28,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.delta_log import DELTA_LOG
-from spark_jobs.protocol.documents import Publisher, SinkCut, SinkMode
+from spark_jobs.protocol.documents import Publisher, SinkMode
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,
     AccessDeniedError,
@@ -342,36 +342,6 @@ class OpenTable:
         if str(table.metadata().id) != self._state.table_id:
             raise _changed(self._uri, "it was replaced by another table")
         return table
-
-
-class DeltaRsTransaction:
-    """The state of a table when it was opened, and the one transaction that can follow.
-
-    See :class:`spark_jobs.publication.transactions.Transaction`.
-    """
-
-    def __init__(self, table: OpenTable, app: AppId) -> None:
-        self.table, self._app = table, app
-
-    def publish(
-        self,
-        cut: SinkCut,
-        lines: Iterable[Mapping[str, Any]],
-        version: CheckpointId,
-        commit_info: Mapping[str, Any],
-        *,
-        replace: bool,
-    ) -> None:
-        """Implements the protocol. A merge reads rows of the table, so any commit since it was opened is a conflict."""
-        if cut.merge is None:
-            self.table.commit((line["add"] for line in lines), self._app, version, commit_info, replace=replace)
-            return
-        from spark_jobs.publication.delta_rs_merge import publish_merge  # pyarrow: only where it is needed
-
-        publish_merge(self.table, cut, list(lines), self._app, version, commit_info)
-
-    def close(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
-        self.table.commit((), self._app, version, commit_info)
 
 
 class DeltaRsKeeper:

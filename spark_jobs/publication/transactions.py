@@ -10,7 +10,8 @@ from spark_jobs.protocol.documents import Publisher, SinkCut
 from spark_jobs.protocol.errors import SparkRequiredError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.deleted_keys import add_checksums, fold, is_due
-from spark_jobs.publication.delta_rs import DeltaRsKeeper, DeltaRsTransaction, OpenTable, open_table, rows_by_file
+from spark_jobs.publication.delta_rs import DeltaRsKeeper, OpenTable, open_table, rows_by_file
+from spark_jobs.publication.delta_rs_transaction import DeltaRsTransaction
 from spark_jobs.storage.table_uris import table_files
 
 if TYPE_CHECKING:

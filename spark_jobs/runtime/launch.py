@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel
 from pyspark.errors import AnalysisException
@@ -11,13 +11,13 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters, environment_mask
-from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import check_claim, open_home
 from spark_jobs.home.places import check_places
-from spark_jobs.protocol.documents import Manifest, StartResponse
+from spark_jobs.protocol.checkpointing import CheckpointOverrides
+from spark_jobs.protocol.documents import Manifest, OnEnd, Publish, StartResponse
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.ids import PipelineName, RequestId
 from spark_jobs.protocol.start_requests import StartOptions, StartRequest, start_request
 from spark_jobs.runtime.application import Application
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
@@ -32,8 +32,30 @@ from spark_jobs.storage.open import check_writable, open_files
 from spark_jobs.storage.table_uris import table_files, table_uri
 
 
+class RunnablePipeline(Protocol):
+    """A pipeline, as a run uses it. See :class:`spark_jobs.Pipeline`, which imports this module only to run."""
+
+    @property
+    def name(self) -> PipelineName:
+        """Its name."""
+        ...
+
+    @property
+    def conf(self) -> Mapping[str, str]:
+        """Its Spark settings."""
+        ...
+
+    def graph(self, *, on_end: OnEnd | None, publish: Publish | None, checkpoint: CheckpointOverrides | None) -> Graph:
+        """Returns the checked graph of its declarations."""
+        ...
+
+    def bind(self, params: Mapping[str, Any] | BaseModel, /) -> BoundParameters:
+        """Validates its parameters."""
+        ...
+
+
 def launch(
-    pipeline: Pipeline,
+    pipeline: RunnablePipeline,
     home: str | Files,
     parameters: Mapping[str, Any] | BaseModel,
     options: StartOptions,
@@ -57,7 +79,7 @@ def launch(
 
 
 def plan(
-    pipeline: Pipeline,
+    pipeline: RunnablePipeline,
     home: Files,
     parameters: Mapping[str, Any] | BaseModel,
     options: StartOptions,
@@ -103,7 +125,7 @@ def _with_urls(options: StartOptions) -> StartOptions:
 
 
 def _application(
-    pipeline: Pipeline,
+    pipeline: RunnablePipeline,
     home: Files,
     parameters: Mapping[str, Any] | BaseModel,
     chosen: StartOptions,
@@ -136,7 +158,7 @@ def _application(
 
 
 def launch_in_session(
-    pipeline: Pipeline,
+    pipeline: RunnablePipeline,
     home: str,
     parameters: Mapping[str, Any] | BaseModel,
     options: StartOptions,
@@ -166,7 +188,7 @@ def launch_in_session(
 
 
 def launch_requested(
-    pipeline: Pipeline,
+    pipeline: RunnablePipeline,
     home: Files,
     request_id: RequestId,
     start_spark: Callable[[], SparkSession],

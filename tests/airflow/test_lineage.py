@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_provider.facts import HomeResult
 from airflow_provider.lineage import dataset_name, lineage_of
-from airflow_provider.operators.pipeline_task import HomeResult
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from spark_jobs.protocol.documents import Publish

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from spark_jobs.checkpoint.cut_short import CutShort, incomplete
 from spark_jobs.drain.flow import Action, Event, following
@@ -21,10 +21,31 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.states import StopState
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 
-if TYPE_CHECKING:
-    from spark_jobs.runtime.running_pipeline import RunningPipeline
-
 _LOG = logging.getLogger(__name__)
+
+
+class Stoppable(Protocol):
+    """A running pipeline, as a stop uses it. See :class:`spark_jobs.runtime.running_pipeline.RunningPipeline`."""
+
+    def quiesce(self, request: CheckpointRequest) -> None:
+        """Holds all stages."""
+        ...
+
+    def flush(self, request: CheckpointRequest) -> None:
+        """Drains all stages."""
+        ...
+
+    def checkpoint(self, request: CheckpointRequest) -> Manifest:
+        """Takes the checkpoint of the stop."""
+        ...
+
+    def publish(self, manifest: Manifest, *, may_block: bool = False) -> None:
+        """Publishes the rows of the checkpoint."""
+        ...
+
+    def run_on(self) -> None:
+        """Lets the stages go on after a stop that has failed."""
+        ...
 
 
 class Stop:
@@ -40,7 +61,7 @@ class Stop:
     def __init__(
         self,
         asked: Sequence[CheckpointRequest],
-        pipeline: "RunningPipeline",
+        pipeline: Stoppable,
         answers: RequestedCheckpoints,
         tell: Callable[[StopStatus], None],
     ) -> None:

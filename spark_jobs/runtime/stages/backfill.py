@@ -27,8 +27,9 @@ from spark_jobs.runtime.spark.plan import streaming_leaves
 from spark_jobs.runtime.spark.spark_errors import refusing
 from spark_jobs.runtime.stages.begin_anew import run_with
 from spark_jobs.runtime.stages.build import call_stage, outlet_of, stage_session
+from spark_jobs.runtime.stages.built_stage import Backfill
 from spark_jobs.runtime.stages.round_site import RoundSite
-from spark_jobs.runtime.stages.stage import Backfill, StageRun
+from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.tables.schemas import as_stored
 
 _LOG = logging.getLogger(__name__)

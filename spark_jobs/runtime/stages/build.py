@@ -20,10 +20,11 @@ from spark_jobs.runtime.spark.spark_errors import refusing
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.stages.built_stage import InputWatermark
 from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.runtime.stages.judging import with_violations
 from spark_jobs.runtime.stages.round_site import RoundSite
-from spark_jobs.runtime.stages.stage import InputWatermark, StageRun
+from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_inputs import (
     NONE_ENDED,
     bound_of,

@@ -7,7 +7,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.runtime.spark.plan import has_begun
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
-from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.stages.built_stage import BuiltStage
 
 INTERVAL_S = 60.0
 _SHARE = 0.01
@@ -20,7 +20,7 @@ class SourceWatch:
 
     _due_s: float = field(default=0.0, init=False)
 
-    def look(self, run: StageRun, query: StreamingQuery) -> None:
+    def look(self, run: BuiltStage, query: StreamingQuery) -> None:
         """Runs a check if it is due.
 
         Args:

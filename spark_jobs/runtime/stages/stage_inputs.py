@@ -27,8 +27,8 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound, first_version
 from spark_jobs.runtime.staged.log_folding import Consumer
 from spark_jobs.runtime.stages.begin_anew import begins_anew
+from spark_jobs.runtime.stages.built_stage import InputWatermark
 from spark_jobs.runtime.stages.round_site import RoundSite
-from spark_jobs.runtime.stages.stage import InputWatermark
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.stages.watermark import held_delay_ms
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -11,13 +11,11 @@ from spark_jobs.api.source import Source
 from spark_jobs.protocol.errors import SourceChangedError, StreamPipelineError
 from spark_jobs.runtime.spark.session import QuietQueries
 from spark_jobs.runtime.spark.spark_errors import failed_batch, refusing, says
+from spark_jobs.runtime.stages.built_stage import BuiltStage
 from spark_jobs.runtime.stages.gate import TurnedAwayError
 from spark_jobs.runtime.stages.judging import failed_by
+from spark_jobs.runtime.stages.source_watch import SourceWatch
 from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError, ProbePassedError, StageWriter
-
-if TYPE_CHECKING:
-    from spark_jobs.runtime.stages.source_watch import SourceWatch
-    from spark_jobs.runtime.stages.stage import StageRun
 
 _OTHER_COLUMNS = "DELTA_STREAMING_METADATA_EVOLUTION"
 """The condition with which Delta ends a stream after it has read everything before a change of the table's metadata or protocol."""
@@ -34,7 +32,7 @@ class StageQuery:
         InvalidPipelineError: Spark cannot run the stage as a stream.
     """
 
-    def __init__(self, stage: "StageRun", trigger: Mapping[str, Any]) -> None:
+    def __init__(self, stage: BuiltStage, trigger: Mapping[str, Any]) -> None:
         self._stage = stage
         self._writer = StageWriter(stage)
         self._query = self._start(trigger)
@@ -65,7 +63,7 @@ class StageQuery:
         self._stage.heartbeat.observe(self._stage.stage.name, self._query, self._stage.arguments)
         return bool(ended)
 
-    def watch(self, watch: "SourceWatch") -> None:
+    def watch(self, watch: SourceWatch) -> None:
         """Checks what the query has read, if a check is due.
 
         Raises:

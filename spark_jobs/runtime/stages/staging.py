@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -33,18 +33,16 @@ from spark_jobs.runtime.spark.plan import (
 from spark_jobs.runtime.spark.session import file_statuses
 from spark_jobs.runtime.staged.log_folding import fold_consumed
 from spark_jobs.runtime.staged.private_log import StagedBatch
+from spark_jobs.runtime.stages.built_stage import BuiltStage
 from spark_jobs.runtime.stages.judging import has_violations, of_batch, violations_of
 from spark_jobs.runtime.stages.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS, FOR_EVER_MS
 from spark_jobs.runtime.tables.schemas import as_stored, fit
-
-if TYPE_CHECKING:
-    from spark_jobs.runtime.stages.stage import StageRun
 
 _FILES_NAMED = 5
 _FOR_FILE_SYSTEMS = "Restore the files with their modification times (cp -p, touch -d), then run again: it goes on with them."
 _FOR_STORES = "An object store gives a restored file another time: use another name there, and the next round reads it."
 _Ends = Sequence[tuple[Bound, str | None, str]]
-"""The ends of a batch from :meth:`StageRun.ends_of`."""
+"""The ends of a batch from :meth:`BuiltStage.ends_of`."""
 
 
 class PastPinError(Exception):
@@ -69,7 +67,7 @@ class StageWriter:
     Its exception is kept in :attr:`failure`, because Spark only passes on a text.
     """
 
-    run: "StageRun"
+    run: BuiltStage
     failure: BaseException | None = None
     query: Future[StreamingQuery] = field(default_factory=Future)
     """The query of these batches. The first batch can run before Spark's start call has returned."""

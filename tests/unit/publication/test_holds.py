@@ -23,7 +23,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication import publisher
-from spark_jobs.publication.delta_rs import DeltaRsTransaction
+from spark_jobs.publication.delta_rs_transaction import DeltaRsTransaction
 from spark_jobs.publication.evidence import consistent_versions
 from spark_jobs.publication.holds import hold_ends, may_heal
 from spark_jobs.publication.publisher import WITHOUT_SPARK, Published, publish, publish_due

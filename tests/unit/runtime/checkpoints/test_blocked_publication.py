@@ -9,7 +9,7 @@ import pytest
 from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, HoldLimits, Manifest, Publish
 from spark_jobs.protocol.errors import StorageError, UnsupportedTableError
 from spark_jobs.protocol.masking import masking
-from spark_jobs.publication.delta_rs import DeltaRsTransaction
+from spark_jobs.publication.delta_rs_transaction import DeltaRsTransaction
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints import blocked_publication

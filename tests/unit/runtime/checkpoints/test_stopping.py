@@ -22,7 +22,6 @@ from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.states import StopState
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.checkpoints.stopping import Stop
-from spark_jobs.runtime.running_pipeline import RunningPipeline
 from tests.support.staged_pipeline import NOW, a_manifest
 
 
@@ -45,7 +44,7 @@ class World:
         self.may_be_blocked = False
 
     def run(self, *others: CheckpointRequest) -> Manifest | None:
-        return Stop([self.request, *others], cast(RunningPipeline, self), cast(RequestedCheckpoints, self), self.tell).run()
+        return Stop([self.request, *others], self, cast(RequestedCheckpoints, self), self.tell).run()
 
     def tell(self, stop: StopStatus) -> None:
         assert (stop.request, stop.drain) == (self.request.request, self.request.drain)
