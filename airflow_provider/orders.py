@@ -10,7 +10,7 @@ from spark_jobs.protocol.checkpointing import CheckpointOverrides, written_overr
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.protocol.ids import CheckpointId, RunId
-from spark_jobs.protocol.options import flag, typed, whole_number
+from spark_jobs.protocol.options import flag, typed
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.start_requests import StartOptions
 
@@ -47,7 +47,11 @@ def checkpoint_number(name: str, value: int | str | None) -> CheckpointId | None
         InvalidParameterError: The value is no whole number from 0 on.
     """
     found = typed(value)
-    return None if found is None else CheckpointId(whole_number(refused, name, found, least=0))
+    if found is None:
+        return None
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise refused(f"{name}={value!r} is not the number of a checkpoint.", f"Correct {name}= of the task.", argument=name)
+    return CheckpointId(found)
 
 
 def mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
