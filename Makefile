@@ -50,7 +50,7 @@ bench: warm ## Measure, and compare with Spark and Delta alone; QUICK=1: eight m
 	$(PYTHON) -m benchmarks $(if $(QUICK),--quick)
 
 screenshots: setup ## Take the screenshots of docs again
-	SPARK_TESTS_SCREENSHOTS=docs/how-to/images $(PYTHON) -m pytest -m nightly -k screenshots tests/airflow/test_pipelines_page_in_a_browser.py
+	SPARK_TESTS_SCREENSHOTS=docs/how-to/images $(PYTHON) -m pytest -m nightly -k screenshots tests/airflow/pages/test_pipelines_page_in_a_browser.py
 
 dist: packages ## Build the wheel and the sdist, and check them in an empty environment
 	@scripts/dist.sh

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.orders import checkpoint_number, checkpoint_overrides, is_true
+from airflow_provider.orders import checkpoint_overrides, is_true
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidParameterError
@@ -13,7 +13,7 @@ from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
-from tests.airflow.test_operator import context, operator
+from tests.airflow.operators.test_operator import context, operator
 
 
 @pytest.mark.parametrize("nothing", [None, {}, "", " ", "{}", "null", {"interval": "", "retained": None, "unaligned": "None"}])
@@ -73,9 +73,3 @@ def test_a_text_may_be_true_or_false(given: bool | str, *, meant: bool) -> None:
 def test_a_text_that_only_looks_true_is_refused(given: str) -> None:
     with pytest.raises(InvalidParameterError, match="drain=.* is neither True nor False"):
         is_true("drain", given)
-
-
-@pytest.mark.parametrize("given", ["newest", "-1", "1.5", True])
-def test_a_text_that_is_no_number_of_a_checkpoint_is_refused(given: Any) -> None:
-    with pytest.raises(InvalidParameterError, match="newer_than=.* is not a whole number of at least 0"):
-        checkpoint_number("newer_than", given)

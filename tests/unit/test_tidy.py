@@ -37,16 +37,16 @@ SPARKS_VERSION = re.compile(
 
 
 ONLY_AT_NIGHT = {
-    "tests/airflow/test_pipelines_page_in_a_browser.py": "needs Debian's chromium",
-    "tests/airflow/test_yarn.py": "needs Maven, for a YARN",
+    "tests/airflow/pages/test_pipelines_page_in_a_browser.py": "needs Debian's chromium",
+    "tests/airflow/drivers/test_yarn.py": "needs Maven, for a YARN",
     "tests/running_airflow/test_live_examples.py": "real drivers of the examples; tests/spark/test_seam.py has their seam at every change",
     "tests/running_airflow/test_killed_stops.py": "real drivers; test_savepoint_operators.py has the tries of one stop at every change",
     "tests/running_airflow/test_outages.py": "takes Airflow's database away from everybody",
     "tests/running_airflow/test_real_drivers.py": "a running Airflow with real drivers: each has tests without the other",
     "tests/running_airflow/test_stream_control.py": "real drivers of the examples; tests/airflow has their operators at every change",
-    "tests/running_airflow/test_upgrades.py": "the same; tests/airflow/test_upgrade_example.py has the DAG at every change",
+    "tests/running_airflow/test_upgrades.py": "the same; tests/airflow/examples/test_upgrade_example.py has the DAG at every change",
     "tests/running_airflow/test_approximate_stream.py": "the same; tests/spark/test_backfill.py backfills at every change",
-    "tests/running_airflow/test_write_audit_publish.py": "the same; tests/airflow/test_dags.py runs it without the approval",
+    "tests/running_airflow/test_write_audit_publish.py": "the same; tests/airflow/examples/test_dags.py runs it without the approval",
     "tests/spark/test_long_runs.py": "thousands of batches; tests/spark/test_log_folding.py has the bounds of logs after a few",
     "tests/spark/test_metastore_tables.py": "a metastore of its own for each Spark; test_named_tables.py has names without one",
     "tests/system/test_running_rescaled.py": "a driver of its own; tests/spark/test_rescaling.py rescales in a Spark that runs",

@@ -1,0 +1,282 @@
+"""The pipelines page in a real browser, served by Airflow's own API server: a new user's path from the navigation to a stop."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import uvicorn
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from sqlalchemy import select, update
+
+from airflow_provider.control_dag import control_dag
+from spark_jobs.control.liveness import holding
+from spark_jobs.control.status import write_status
+from spark_jobs.home.layout import DRIVER_LOCK
+from spark_jobs.protocol.documents import (
+    CheckpointKind,
+    ErrorReport,
+    InputLag,
+    PipelineDocument,
+    Publish,
+    RunState,
+    StageState,
+    StageStatus,
+    Status,
+)
+from spark_jobs.protocol.history import StepTime
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, PipelineName, RunId, StageName
+from spark_jobs.storage.files import create_document
+from tests.airflow.browser import init_auth_manager, token
+from tests.airflow.known_dags import store_dag
+from tests.airflow.pages.test_pipelines_page import OF_A_DAG, auth, controlled, root, used_home
+from tests.support.chromium import Chromium, chromium
+from tests.support.command_line import UsedHome, a_try
+from tests.support.pages import ROOT
+from tests.support.running_airflow import until
+from tests.support.staged_pipeline import DAILY, HOURLY, NOW, PIPELINE
+
+__all__ = ["auth", "root"]
+
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.nightly,  # needs Debian's package chromium
+    pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with the deprecations of its dependencies
+]
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """The address of Airflow's API server, with its UI and the plugin."""
+    from airflow.api_fastapi.app import create_app
+
+    server = uvicorn.Server(uvicorn.Config(create_app(apps="core"), host="127.0.0.1", port=0, log_level="error"))
+    thread = Thread(target=server.run)
+    thread.start()
+    try:
+        until(lambda: server.started, "Airflow's API server is there")
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def text(browser: Chromium) -> str:
+    return str(browser.evaluate("document.body.innerText"))
+
+
+def shop(root: Path, name: str, now: datetime, **status: Any) -> UsedHome:
+    """Makes the home of a pipeline that has run for an hour, with sixty checkpoints and a heartbeat."""
+    (root / name).mkdir()
+    home = UsedHome(root / name)
+    create_document(home.files, "pipeline.json", PipelineDocument(name=PipelineName(name), uuid=PIPELINE))
+    home.staged.make_table(HOURLY)
+    home.staged.make_table(DAILY, partition_by=())
+    home.begin(run=OF_A_DAG, started_at=now - timedelta(hours=1))
+    first = home.complete(
+        run=OF_A_DAG,
+        publish=Publish.EVERY_CHECKPOINT,
+        checkpoint_kind=CheckpointKind.PERIODIC,
+        drained=False,
+        began_at=now - timedelta(minutes=60),
+        completed_at=now - timedelta(seconds=40),
+    )
+    home.staged.store.complete(first.model_copy(update={"checkpoint": CheckpointId(60), "parent": CheckpointId(59)}))
+    for number in range(2, 61):
+        load = 1 + abs(number - 30) / 10
+        failure = (
+            ErrorReport(error="StorageError", retry="at once", failed="The store does not answer.") if number == 41 else None
+        )
+        home.staged.store.record(
+            a_try(
+                number,
+                began_at=now - timedelta(minutes=61 - number),
+                checkpoint_kind=CheckpointKind.PERIODIC,
+                steps=tuple(
+                    StepTime(step=step, duration_s=round(load * share, 3))
+                    for step, share in (("align", 0.4), ("cut", 0.1), ("persist", 0.9), ("publish", 0.5))
+                ),
+                rows=int(8_000 * load),
+                aligned=number % 7 != 0,
+                alignment_s=round(0.4 * load, 3),
+                in_flight_rows=0 if number % 7 else int(900 * load),
+                in_flight_bytes=0 if number % 7 else int(90_000 * load),
+                new_state_bytes=int(1_500_000 * load),
+                new_state_files=12,
+                reused_state_bytes=180_000 * number,
+                reused_state_files=number,
+                failure=failure,
+            )
+        )
+    write_status(
+        home.files,
+        Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=now, **status),
+    )
+    return home
+
+
+def stages(now: datetime, **daily: Any) -> dict[StageName, StageStatus]:
+    """The heartbeat's stages of a pipeline that runs."""
+    watermark_ms = round((now - timedelta(minutes=11)).timestamp() * 1000)
+    hourly = StageStatus(
+        state=StageState.RUNNING,
+        rows_in=1_482_201,
+        rows_per_s=8_410.5,
+        busy=0.42,
+        watermark_ms=watermark_ms,
+        late_rows=12,
+        lag={"events": InputLag(rows=310)},
+    )
+    fields: dict[str, Any] = {
+        "state": StageState.RUNNING,
+        "rows_in": 96_120,
+        "rows_per_s": 530.2,
+        "busy": 0.31,
+        "watermark_ms": watermark_ms,
+        "lag": {"hourly": InputLag(rows=1_204, size_bytes=88_000)},
+    }
+    return {StageName("hourly"): hourly, StageName("daily"): StageStatus(**(fields | daily))}
+
+
+IMAGES = ROOT / "docs/how-to/images"
+IMAGE_MAX_BYTES = 100_000
+
+
+def show_as(browser: Chromium, place: Path, shown: str) -> None:
+    """Replaces a directory of this host in the text of a page, which is not refreshed meanwhile."""
+    browser.evaluate(
+        "for (const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT); walk.nextNode();)"
+        f" walk.currentNode.data = walk.currentNode.data.replaceAll({json.dumps(str(place))}, {json.dumps(shown)});"
+    )
+
+
+def test_the_screenshots_of_the_guide_show_the_pages_in_both_themes(root: Path, tmp_path: Path) -> None:
+    """``make screenshots`` takes them again."""
+    images = Path(os.environ.get("SPARK_TESTS_SCREENSHOTS", tmp_path / "images"))
+    now = datetime.now(UTC)
+    orders = shop(
+        root, "orders", now, stages=stages(now, state=StageState.FAILED, reason="DivideByZero: Division by zero.", restarts=3)
+    )
+    slow = {"busy": 0.99, "lag": {"hourly": InputLag(rows=88_120, size_bytes=6_400_000)}}
+    visits, payments = shop(root, "visits", now, stages=stages(now, **slow)), shop(root, "payments", now, stages=stages(now))
+    store_dag(control_dag("orders_control", home=orders.url, pipeline={"entry": "/pipelines/orders.py"}))
+    with create_session() as session:
+        session.execute(update(DagModel).where(DagModel.dag_id == "orders_control").values(is_paused=False))
+    with ExitStack() as stack:
+        for home in (orders, visits, payments):
+            stack.enter_context(holding(home.directory / "home" / DRIVER_LOCK, "start-1"))
+        airflow, browser = stack.enter_context(served()), stack.enter_context(chromium(tmp_path / "profile"))
+        init_auth_manager()
+        browser.sign_in(token("user"))
+        browser.window(1100, 330)
+        browser.open(f"{airflow}/stream-pipelines/pipelines")
+        page = str(browser.evaluate("document.querySelector('tbody tr a').href"))
+        for name, url, height in (
+            ("pipelines", f"{airflow}/stream-pipelines/pipelines", 330),
+            ("pipeline", page, 1000),
+            ("comparison", f"{page}?first=10-1&second=41-1#compared", 700),
+        ):
+            for theme in ("light", "dark"):
+                browser.theme(theme)
+                browser.window(1100, height)
+                browser.open("about:blank")
+                browser.open(url)
+                show_as(browser, root, "/data/homes")
+                if name == "comparison":
+                    browser.evaluate("document.getElementById('compared').scrollIntoView()")
+                browser.screenshot(images / f"{name}-{theme}.webp")
+                assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert complaints(browser) == []
+    guide = (ROOT / "docs/how-to/pipelines-page.md").read_text()
+    taken = sorted(images.glob("*.webp"))
+    assert [each.name for each in taken] == [each.name for each in sorted(IMAGES.glob("*.webp"))]
+    for each in taken:
+        assert f"images/{each.name}" in guide
+        assert 1_000 < each.stat().st_size < IMAGE_MAX_BYTES
+
+
+def complaints(browser: Chromium) -> list[str]:
+    """Returns the browser's complaints about our own pages."""
+    return [each for each in browser.complaints if "/stream-pipelines/" in each]
+
+
+def test_from_the_navigation_to_the_stop_of_a_pipeline_that_needs_somebody(root: Path, tmp_path: Path) -> None:
+    well, ill = used_home(root, "well", OF_A_DAG), used_home(root, "ill", OF_A_DAG)
+    dag_id = controlled(ill)
+    for number in range(1, 6):
+        ill.staged.store.record(a_try(number, began_at=NOW.replace(minute=number)))
+    for home in (well, ill):
+        stage = (
+            StageStatus(state=StageState.FAILED, reason="division by zero")
+            if home is ill
+            else StageStatus(state=StageState.RUNNING)
+        )
+        stages = {StageName("daily"): stage}
+        write_status(
+            home.files,
+            Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, stages=stages),
+        )
+    locks = [holding(home.directory / "home" / DRIVER_LOCK, "start-1") for home in (well, ill)]
+    with locks[0], locks[1], served() as airflow, chromium(tmp_path / "profile") as browser:
+        init_auth_manager()
+        browser.sign_in(token("viewer"))
+        browser.open(f"{airflow}/")
+        browser.shows("[...document.querySelectorAll('button')].some(each => each.innerText === 'Browse')", "the navigation")
+        browser.evaluate(
+            "[...document.querySelectorAll('button')].find(each => each.innerText === 'Browse')"
+            ".dispatchEvent(new PointerEvent('pointerdown', {bubbles: true, button: 0}))"
+        )
+        browser.evaluate("[...document.querySelectorAll('button')].find(each => each.innerText === 'Browse').click()")
+        browser.shows("document.querySelector('a[href$=\"stream-pipelines/pipelines\"]') !== null", "the page in the navigation")
+        browser.open(
+            str(browser.evaluate("document.querySelector('a[href$=\"stream-pipelines/pipelines\"]').href"))
+        )  # in its own window
+        browser.click("tbody tr a")
+        browser.shows("document.querySelectorAll('.uplot canvas').length === 4", "the plots")
+        assert "Stage daily is failed: division by zero" in text(browser)
+        assert browser.evaluate("document.querySelectorAll('button').length") == 0
+        page = browser.evaluate("location.href")
+
+        browser.sign_in(token("user"))
+        for theme in ("light", "dark"):
+            browser.theme(theme)
+            browser.open(page)
+            colours = [browser.evaluate(f"getComputedStyle(document.body).{name}") for name in ("color", "backgroundColor")]
+            assert len(set(colours)) == 2
+        browser.window(380, 800)
+        browser.open(page)
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert complaints(browser) == []
+
+        browser.evaluate("document.querySelector('[data-action=stop]').focus()")
+        browser.evaluate("document.querySelector('[data-action=stop]').click()")
+        assert browser.evaluate("document.querySelector('[data-action=stop]').innerText") == "Stop the pipeline?"
+        with create_session() as session:
+            assert session.scalars(select(DagRun.run_id).where(DagRun.dag_id == dag_id)).all() == []
+        browser.click("[data-action=stop]")
+        browser.shows(f"location.pathname.startsWith('/dags/{dag_id}/runs/')", "the run that was started")
+        with create_session() as session:
+            (run,) = session.scalars(select(DagRun).where(DagRun.dag_id == dag_id)).all()
+            assert run.conf == {"action": "stop"}
+
+        browser.sign_in(token("viewer"))
+        asked = f"fetch('/api/v2/dags/{dag_id}/dagRuns', {{method: 'POST', headers: {{'Content-Type': 'application/json'}}, "
+        body = "body: JSON.stringify({logical_date: null, conf: {action: 'stop'}})}).then(answer => answer.status)"
+        assert browser.evaluate(asked + body) == 403
+
+        browser.sign_in(token("user"))
+        browser.open(page)
+        stage = StageStatus(state=StageState.FAILED, reason="another reason")
+        stages = {StageName("daily"): stage}
+        write_status(
+            ill.files,
+            Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, stages=stages),
+        )
+        browser.shows("document.body.innerText.includes('another reason')", "the page has refreshed itself")

@@ -1,0 +1,301 @@
+"""The trigger that watches the publications of a running pipeline, with tables that delta-rs publishes."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, cast
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.execution_time.context import AssetStateStoreAccessors
+from airflow.triggers.base import TriggerEvent
+
+from airflow_provider.triggers.home_events import HomeEventTrigger
+from airflow_provider.triggers.publication import PublicationTrigger
+from airflow_provider.waits.checkpoints import Listing, ListingLook
+from airflow_provider.waits.public_checkpoints import PublicationSearch
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
+from spark_jobs.protocol.errors import StorageError
+from spark_jobs.protocol.ids import CheckpointId, PipelineUuid
+from spark_jobs.publication.publisher import publish
+from spark_jobs.storage.open import open_files
+from tests.airflow.conftest import Homes
+from tests.airflow.deferral import restarted
+from tests.airflow.operators.test_operator import until
+from tests.support.staged_pipeline import DAILY, HOURLY, PIPELINE, StagedPipeline
+
+SOON_S = 20.0
+QUICK = {"poll_interval_s": 0.02, "max_poll_interval_s": 0.05}
+
+
+class StateStore:
+    """The state store of one asset."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+
+    async def aget(self, key: str) -> Any:
+        return self.kept.get(key)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.kept[key] = value
+
+
+@pytest.fixture
+def staged(homes: Homes) -> StagedPipeline:
+    """A pipeline with two tables, in the home ``flights``."""
+    tables = homes.root / "tables"
+    tables.mkdir()
+    found = StagedPipeline(open_files(str(homes.path())), tables)
+    found.make_table(HOURLY)
+    found.make_table(DAILY)
+    return found
+
+
+def complete(staged: StagedPipeline) -> Manifest:
+    """Completes a checkpoint with a row for each table."""
+    return staged.checkpoint({HOURLY: [(1, "monday")], DAILY: [(1, "monday")]})
+
+
+def make_public(staged: StagedPipeline) -> Manifest:
+    found = complete(staged)
+    publish(staged.files, found.checkpoint)
+    return found
+
+
+def search(staged: StagedPipeline, seen: int | None = None) -> PublicationSearch:
+    return PublicationSearch(staged.files, PIPELINE, None if seen is None else CheckpointId(seen))
+
+
+def found_by(search: PublicationSearch, staged: StagedPipeline) -> list[int]:
+    return [each.checkpoint for each in search.find(ListingLook(staged.files, answers=False)())]
+
+
+def test_what_is_staged_only_is_not_public(staged: StagedPipeline) -> None:
+    complete(staged)
+    assert found_by(search(staged), staged) == []
+
+
+def test_a_checkpoint_is_found_once_it_is_public_and_once_only(staged: StagedPipeline) -> None:
+    looking = search(staged)
+    complete(staged)
+    assert found_by(looking, staged) == []
+    publish(staged.files, CheckpointId(1))
+    assert (found_by(looking, staged), found_by(looking, staged)) == ([1], [])
+    make_public(staged)
+    assert found_by(looking, staged) == [2]
+
+
+def test_all_that_became_public_meanwhile_is_found_oldest_first(staged: StagedPipeline) -> None:
+    for _ in range(3):
+        make_public(staged)
+    assert found_by(search(staged, seen=1), staged) == [2, 3]
+
+
+def test_only_the_newest_is_news_to_who_has_seen_nothing(staged: StagedPipeline) -> None:
+    for _ in range(3):
+        make_public(staged)
+    assert found_by(search(staged), staged) == [3]
+
+
+def test_a_checkpoint_that_became_public_with_a_later_one_is_not_found(staged: StagedPipeline) -> None:
+    make_public(staged)
+    complete(staged)
+    make_public(staged)
+    assert found_by(search(staged, seen=1), staged) == [3]
+
+
+def test_a_checkpoint_that_one_table_lacks_is_not_found(staged: StagedPipeline) -> None:
+    make_public(staged)
+    complete(staged)
+    publish(staged.files, CheckpointId(2), sinks=[HOURLY])
+    looking = search(staged, seen=1)
+    assert found_by(looking, staged) == []
+    publish(staged.files, CheckpointId(2))
+    assert found_by(looking, staged) == [2]
+
+
+def test_a_home_that_was_made_anew_begins_anew(staged: StagedPipeline) -> None:
+    make_public(staged)
+    looking = PublicationSearch(staged.files, PipelineUuid("another"), CheckpointId(1))
+    assert found_by(looking, staged) == [1]
+
+
+def a_trigger(store: StateStore | None = None, **changes: Any) -> PublicationTrigger:
+    arguments: dict[str, Any] = {"home": "flights"} | QUICK | changes
+    made = restarted(PublicationTrigger(**arguments))
+    assert isinstance(made, PublicationTrigger)
+    made.asset_state_store = cast(Any, store)
+    return made
+
+
+async def next_event(events: AsyncIterator[TriggerEvent]) -> dict[str, Any]:
+    payload: dict[str, Any] = (await asyncio.wait_for(anext(events), SOON_S)).payload
+    return payload
+
+
+def events_of(trigger: HomeEventTrigger[Any], *steps: Any) -> list[dict[str, Any]]:
+    """Takes these steps while the trigger waits. Returns the event that follows each of them."""
+
+    async def work() -> list[dict[str, Any]]:
+        found = []
+        async with aclosing(cast(Any, trigger.run())) as events:
+            for step in steps:
+                event = asyncio.create_task(next_event(events))
+                await asyncio.to_thread(step)
+                found.append(await event)
+        return found
+
+    return asyncio.run(work())
+
+
+def test_each_publication_is_an_event_with_the_tables_versions(staged: StagedPipeline) -> None:
+    first, second = events_of(a_trigger(), lambda: make_public(staged), lambda: make_public(staged))
+    assert first == {
+        "home": staged.files.url,
+        "checkpoint": 1,
+        "tables": {name: {"table": staged.tables[name], "version": 1} for name in (DAILY, HOURLY)},
+        "behind": [],
+    }
+    assert (second["checkpoint"], second["tables"][HOURLY]["version"]) == (2, 2)
+
+
+def test_an_event_names_a_held_table_that_a_checkpoint_is_published_without(staged: StagedPipeline) -> None:
+    rows, every = {HOURLY: [(1, "a")], DAILY: [(1, "a")]}, Publish.EVERY_CHECKPOINT
+    staged.checkpoint(rows, publish=every, checkpoint_kind=CheckpointKind.PERIODIC, held=(HOURLY,))
+    publish(staged.files, sinks=[DAILY])
+    (found,) = search(staged).find(ListingLook(staged.files, answers=False)())
+    assert (found.checkpoint, list(found.tables), found.tables.behind) == (1, [DAILY], (HOURLY,))
+
+
+def test_a_trigger_that_is_started_anew_goes_on_after_what_was_sent(
+    staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider.triggers.home_events._KEPT_AFTER_S", 0.0)
+    store = StateStore()
+    events_of(a_trigger(store), lambda: make_public(staged), lambda: make_public(staged))
+    assert [kept["checkpoint"] for kept in store.kept.values()] == [1]
+    (again,) = events_of(a_trigger(store), lambda: make_public(staged))
+    assert again["checkpoint"] == 2
+
+
+def test_an_event_is_not_repeated_when_the_home_was_away_after_it(
+    staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider.triggers.home_events._HINDERED_S", 0.05)
+    looks_at, failures = ListingLook.__call__, list[StorageError]()
+    store = StateStore()
+
+    def fails_when_told(self: ListingLook) -> Listing:
+        if failures:
+            raise failures[0]
+        return looks_at(self)
+
+    monkeypatch.setattr(ListingLook, "__call__", fails_when_told)
+
+    def away_and_back() -> None:
+        failures.append(StorageError("The disk is away."))
+        until(lambda: store.kept)
+        failures.clear()
+        make_public(staged)
+
+    found = events_of(a_trigger(store), lambda: make_public(staged), away_and_back)
+    assert [each["checkpoint"] for each in found] == [1, 2]
+    assert [kept["checkpoint"] for kept in store.kept.values()] == [1]
+
+
+def test_an_event_that_may_not_have_been_handed_on_is_not_noted_yet(staged: StagedPipeline) -> None:
+    store = StateStore()
+    events_of(a_trigger(store), lambda: make_public(staged), lambda: make_public(staged))
+    assert store.kept == {}
+
+
+def test_events_that_never_cease_are_noted_as_each_of_them_gets_old_enough(
+    staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider.triggers.home_events._KEPT_AFTER_S", 0.5)
+    store, pause = StateStore(), threading.Event()
+
+    def soon_after_the_one_before() -> None:
+        pause.wait(0.25)
+        make_public(staged)
+
+    events_of(a_trigger(store), *[soon_after_the_one_before] * 6)
+    (kept,) = store.kept.values()
+    assert 1 <= kept["checkpoint"] <= 5
+
+
+def test_a_trigger_that_two_assets_share_works_without_a_memory(
+    staged: StagedPipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = AssetStateStoreAccessors(inlets=[Asset("one"), Asset("another")])
+    (event,) = events_of(a_trigger(cast(Any, two)), lambda: make_public(staged))
+    assert event["checkpoint"] == 1
+    assert "is not stored, because several assets share its watcher" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("interval_s", [0.0, -1.0])
+def test_a_trigger_that_would_never_rest_is_refused_when_its_dag_is_parsed(interval_s: float) -> None:
+    with pytest.raises(ValueError, match="poll_interval_s"):
+        PublicationTrigger(home="flights", poll_interval_s=interval_s)
+
+
+def test_a_home_outside_the_roots_is_never_read(homes: Homes, capsys: pytest.CaptureFixture[str]) -> None:
+    trigger = a_trigger(home="/etc")
+
+    async def work() -> None:
+        async with aclosing(cast(Any, trigger.run())) as events:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(events), 0.5)
+
+    asyncio.run(work())
+    assert "inside none of the connection's home roots" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "hangs", ["airflow_provider.triggers.home_events.open_allowed_home", f"{PublicationSearch.__module__}.PublicationSearch.find"]
+)
+def test_a_storage_that_does_not_answer_is_told_of_and_asked_again(
+    staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hangs: str
+) -> None:
+    monkeypatch.setattr("airflow_provider.triggers.home_events._HINDERED_S", 0.05)
+    make_public(staged)
+    back = threading.Event()
+
+    def hang(*_: object) -> None:
+        back.wait(30.0)
+        raise StorageError("The mount was away.", safe="Nothing was changed.", remedy="Look again.")
+
+    async def work() -> dict[str, Any]:
+        async with aclosing(cast(Any, a_trigger().run())) as events:
+            with monkeypatch.context() as hung:
+                hung.setattr("airflow_provider.triggers.home_events.LOOK_PATIENCE_S", 0.2)
+                hung.setattr(hangs, hang)
+                waiting = asyncio.create_task(next_event(events))
+                await asyncio.sleep(1.0)
+            back.set()
+            return await waiting
+
+    assert asyncio.run(work())["checkpoint"] == 1
+    assert "cannot be read: the storage does not answer" in capsys.readouterr().out
+
+
+def test_what_hinders_it_does_not_end_it(
+    staged: StagedPipeline, homes: Homes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("airflow_provider.triggers.home_events._HINDERED_S", 0.05)
+    make_public(staged)
+    log = homes.root / "tables" / HOURLY / "_delta_log"
+    log.rename(log.with_name("away"))
+    trigger = a_trigger()
+
+    async def work() -> dict[str, Any]:
+        async with aclosing(cast(Any, trigger.run())) as events:
+            waiting = asyncio.create_task(next_event(events))
+            await asyncio.sleep(0.5)
+            log.with_name("away").rename(log)
+            return await waiting
+
+    assert asyncio.run(work())["checkpoint"] == 1
+    assert "cannot be read" in capsys.readouterr().out

@@ -1,0 +1,306 @@
+"""The trigger that waits for a run's answer, with a fake driver."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
+
+from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
+from airflow_provider.orders import StartOrder
+from airflow_provider.triggers.run import RunTrigger
+from spark_jobs.control.channel import Channel
+from spark_jobs.control.owners import Owners
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
+from tests.airflow.conftest import Homes
+from tests.airflow.deferral import first_event, restarted
+from tests.airflow.operators.test_operator import TaskLog, driver_has_started, until
+
+pytestmark = pytest.mark.every_version
+
+SOON_S = 20.0
+SILENCE_MAX_S = "airflow_provider.waits.waiting.SILENCE_MAX_S"
+
+
+@pytest.fixture
+def hook() -> StreamPipelineHook:
+    return StreamPipelineHook()
+
+
+def trigger(homes: Homes, **changes: Any) -> RunTrigger:
+    arguments: dict[str, Any] = {
+        "home": f"file://{homes.path()}",
+        "request": "start-1",
+        "attempt": 1,
+        "owner": 1,
+        "deadline_at": None,
+        "timeout_s": None,
+        "poll_interval_s": 0.02,
+        "max_poll_interval_s": 0.1,
+        "cancel_on_kill": True,
+        "settle_s": 0.0,
+    }
+    return RunTrigger(**(arguments | changes))
+
+
+def answered(homes: Homes) -> dict[str, Any]:
+    return {"home": f"file://{homes.path()}", "attempt": 1}
+
+
+def started(hook: StreamPipelineHook, entry: str = "waits", run: str = "r") -> None:
+    """Starts a driver that is owned by a task."""
+    request, _ = hook.submit("flights", StartOrder(entry=f"/pipelines/{entry}.py", run=RunId(run)))
+    Owners(hook.files("flights"), request.attempt).take_charge("a task")
+
+
+def event_of(waiting: RunTrigger, meanwhile: Callable[[], object] = lambda: None) -> dict[str, Any]:
+    """Returns the trigger's event. ``meanwhile`` runs while the trigger waits."""
+
+    async def work() -> dict[str, Any]:
+        event = asyncio.create_task(first_event(waiting))
+        await asyncio.to_thread(meanwhile)
+        found: dict[str, Any] = (await asyncio.wait_for(event, SOON_S)).payload
+        return found
+
+    return asyncio.run(work())
+
+
+def test_an_answer_is_an_event_without_an_error(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook)
+    until(driver_has_started)
+    assert event_of(trigger(homes), (homes.path() / ".go").touch) == answered(homes)
+
+
+def test_a_driver_that_failed_is_an_event_with_its_error(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook, "failed")
+    error = event_of(trigger(homes))["error"]
+    assert (error["error"], error["remedy"], error["evidence"]) == ("InterruptedRunError", "Free space.", {"stage": "hourly"})
+
+
+def test_a_deadline_says_what_is_still_running_and_leaves_it(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook)
+    until(driver_has_started)
+    error = event_of(trigger(homes, deadline_at=time.time() - 1.0, timeout_s=60.0))["error"]
+    assert error["error"] == "DeadlineExceededError"
+    assert "no answer after 60 s" in error["failed"]
+    assert "stage hourly: running, batch 3" in error["exists"]
+    assert hook.is_at_work("flights")
+
+
+def test_a_trigger_that_is_started_again_waits_for_the_same(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook)
+    until(driver_has_started)
+    again = restarted(trigger(homes))
+    assert isinstance(again, RunTrigger)
+    assert again.serialize() == trigger(homes).serialize()
+    assert event_of(again, (homes.path() / ".go").touch) == answered(homes)
+
+
+def test_no_event_comes_before_the_task_has_settled(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook, "answers")
+    until(lambda: Channel(hook.files("flights")).response(start_request_id(AttemptNumber(1))))
+    began_s = time.monotonic()
+    assert event_of(trigger(homes, settle_s=1.0)) == answered(homes)
+    assert time.monotonic() - began_s >= 1.0
+
+
+def test_the_task_that_is_killed_asks_the_driver_to_end(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook)
+    asyncio.run(trigger(homes).on_kill())
+    request = Owners(hook.files("flights"), AttemptNumber(1)).cancelled()
+    assert request is not None
+    assert "cleared, or marked" in request.reason
+
+
+def test_a_task_that_does_not_cancel_asks_for_nothing(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook)
+    asyncio.run(trigger(homes, cancel_on_kill=False).on_kill())
+    assert Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is None
+
+
+def test_a_kill_that_comes_after_the_next_try_took_charge_ends_nothing(homes: Homes, hook: StreamPipelineHook) -> None:
+    started(hook)
+    assert Owners(hook.files("flights"), AttemptNumber(1)).take_charge("the next try").owner == OwnerNumber(2)
+    asyncio.run(trigger(homes).on_kill())
+    assert Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is None
+
+
+@pytest.mark.parametrize(
+    ("said", "asks_to_end"),
+    [
+        ([{"r": {"run": "deferred"}}], False),
+        ([{"r": {"run": "success"}}], True),
+        ([{}], True),  # the task no longer exists
+        ([ConnectionError(), {"r": {"run": "deferred"}}], False),
+        ([AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR)), {"r": {"run": None}}], True),
+        ([ConnectionError()] * 1_000, False),  # the state stays unknown
+    ],
+    ids=["waits", "marked", "gone", "waits, said late", "cleared, said late", "unknown"],
+)
+def test_only_a_task_that_is_known_to_wait_no_more_asks_the_driver_to_end(
+    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, said: list[Any], *, asks_to_end: bool
+) -> None:
+    answers = iter(said)
+
+    def states(*_: object, **__: object) -> Any:
+        found = next(answers)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr("airflow.sdk.execution_time.task_runner.RuntimeTaskInstance.get_task_states", states)
+    monkeypatch.setattr("airflow_provider.version_compat._ASK_MAX_S", 0.5)
+    monkeypatch.setattr("airflow_provider.version_compat._ASK_AGAIN_S", 0.01)
+    started(hook)
+    killed = trigger(homes)
+    names = {"dag_id": "flights", "run_id": "r", "task_id": "run", "map_index": -1}
+    monkeypatch.setattr(type(killed), "task_instance", SimpleNamespace(**names), raising=False)
+    vars(killed).pop("task_instance", None)  # below Airflow 3.3 this is no property
+    asyncio.run(killed.on_kill())
+    asked = [name for name in hook.files("flights").names("requests") if name.startswith("cancel-")]
+    assert bool(asked) is asks_to_end
+
+
+def test_progress_is_in_the_log(homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = TaskLog()
+    monkeypatch.setattr(RunTrigger, "log", log)
+    started(hook)
+    line = "stage hourly: running, batch 3, 1,000 rows, 50 rows/s"
+
+    def see_it() -> None:
+        until(lambda: line in log.text)
+        (homes.path() / ".go").touch()
+
+    assert event_of(trigger(homes), see_it) == answered(homes)
+
+
+@pytest.mark.parametrize("what", ["its file system", "its locks"])
+def test_a_home_that_is_away_for_a_while_ends_no_wait(
+    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(SILENCE_MAX_S, 0.2)
+    log = TaskLog()
+    monkeypatch.setattr(RunTrigger, "log", log)
+    started(hook)
+    until(driver_has_started)
+    place = homes.path() if what == "its file system" else homes.path() / "work"
+    aside = homes.root.parent / "aside"
+
+    def comes_back() -> None:
+        until(lambda: "running" in log.text)
+        place.rename(aside)
+        if what == "its locks":
+            place.write_text("no directory")
+        until(lambda: log.text.count("The home cannot be read") >= 5)
+        place.unlink(missing_ok=True)
+        aside.rename(place)
+        (homes.path() / ".go").touch()
+
+    assert event_of(trigger(homes), comes_back) == answered(homes)
+
+
+def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
+    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SILENCE_MAX_S, 2.0)
+    log = TaskLog()
+    monkeypatch.setattr(RunTrigger, "log", log)
+    started(hook, "slow")
+    until(homes.starts)
+    aside = homes.root.parent / "aside"
+    homes.path().rename(aside)
+
+    def comes_back() -> None:
+        until(lambda: log.text.count("The home cannot be read") >= 25)
+        aside.rename(homes.path())
+        threading.Event().wait(0.5)  # a look comes when no driver has begun
+        for what in (".begin", ".go"):
+            (homes.path() / what).touch()
+
+    assert event_of(trigger(homes), comes_back) == answered(homes)
+
+
+def test_a_home_that_stays_away_ends_the_wait_without_another_try(
+    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A further try would take the empty directory for a new home."""
+    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.2)
+    started(hook)
+    until(driver_has_started)
+    homes.path().rename(homes.root.parent / "aside")
+    error = event_of(trigger(homes))["error"]
+    (homes.root.parent / "aside").rename(homes.path())
+    assert (error["error"], error["retry"]) == ("NotFoundError", "never")
+    assert f"on {socket.gethostname()}: its file system is not mounted there" in error["failed"]
+
+
+def test_a_run_that_failed_because_of_its_storage_ends_the_wait_at_once(homes: Homes, hook: StreamPipelineHook) -> None:
+    """The error is the driver's. The home itself can be read."""
+    started(hook, "full")
+    began_s = time.monotonic()
+    error = event_of(trigger(homes))["error"]
+    assert (error["error"], error["remedy"]) == ("StorageFullError", "Free space.")
+    assert time.monotonic() - began_s < SOON_S / 2
+
+
+@pytest.mark.parametrize(("state", "cancelled"), [("deferred", False), ("success", True), (None, True)])
+def test_where_airflow_only_cancels_the_trigger_of_a_task_that_is_killed_its_driver_ends_too(
+    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, state: str | None, cancelled: bool
+) -> None:
+    """Airflow below 3.3 cancels such a trigger again each second. It also cancels every trigger when the triggerer shuts down."""
+    asked = threading.Event()
+
+    def states(*_: object, **__: object) -> Any:
+        asked.set()
+        time.sleep(0.2)
+        return {"r": {"run": state}}
+
+    monkeypatch.setattr("airflow.sdk.execution_time.task_runner.RuntimeTaskInstance.get_task_states", states)
+    monkeypatch.setattr("airflow_provider.triggers.run.TRIGGERS_HEAR_KILLS", False)
+    started(hook)
+    until(driver_has_started)
+    waiting = trigger(homes)
+    waiting.trigger_id = 7
+    names = {"dag_id": "flights", "run_id": "r", "task_id": "run", "map_index": -1}
+    monkeypatch.setattr(type(waiting), "task_instance", SimpleNamespace(**names), raising=False)
+    vars(waiting).pop("task_instance", None)  # below Airflow 3.3 this is no property
+
+    async def killed() -> None:
+        event = asyncio.create_task(first_event(waiting))
+        await asyncio.sleep(0.1)
+        event.cancel()
+        await asyncio.to_thread(asked.wait)
+        event.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await event
+
+    asyncio.run(killed())
+    assert (Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is not None) is cancelled
+
+
+@pytest.mark.parametrize(("trigger_id", "cancelled"), [(None, True), (7, False)])
+def test_only_a_test_run_that_is_interrupted_ends_the_driver(
+    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, trigger_id: int | None, cancelled: bool
+) -> None:
+    """In a triggerer, every shutdown interrupts the trigger too."""
+    started(hook)
+    until(driver_has_started)
+    monkeypatch.setattr("airflow_provider.triggers.run.TRIGGERS_HEAR_KILLS", True)
+    waiting = trigger(homes)
+    waiting.trigger_id = trigger_id
+
+    async def interrupted() -> None:
+        event = asyncio.create_task(first_event(waiting))
+        await asyncio.sleep(0.1)
+        event.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await event
+
+    asyncio.run(interrupted())
+    assert (Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is not None) is cancelled
