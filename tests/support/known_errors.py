@@ -1,5 +1,6 @@
 """Programs with a mistake for each error of Spark, Delta and Python that has a remedy, and the same programs after the remedy."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,42 @@ class Given:
         self.batch().select(*columns).write.mode("overwrite").parquet(path)
         return self.spark.read.parquet(path)
 
+    def at_version(self, version: int, path: str = "") -> DataFrame:
+        return self.spark.read.format("delta").option("versionAsOf", version).load(f"{self.table}{path}")
+
+    def kept_for(self, duration: str) -> DataFrame:
+        """Returns the first version of a table that keeps deleted files for some time."""
+        path = self.scratch / "kept"
+        for _ in range(2):
+            self.batch().write.format("delta").mode("overwrite").save(str(path))
+        self.spark.sql(
+            f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval {duration}')"
+        )
+        return self.spark.read.format("delta").option("versionAsOf", 0).load(str(path))
+
+    def inserted(self, number: str) -> DataFrame:
+        """Returns a table of small numbers after a number of each row was inserted."""
+        path = self.scratch / "small"
+        self.spark.sql(f"CREATE TABLE IF NOT EXISTS delta.`{path}` (n INT) USING delta")
+        self.spark.sql(f"INSERT INTO delta.`{path}` SELECT {number} FROM delta.`{self.table}`")
+        return self.spark.read.format("delta").load(str(path))
+
+    def resumed(self, version: int) -> DataFrame:
+        """Returns the table after a query has gone on from an offset of a version of Delta's format."""
+        place = self.scratch / "checkpoint"
+        if not place.exists():
+            self._copied(place)
+        offsets = place / "offsets/0"
+        offsets.write_text(re.sub(r'"sourceVersion":\d+', f'"sourceVersion":{version}', offsets.read_text()))
+        for written in (*place.glob("commits/*0*"), *place.glob("offsets/.0.crc"), *place.glob("commits/.0.crc")):
+            written.unlink(missing_ok=True)
+        self._copied(place)
+        return self.batch()
+
+    def _copied(self, place: Path) -> None:
+        query = self.rows().writeStream.format("noop").option("checkpointLocation", str(place)).trigger(availableNow=True).start()
+        query.awaitTermination()
+
     def json_rows(self, text: str, **options: str) -> DataFrame:
         (self.scratch / "rows.json").write_text(text)
         return self.spark.read.schema("n int").options(**options).json(str(self.scratch))
@@ -90,10 +127,18 @@ PROGRAMS: Mapping[str, Pair] = {
         ),
     ),
     "UNRESOLVED_COLUMN": (lambda given: given.rows().select("unknown"), lambda given: given.rows().select("id")),
+    "UNRESOLVED_COLUMN_AMONG_FIELD_NAMES": (
+        lambda given: given.batch().dropDuplicates(["unknown"]),
+        lambda given: given.batch().dropDuplicates(["id"]),
+    ),
     "FIELD_NOT_FOUND": (lambda given: given.nested().select("inner.no"), lambda given: given.nested().select("inner.id")),
     "AMBIGUOUS_REFERENCE": (
         lambda given: given.joined()[2].select("id"),
         _named,
+    ),
+    "AMBIGUOUS_REFERENCE_TO_FIELDS": (
+        lambda given: given.rows().select(F.struct("id", "id").alias("inner")).select("inner.id"),
+        lambda given: given.rows().select(F.struct("id", F.col("id").alias("again")).alias("inner")).select("inner.id"),
     ),
     "COLUMN_ALREADY_EXISTS": (
         lambda given: given.written("id", "id"),
@@ -176,7 +221,20 @@ PROGRAMS: Mapping[str, Pair] = {
         lambda given: given.batch(),
     ),
     "DELTA_INVALID_V1_TABLE_CALL": (lambda given: given.spark.readStream.table(f"delta.`{given.table}`"), READ),
-    "DELTA_UNSUPPORTED_TIME_TRAVEL": (
+    "DELTA_INVALID_FORMAT_FROM_SOURCE_VERSION": (lambda given: given.resumed(99), lambda given: given.resumed(1)),
+    "DELTA_UNSUPPORTED_TIME_TRAVEL_MULTIPLE_FORMATS": (
+        lambda given: given.at_version(0, "@v0"),
+        lambda given: given.at_version(0),
+    ),
+    "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION": (
+        lambda given: given.kept_for("0 seconds"),
+        lambda given: given.kept_for("1 day"),
+    ),
+    "DELTA_VERSION_NOT_FOUND": (
+        lambda given: given.at_version(99),
+        lambda given: given.at_version(0),
+    ),
+    "DELTA_UNSUPPORTED_TIME_TRAVEL_VIEWS": (
         lambda given: given.stream("delta", given.table, versionAsOf="0"),
         lambda given: given.spark.read.format("delta").option("versionAsOf", 0).load(str(given.table)),
     ),
@@ -191,6 +249,10 @@ PROGRAMS: Mapping[str, Pair] = {
     "CAST_OVERFLOW": (
         lambda given: given.batch().select((F.col("id") + 10**12).cast("int")),
         lambda given: given.batch().select((F.col("id") + 10**12).try_cast("int")),
+    ),
+    "CAST_OVERFLOW_IN_TABLE_INSERT": (
+        lambda given: given.inserted("(id + 1000000000000)"),
+        lambda given: given.inserted("try_cast(id + 1000000000000 AS INT)"),
     ),
     "ARITHMETIC_OVERFLOW": (
         lambda given: given.batch().selectExpr("id + 9223372036854775807"),
@@ -207,6 +269,10 @@ PROGRAMS: Mapping[str, Pair] = {
     "INVALID_ARRAY_INDEX": (
         lambda given: given.batch().select(F.split("word", ",")[5]),
         lambda given: given.batch().select(F.get(F.split("word", ","), F.lit(5))),
+    ),
+    "INVALID_ARRAY_INDEX_IN_ELEMENT_AT": (
+        lambda given: given.batch().select(F.element_at(F.split("word", ","), 5)),
+        lambda given: given.batch().select(F.try_element_at(F.split("word", ","), F.lit(5))),
     ),
     "MALFORMED_RECORD_IN_PARSING": (
         lambda given: given.json_rows("{no", mode="FAILFAST"),
@@ -261,7 +327,10 @@ PROGRAMS: Mapping[str, Pair] = {
     ),
 }
 FOLLOWED: Mapping[str, str] = {
-    "DELTA_STREAMING_SCHEMA_LOCATION": "tests/spark/test_source_columns.py::test_a_schema_log_of_ones_own_is_refused_with_what_to_do",
+    "DELTA_STREAMING_SCHEMA_LOCATION_CONFLICT": "tests/spark/test_source_columns.py"
+    "::test_a_schema_log_of_ones_own_is_refused_with_what_to_do",
+    "DELTA_STREAMING_SCHEMA_LOCATION_NOT_UNDER_CHECKPOINT": "tests/spark/test_source_columns.py"
+    "::test_a_schema_log_of_ones_own_is_refused_with_what_to_do",
     "FAILED_READ_FILE.FILE_NOT_EXIST": "tests/spark/test_data_loss.py::test_an_interrupted_round_goes_on_with_what_is_left",
     "FAILED_READ_FILE": "tests/spark/test_input_cells.py::test_what_happens_to_a_source_while_its_round_is_interrupted",
     "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH": "tests/spark/test_what_was_pinned.py"
@@ -272,10 +341,12 @@ FOLLOWED: Mapping[str, str] = {
 }
 """The tests that follow the remedies of errors in a whole run."""
 NEEDS_A_PERSON: Mapping[str, str] = {
-    "UNSUPPORTED_STREAMING_OPERATOR": "Spark 4.2 names other conditions for the operators that we know of",
+    "UNSUPPORTED_STREAMING_OPERATOR_WITHOUT_WATERMARK": "Spark checks the plan before, and has no condition there: "
+    "streaming DataFrames/DataSets without watermark",
     "not supported when there are streaming": "a sentence of older versions, for STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION",
     "DELTA_PATH_DOES_NOT_EXIST": "a reader of this version of Delta names PATH_NOT_FOUND",
-    "DELTA_INVALID_FORMAT": "Delta names it where it has replaced Spark's own catalog and checks the formats of all readers",
+    "DELTA_INVALID_FORMAT": "older versions of Delta name it",
+    "FAILED_READ_FILE.UNSUPPORTED_FILE_SYSTEM": "every file system of the tests has all methods",
     "NOT_NULL_ASSERT_VIOLATION": "Spark names it where it writes into a table of another catalog; Delta has a condition of its own",
 }
 """Known errors that no program of the tests meets, with the reason: a person follows the remedy."""

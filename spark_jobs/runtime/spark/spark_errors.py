@@ -73,7 +73,8 @@ class KnownError:
     """An error with a remedy."""
 
     name: str
-    """A condition of Spark or Delta, or its beginning; the name of a Python exception; or words of a message without a condition."""
+    """A condition of Spark or Delta, which includes its sub classes; the name of a Python exception; or words of a message without a
+    condition."""
     remedy: str
     heals: bool = False
     """True if another try may succeed without a change of the pipeline or its data."""
@@ -84,6 +85,11 @@ ANOTHER_FILE = (
     "(accept_data_loss=). The next round reads the other file."
 )
 """The remedy for an unreadable file. It needs another file name, because a changed file is refused."""
+_FILE_NOT_EXIST = "FAILED_READ_FILE.FILE_NOT_EXIST"
+AN_EVENT_TIME = "Give the stage's input an event time (event_time= on the source)."
+NEWEST_VERSION = (
+    "If a round has pinned the version of a static table, go on with the newest one: --new-source NAME (new_sources=)."
+)
 OWN_SCHEMA_LOG = (
     "Remove the option schemaTrackingLocation: the runtime gives each stream a schema log of its own. Columns may be renamed, dropped, "
     "added and widened without the option."
@@ -96,8 +102,10 @@ KNOWN: tuple[KnownError, ...] = (
         "Return the event time as a TIMESTAMP, such as with F.to_timestamp(column); for a TIMESTAMP_NTZ declare event_time_zone=.",
     ),
     KnownError("UNRESOLVED_COLUMN", "Correct the column's name; the message lists those that there are."),
+    KnownError("UNRESOLVED_COLUMN_AMONG_FIELD_NAMES", "Correct the column's name; the message lists those that there are."),
     KnownError("FIELD_NOT_FOUND", "Correct the field's name; the message lists those that there are."),
     KnownError("AMBIGUOUS_REFERENCE", "Rename one of the columns before the join, or name it through its frame."),
+    KnownError("AMBIGUOUS_REFERENCE_TO_FIELDS", "Give each field of the struct a name of its own."),
     KnownError("COLUMN_ALREADY_EXISTS", "Give each column of the result a name of its own."),
     KnownError("DATATYPE_MISMATCH", "Cast the column to the type that the message asks for."),
     KnownError("UNRESOLVED_ROUTINE", "Correct the function's name, or use a UDF through its Python name."),
@@ -113,10 +121,8 @@ KNOWN: tuple[KnownError, ...] = (
         "NON_TIME_WINDOW_NOT_SUPPORTED_IN_STREAMING",
         "Use F.window or F.session_window, or a static input; row_number() has no end.",
     ),
-    KnownError("UNSUPPORTED_STREAMING_OPERATOR", "Move what Spark cannot do on a stream into a static input, or leave it out."),
-    KnownError(
-        "streaming DataFrames/DataSets without watermark", "Give the stage's input an event time (event_time= on the source)."
-    ),
+    KnownError("UNSUPPORTED_STREAMING_OPERATOR_WITHOUT_WATERMARK", AN_EVENT_TIME),
+    KnownError("streaming DataFrames/DataSets without watermark", AN_EVENT_TIME),
     KnownError(
         "is not supported without a watermark",
         "Give the inputs of the join an event time (event_time= on the sources), and have it among the keys or in the condition.",
@@ -150,16 +156,28 @@ KNOWN: tuple[KnownError, ...] = (
     KnownError("DELTA_PATH_DOES_NOT_EXIST", "Correct the path, or write the Delta table first."),
     KnownError("DELTA_SCHEMA_NOT_SET", "Correct the path, or write the Delta table first."),
     KnownError("DELTA_INVALID_FORMAT", "Read the path in the format that it has."),
-    KnownError("DELTA_STREAMING_SCHEMA_LOCATION", OWN_SCHEMA_LOG),
+    KnownError(
+        "DELTA_INVALID_FORMAT_FROM_SOURCE_VERSION", "Run it with the Delta Lake that has written the checkpoint, or a newer one."
+    ),
+    KnownError("DELTA_STREAMING_SCHEMA_LOCATION_CONFLICT", OWN_SCHEMA_LOG),
+    KnownError("DELTA_STREAMING_SCHEMA_LOCATION_NOT_UNDER_CHECKPOINT", OWN_SCHEMA_LOG),
     KnownError("DELTA_INVALID_V1_TABLE_CALL", 'Read the table with spark.readStream.format("delta").load(path).'),
-    KnownError("DELTA_UNSUPPORTED_TIME_TRAVEL", "Remove the version from the stream; a static input may have one."),
+    KnownError("DELTA_UNSUPPORTED_TIME_TRAVEL_VIEWS", "Remove the version from the stream; a static input may have one."),
+    KnownError("DELTA_UNSUPPORTED_TIME_TRAVEL_MULTIPLE_FORMATS", "Give the version of the table in one way only."),
+    KnownError(
+        "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION",
+        f"Raise the property delta.deletedFileRetentionDuration of the table, or read a newer version. {NEWEST_VERSION}",
+    ),
+    KnownError("DELTA_VERSION_NOT_FOUND", f"Read a version that the message names. {NEWEST_VERSION}"),
     KnownError("DIVIDE_BY_ZERO", "Use F.try_divide, or leave out the rows with a zero."),
     KnownError("CAST_INVALID_INPUT", "Use try_cast, or leave out the rows with that value."),
     KnownError("CAST_OVERFLOW", "Use a wider type, or try_cast."),
+    KnownError("CAST_OVERFLOW_IN_TABLE_INSERT", "Use a wider type, or try_cast."),
     KnownError("ARITHMETIC_OVERFLOW", "Use a wider type, or try_add and its like."),
     KnownError("NUMERIC_VALUE_OUT_OF_RANGE", "Use a wider type, or try_cast."),
     KnownError("CANNOT_PARSE_TIMESTAMP", "Use F.try_to_timestamp, or leave out the rows with that value."),
     KnownError("INVALID_ARRAY_INDEX", "Use F.get, which returns null beyond the end."),
+    KnownError("INVALID_ARRAY_INDEX_IN_ELEMENT_AT", "Use F.try_element_at, which returns null beyond the end."),
     KnownError(
         "MALFORMED_RECORD_IN_PARSING", f"Read the source with the option mode=PERMISSIVE. Or leave the file out. {ANOTHER_FILE}"
     ),
@@ -187,7 +205,7 @@ KNOWN: tuple[KnownError, ...] = (
     ),
     KnownError("OperationalError", "Bring back the database that the function reaches. The run goes on when it is.", heals=True),
     KnownError(
-        "FAILED_READ_FILE.FILE_NOT_EXIST",
+        _FILE_NOT_EXIST,
         "Bring the file back. If it is a source's and gone for good, go on without it: --accept-data-loss SOURCE "
         "(accept_data_loss=).",
         heals=True,
@@ -203,6 +221,10 @@ KNOWN: tuple[KnownError, ...] = (
         "Bring back the topic, or the records. If they are gone for good, or are read no more, go on without them: --accept-data-loss "
         "SOURCE (accept_data_loss=).",
         heals=True,
+    ),
+    KnownError(
+        "FAILED_READ_FILE.UNSUPPORTED_FILE_SYSTEM",
+        "Use a file system that has the method in the message, such as with another scheme in the path.",
     ),
     KnownError("FAILED_READ_FILE", "Bring the file back, or make it readable; the run goes on when it is.", heals=True),
 )
@@ -351,9 +373,8 @@ def _names_of(exception: str) -> list[str]:
 
 
 def _by_condition(condition: str) -> KnownError | None:
-    """Returns the entry with the longest name that a condition begins with."""
-    fitting = [known for known in KNOWN if f"{condition}.".startswith((f"{known.name}.", f"{known.name}_"))]
-    return max(fitting, key=lambda known: len(known.name), default=None)
+    """Returns the entry of a condition, or of the class of a sub class."""
+    return _BY_NAME.get(condition) or _BY_NAME.get(condition.partition(".")[0])
 
 
 @contextmanager
@@ -405,6 +426,7 @@ def failed_batch(
     safe: str,
     remedy: str,
     sources: Iterable[str],
+    statics: Iterable[str] = (),
     places: Iterable[str] = (),
     **evidence: Any,
 ) -> InterruptedRunError | StorageFullError:
@@ -417,6 +439,7 @@ def failed_batch(
         safe: What is safe.
         remedy: Remedy for an error without its own.
         sources: Sources that the batch may have read.
+        statics: Static inputs that it may have read.
         places: Places where the batch writes.
         evidence: Ids for the error.
     """
@@ -427,6 +450,8 @@ def failed_batch(
         return kind(f"{failed}: {summary(error)}", exists=exists, safe=safe, remedy=remedy, **evidence)
     names = list(sources)
     own = _PLACEHOLDER.sub(lambda option: for_sources(option[1], names), known.remedy)
+    if known.name == _FILE_NOT_EXIST and (read := list(statics)):
+        own += f" If it is a static table's, go on with its newest version: {for_sources('--new-source', read)} (new_sources=)."
     again = f"{own} Then run it again: it goes on after the last staged batch."
     return kind(f"{failed}: {summary(error).rstrip('.')}.", exists=exists, safe=safe, remedy=again, **evidence)
 

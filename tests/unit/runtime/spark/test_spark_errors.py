@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import AnalysisException
 
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidPipelineError, PermanentFailureError, StorageFullError
 from spark_jobs.runtime.spark.spark_errors import failed_batch, find, heals, last_line, may_heal, refusing, without_stack
@@ -223,3 +224,20 @@ def test_an_error_beside_a_users_code_goes_through() -> None:
         refusing("Stage 'x' cannot be analysed", "Change it.", "Nothing was staged."),
     ):
         raise Unheard("of nobody")
+
+
+@pytest.mark.parametrize(
+    ("condition", "entry"),
+    [
+        ("FAILED_READ_FILE", "FAILED_READ_FILE"),
+        ("FAILED_READ_FILE.NO_HINT", "FAILED_READ_FILE"),
+        ("FAILED_READ_FILE.FILE_NOT_EXIST", "FAILED_READ_FILE.FILE_NOT_EXIST"),
+        ("UNSUPPORTED_STREAMING_OPERATOR_WITHOUT_WATERMARK", "UNSUPPORTED_STREAMING_OPERATOR_WITHOUT_WATERMARK"),
+        ("DELTA_INVALID_FORMAT_FROM_SOURCE_VERSION", "DELTA_INVALID_FORMAT_FROM_SOURCE_VERSION"),
+        ("DELTA_INVALID_FORMAT_OF_ANOTHER_KIND", None),
+        ("USER_RAISED_EXCEPTION_UNKNOWN_ERROR_CLASS", None),
+    ],
+)
+def test_an_entry_is_for_its_condition_and_the_sub_classes_of_it(condition: str, entry: str | None) -> None:
+    found = find(AnalysisException(f"[{condition}] It is so. SQLSTATE: 42000"))
+    assert (found.name if found else None) == entry
