@@ -193,7 +193,8 @@ class RoundDocument(Document):
     new_sources: tuple[InputName, ...] = ()
     """Sources that the stages read from their beginning, although they have read them before the round."""
     taken_anew: tuple[InputName, ...] = ()
-    """Sources that the run has begun to read from their beginning, in this round or those that it replaces. It does so only once."""
+    """Sources that the run has begun to read from their beginning, and static inputs that it has begun to read at their newest version,
+    in this round or those that it replaces. It does so only once."""
     losses: tuple[LossId, ...] = ()
     """Losses of earlier rounds: those of replaced rounds that the restored checkpoint contains, and those that the round was begun to
     backfill. The round leaves out the same rows."""

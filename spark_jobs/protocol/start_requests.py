@@ -147,8 +147,8 @@ class StartArguments(TypedDict, total=False):
     new_sources: Annotated[
         Sequence[str],
         Argument(
-            "Sources that the run reads from their beginning, once. The state of the stages stays. Such a source may be a different one "
-            "than before.",
+            "Sources that the run reads from their beginning, once, and static inputs that it reads at their newest version. They may be "
+            "different ones than before. The state of the stages stays.",
             option="--new-source",
             metavar="SOURCE",
             **_NAMES,
@@ -207,7 +207,8 @@ class StartOptions(BaseModel):
     allow_dropped: bool = False
     """True if the state of stages that the pipeline no longer has may be left behind."""
     new_sources: tuple[InputName, ...] = ()
-    """Sources that are read from their beginning once in the run. They may be different ones than before. The stages keep their state."""
+    """Sources that are read from their beginning once in the run, and static inputs that are read at their newest version. They may be
+    different ones than before. The stages keep their state."""
     accept_data_loss: tuple[InputName, ...] = ()
     """Sources that are read without their lost rows."""
     backfill: tuple[LossId, ...] = ()

@@ -102,6 +102,7 @@ from spark_jobs.runtime.start.source_identity import (
     sources_before,
 )
 from spark_jobs.runtime.start.start_plan import StartPlan
+from spark_jobs.runtime.start.static_versions import replaced_statics
 from spark_jobs.runtime.start.waiting_rows import Waiting, check_waiting, gained_columns, waiting_in_checkpoint, waiting_in_work
 from spark_jobs.runtime.tables.stores import check_conditional_writes, check_stores
 from spark_jobs.runtime.tables.table_places import TablePlace
@@ -318,7 +319,7 @@ class Application:
             if standing is not None:
                 return standing
             leaves_out = bool(request.accept_data_loss or self.graph.skips_what_is_gone)
-            anew = settled.renewed or replaced(decision) or (leaves_out and self._is_half_done(facts))
+            anew = settled.replaces_round or replaced(decision) or (leaves_out and self._is_half_done(facts))
             restore = start.take_own(cancellation.check) if start else None
             if unfinished is not None:
                 self._open_requests().abandon_stop(unfinished)
@@ -385,7 +386,8 @@ class Application:
     ) -> SavepointStart | None:
         """Checks the request against the decision. Returns the savepoint that the start begins with, if there is one."""
         check_spark(decision, request, facts, SPARK_MINOR, can_repartition=CAN_REPARTITION)
-        check_names(self.graph, (*request.new_sources, *request.accept_data_loss))
+        check_names(self.graph, request.new_sources, statics=True)
+        check_names(self.graph, request.accept_data_loss)
         return savepoint_start(self.home, self.pipeline, request, facts, decision)
 
     def _gone(self, request: StartRequest, plan: StartPlan) -> Sequence[Loss]:
@@ -430,6 +432,8 @@ class Application:
         planned = plan_pipeline(self.graph, self.parameters, session, places)
         anew = taken_anew(request, decision)
         if isinstance(decision, Continue):
+            asked = self.graph.statics.keys() & request.new_sources
+            anew |= replaced_statics(self.graph, self.home, decision.round, session, self.parameters.values, asked - anew)
             ended = ended_sources(self.graph, facts.head, decision.round.round, anew)
         else:
             ended = ended_sources(self.graph, goes_on_from(decision, facts), None)
@@ -440,7 +444,7 @@ class Application:
         settled = self._settle(request, decision, facts, sources, before, anew)
         archives = archive_places(self.graph.archives(self.parameters))
         check_sources(self.home, tables, [*source_places(settled.sources), *archives])
-        if settled.renewed:
+        if settled.replaces_round:
             decision = replace_round(decision, facts)
             offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}
             adopted = old_offsets(self.graph, offsets)
@@ -556,7 +560,7 @@ class Application:
             newest = None  # such a start resets every watermark to its value before the drain
         is_drained = newest is not None and any(cut.drain_batches for cut in newest.stages.values())
         settled = settle(found, before, request.new_sources, newest if is_drained else None, anew=anew)
-        if isinstance(decision, Continue) and not settled.renewed:
+        if isinstance(decision, Continue) and not settled.replaces_round:
             check_parameters(decision.round, self.parameters.public())
         return settled
 
@@ -606,7 +610,7 @@ class Application:
             is_read = plan.facts.head is not None and plan.facts.head.round == interrupted.round
             changed |= {"new_sources": tuple(sorted(settled.renewed.union(() if is_read else interrupted.new_sources)))}
             done = interrupted.taken_anew if interrupted.run == request.run else ()
-            changed |= {"taken_anew": tuple(sorted(settled.renewed.union(done)))}
+            changed |= {"taken_anew": tuple(sorted(settled.taken_anew.union(done)))}
             before = plan.goes_on_from if plan.goes_on_from and plan.goes_on_from.round == interrupted.round else None
             recorded = Rounds(self.home).losses(interrupted.round)
             behind = {*(loss.id for loss in before.losses), *before.backfilled} if before else set()
@@ -631,7 +635,7 @@ class Application:
                 begins_now=dict(plan.begins_now),
                 sources=dict(settled.sources),
                 new_sources=tuple(sorted(settled.renewed)),
-                taken_anew=tuple(sorted(settled.renewed)),
+                taken_anew=tuple(sorted(settled.taken_anew)),
                 begun_at=datetime.now(UTC),
             )
         )

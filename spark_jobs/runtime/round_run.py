@@ -90,7 +90,8 @@ class RoundRun:
 
     def build(self) -> list[StageRun]:
         """Returns the stages, ready to run, in topological order."""
-        keep_pinned_versions(self.graph, self.home, self.attempt, self.parent)
+        replayed = keep_pinned_versions(self.graph, self.home, self.attempt, self.parent)
+        self.site = replace(self.site, replayed_statics=replayed)
         stages = []
         for stage in self.graph.stages.values():
             cut = self.parent.stages.get(stage.name) if self.parent else None

@@ -13,11 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy
+from spark_jobs.api.source import Refresh, Static
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.protocol.errors import InterruptedRunError, RejectedError, RestartsExhaustedError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, StageName
 from spark_jobs.protocol.pins import DeltaPin, Pin
 from spark_jobs.runtime import round_run
+from spark_jobs.runtime.inputs.inputs import static_frame
+from spark_jobs.runtime.launch import RunOptions
+from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.failing import failing_from
 from tests.spark.rows import public
@@ -208,7 +212,7 @@ class TestABatchThatIsDoneAgain:
         self, site: Site, events: Events, names: Names, died: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The test shows why the rule is needed."""
-        monkeypatch.setattr(round_run, "keep_pinned_versions", lambda *arguments: None)
+        monkeypatch.setattr(round_run, "keep_pinned_versions", lambda *arguments: frozenset())
         with Running(site.spark, named(site, events, names, restart=RestartStrategy.none()), site.home) as running:
             error = running.ends()
         assert isinstance(error, RestartsExhaustedError)
@@ -237,22 +241,22 @@ def go_back_and_on(path: Path, older: Path) -> None:
     write_deltalake(str(path), pa.table({"name": ["another row"]}), mode="append")
 
 
-@pytest.mark.parametrize(
-    ("replace", "why"),
-    [
-        (make_anew, "it has the id"),
-        (go_back, "it is at version 0 now"),
-        (go_back_and_on, "it has another version 1 than was there"),
-    ],
-)
-def test_another_table_at_the_place_of_a_pinned_one_is_refused_until_it_is_back(
-    site: Site, events: Events, names: Names, tmp_path: Path, replace: Callable[[Path, Path], None], why: str
-) -> None:
-    """The new version 1 would be joined with the rest of the round's events."""
-    events.add(1)
-    shutil.copytree(names.path, tmp_path / "older")
-    names.add()
-    flag = tmp_path / "fail"
+def forget_old_versions(path: Path, older: Path) -> None:
+    table = DeltaTable(str(path))
+    write_deltalake(str(path), pa.table({"name": ["newest"]}), mode="append")
+    table.update_incremental()
+    table.create_checkpoint()
+    for version in range(table.version()):
+        (path / f"_delta_log/{version:020}.json").unlink()
+
+
+def delete_old_files(path: Path, older: Path) -> None:
+    write_deltalake(str(path), pa.table({"name": ["newest"]}), mode="overwrite")
+    DeltaTable(str(path)).vacuum(0, enforce_retention_duration=False, dry_run=False)
+
+
+def two_events(site: Site, events: Events, names: Names, flag: Path) -> Pipeline:
+    """Declares a join of each event with every name, one event a batch. The second one fails while the flag exists."""
     pipeline = Pipeline("named", on_end="suspend")
     pipeline.source(name="events", bounded=True)(
         lambda spark: spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(events.path))
@@ -263,15 +267,112 @@ def test_another_table_at_the_place_of_a_pinned_one_is_refused_until_it_is_back(
     def named(events: DataFrame, names: DataFrame) -> DataFrame:
         return events.select(failing_from(1, flag)("id").alias("id")).crossJoin(names)
 
+    return pipeline
+
+
+@pytest.fixture
+def interrupted(site: Site, events: Events, names: Names, tmp_path: Path) -> Pipeline:
+    """Interrupts a round after its first batch, which was joined with version 1 of the names."""
+    events.add(1)
+    shutil.copytree(names.path, tmp_path / "older")
+    names.add()
+    pipeline, flag = two_events(site, events, names, tmp_path / "fail"), tmp_path / "fail"
     flag.touch()
     with pytest.raises(InterruptedRunError, match="as told"):
         site.run(pipeline, run_id="only")
     flag.unlink()
+    return pipeline
+
+
+@pytest.mark.parametrize(
+    ("replace", "why"),
+    [
+        (make_anew, "it has the id"),
+        (go_back, "it is at version 0 now"),
+        (go_back_and_on, "it has another version 1 than was there"),
+    ],
+)
+def test_another_table_at_the_place_of_a_pinned_one_is_refused_until_it_is_back(
+    site: Site, names: Names, interrupted: Pipeline, tmp_path: Path, replace: Callable[[Path, Path], None], why: str
+) -> None:
+    """The new version 1 would be joined with the rest of the round's events."""
     shutil.copytree(names.path, tmp_path / "kept")
     replace(names.path, tmp_path / "older")
     with pytest.raises(RejectedError, match=f"Static input 'names' must still be read at version 1 .*{why}"):
-        site.run(pipeline, run_id="only")
+        site.run(interrupted, run_id="only")
     shutil.rmtree(names.path)
     shutil.copytree(tmp_path / "kept", names.path)
-    site.run(pipeline, run_id="only")
+    site.run(interrupted, run_id="only")
     assert public(site.tables / "named", ["id", "name"]) == Counter((n, name) for n in (0, 1) for name in names.upto(1))
+
+
+@pytest.mark.parametrize(
+    ("replace", "error", "now"),
+    [
+        (make_anew, RejectedError, ["other", "rows"]),
+        (forget_old_versions, RejectedError, ["v0", "v1", "newest"]),
+        (delete_old_files, InterruptedRunError, ["newest"]),
+    ],
+)
+def test_a_round_goes_on_with_the_newest_version_if_the_pinned_one_is_gone_for_good(
+    site: Site,
+    names: Names,
+    interrupted: Pipeline,
+    tmp_path: Path,
+    replace: Callable[[Path, Path], None],
+    error: type[Exception],
+    now: list[str],
+) -> None:
+    """The round has no checkpoint, so all of its events are joined again."""
+    replace(names.path, tmp_path / "older")
+    with pytest.raises(error) as caught:
+        site.run(interrupted, run_id="only")
+    assert "--new-source" in str(caught.value)
+    site.run(interrupted, run_id="only", new_sources=["names"])
+    assert public(site.tables / "named", ["id", "name"]) == Counter((n, name) for n in (0, 1) for name in now)
+
+
+def test_a_table_that_is_replaced_twice_in_a_run_is_taken_twice(
+    site: Site, names: Names, interrupted: Pipeline, tmp_path: Path
+) -> None:
+    make_anew(names.path, tmp_path)
+    (tmp_path / "fail").touch()
+    with pytest.raises(InterruptedRunError, match="as told"):
+        site.run(interrupted, run_id="only", new_sources=["names"])
+    write_deltalake(str(names.path), pa.table({"name": ["newer"]}), mode="append")
+    with pytest.raises(InterruptedRunError, match="as told"):
+        site.run(interrupted, run_id="only", new_sources=["names"])
+    pins = [pins_of_attempt(open_files(str(site.home)), AttemptNumber(number)).pinned(NAMES) for number in (1, 2, 3)]
+    assert [version_in(pinned.pins) for pinned in pins if pinned] == [1, 1, 1]  # the run takes an unchanged table only once
+    go_back(names.path, tmp_path / "older")
+    (tmp_path / "fail").unlink()
+    site.run(interrupted, run_id="only", new_sources=["names"])
+    assert public(site.tables / "named", ["id", "name"]) == Counter((n, "v0") for n in (0, 1))
+
+
+def test_another_table_is_joined_from_the_newest_checkpoint_on(site: Site, events: Events, names: Names, tmp_path: Path) -> None:
+    switch = tmp_path / "switch"
+    pipeline = named(site, events, names, switch=switch, restart=RestartStrategy.none())
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(is_public(site, 0))
+        switch.touch()
+        events.add(1)
+        assert "the switch is there" in str(running.ends())
+    switch.unlink()
+    make_anew(names.path, tmp_path)
+    with Running(site.spark, pipeline, site.home) as running:
+        assert "--new-source names" in str(running.ends())
+    with Running(site.spark, pipeline, site.home, options=RunOptions(new_sources=("names",))) as running:
+        running.until(is_public(site, 1))
+    assert (names_of(site, 0), names_of(site, 1)) == (names.upto(0), ["other", "rows"])
+
+
+def test_while_batches_are_computed_again_no_other_table_is_offered(site: Site, names: Names, tmp_path: Path) -> None:
+    """They must give the rows that are staged."""
+    static = Static(NAMES, lambda spark: spark.read.format("delta").load(str(names.path)), Refresh.ROUND)
+    pinned = static_frame(static, site.spark, None, None)[1]
+    make_anew(names.path, tmp_path)
+    for is_replayed in (False, True):
+        with pytest.raises(RejectedError) as caught:
+            static_frame(static, site.spark, None, pinned, is_replayed=is_replayed)
+        assert ("--new-source" in caught.value.remedy) is not is_replayed

@@ -504,8 +504,15 @@ def static_pin(session: SparkSession, path: str) -> DeltaPin:
     return pin.model_copy(update={"version": version, "commit": delta.commit_sha256(path, version)})
 
 
-def check_static(name: InputName, session: SparkSession, path: str, pin: DeltaPin) -> None:
+def check_static(name: InputName, session: SparkSession, path: str, pin: DeltaPin, *, is_replayed: bool) -> None:
     """Refuses a table of a static input that was replaced since it was pinned. Its versions have other rows.
+
+    Args:
+        name: The static input.
+        session: The session.
+        path: Its table.
+        pin: The pinned version.
+        is_replayed: True if no other version may be read, also not from the newest checkpoint on.
 
     Raises:
         RejectedError: The table has another id, is at an older version, or has another commit at the pinned version.
@@ -519,12 +526,17 @@ def check_static(name: InputName, session: SparkSession, path: str, pin: DeltaPi
         why = f"has another version {pin.version} than was there"
     else:
         return
+    as_new = (
+        ""
+        if is_replayed
+        else f"Or take the new one from the newest checkpoint on: --new-source {name} (new_sources=['{name}']). "
+    )
     raise RejectedError(
         f"Static input '{name}' must still be read at version {pin.version} of {path}, but another table, or an older copy, was put there: "
         f"it {why}.",
         exists="Rows that were joined with that version are staged or planned.",
         safe="Nothing was staged.",
-        remedy=f"Put the table back. Or {BEGIN_ANEW}.",
+        remedy=f"Put the table back. {as_new}Or {BEGIN_ANEW}.",
         input=name,
         path=path,
         expected=pin.commit or pin.table,

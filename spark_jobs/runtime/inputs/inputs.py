@@ -106,15 +106,24 @@ def pin_leaves(name: InputName, frame: DataFrame, leaves: Iterable[Leaf]) -> tup
     return tuple(kind_of(leaf).pin(name, frame, leaf) for leaf in leaves)
 
 
-def static_frame(static: Static, session: SparkSession, params: Any, pinned: PinnedInput | None) -> tuple[DataFrame, PinnedInput]:
+def static_frame(
+    static: Static, session: SparkSession, params: Any, pinned: PinnedInput | None, *, is_replayed: bool = False
+) -> tuple[DataFrame, PinnedInput]:
     """Returns a static input's frame at the versions in ``pinned``, or at the newest ones if there are none yet.
+
+    Args:
+        static: The static input.
+        session: The session.
+        params: Parameters of the function.
+        pinned: The versions.
+        is_replayed: True if staged batches are computed again, so that no other version may be read.
 
     Raises:
         InvalidPipelineError: It is a stream, or has an input that cannot be pinned and is not declared as unpinned.
         RejectedError: Another table is at the place of a pinned one.
     """
     versions = {pin.path: pin for pin in pinned.pins if isinstance(pin, DeltaPin)} if pinned else {}
-    pinning = PinningSession.of(session, static.name, versions)
+    pinning = PinningSession.of(session, static.name, versions, is_replayed=is_replayed)
     is_pinned = static.refresh is not Refresh.UNPINNED
     frame = _call(static.name, static.function, {"spark": pinning if is_pinned else session, "params": params})
     if not isinstance(frame, DataFrame) or frame.isStreaming:
@@ -138,12 +147,15 @@ class PinningSession(SparkSession):
 
     name: InputName
     pins: dict[str, DeltaPin]
+    is_replayed: bool
 
     @classmethod
-    def of(cls, session: SparkSession, name: InputName, pins: Mapping[str, DeltaPin]) -> "PinningSession":
+    def of(
+        cls, session: SparkSession, name: InputName, pins: Mapping[str, DeltaPin], *, is_replayed: bool = False
+    ) -> "PinningSession":
         pinning = object.__new__(cls)
         pinning.__dict__.update(session.__dict__)
-        pinning.name, pinning.pins = name, dict(pins)
+        pinning.name, pinning.pins, pinning.is_replayed = name, dict(pins), is_replayed
         return pinning
 
     @property
@@ -191,7 +203,7 @@ class _PinningReader(DataFrameReader):
         if pin is None:
             pin = self._pinning.pins[key] = static_pin(self._pinning, path).model_copy(update={"path": key})
         else:
-            check_static(self._pinning.name, self._pinning, path, pin)
+            check_static(self._pinning.name, self._pinning, path, pin, is_replayed=self._pinning.is_replayed)
         super().option("versionAsOf", pin.version)
 
 

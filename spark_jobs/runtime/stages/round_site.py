@@ -44,6 +44,8 @@ class RoundSite:
     """Opens a table's directory by its URI."""
     sources: Mapping[InputName, tuple[KnownSource, ...]] = field(default_factory=dict)
     """The identity of each stream of each source, and the position where reading begins."""
+    replayed_statics: frozenset[InputName] = frozenset()
+    """The static inputs of stages whose staged batches are computed again."""
     losses: list[Loss] = field(default_factory=list)
     """The losses of the round."""
 

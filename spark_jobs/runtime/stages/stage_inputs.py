@@ -77,7 +77,8 @@ def read_input(
     ended: bool,
 ) -> ReadInput:
     if isinstance(node, Static):
-        frame, pinned = static_frame(node, session, site.params, site.statics.pinned(node.name))
+        before, is_replayed = site.statics.pinned(node.name), node.name in site.replayed_statics
+        frame, pinned = static_frame(node, session, site.params, before, is_replayed=is_replayed)
         site.statics.pin(pinned)
         return ReadInput(frame, {})
     if isinstance(node, Source):

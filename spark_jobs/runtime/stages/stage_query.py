@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs.api.source import Source
+from spark_jobs.api.source import Source, Static
 from spark_jobs.protocol.errors import SourceChangedError, StreamPipelineError
 from spark_jobs.runtime.spark.session import QuietQueries
 from spark_jobs.runtime.spark.spark_errors import failed_batch, refusing, says
@@ -121,6 +121,7 @@ class StageQuery:
             safe="No row of this round is public.",
             remedy="Remove the cause and run it again: it goes on after the last staged batch.",
             sources=[node.name for node in self._stage.stage.inputs.values() if isinstance(node, Source)],
+            statics=[node.name for node in self._stage.stage.inputs.values() if isinstance(node, Static)],
             places=[self._stage.table.path, self._stage.checkpoint_path],
             stage=name,
             batch=log.last_offsets(),

@@ -719,14 +719,14 @@ def _changed_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) ->
 
 
 def _other_parameters(latest: RoundDocument, parameters: Mapping[str, Any], changed: Sequence[str]) -> RejectedError:
-    sources = latest.graph.get("sources", {})
+    sources, statics = latest.graph.get("sources", {}), latest.graph.get("statics", {})
     return RejectedError(
         f"Round {latest.round} was begun by run {latest.run} with other parameters ({', '.join(changed)}) and was interrupted.",
         exists="Its rows so far are staged.",
         safe="Nothing was changed.",
-        remedy=f"Finish it first: start again with its parameters {latest.parameters}. If yours name another source, read that one from "
-        f"its beginning: {for_sources('--new-source', sources)}. If what the round reads is gone for good, go on with what is left: "
-        f"{for_sources('--accept-data-loss', sources)}. Or {BEGIN_ANEW}.",
+        remedy=f"Finish it first: start again with its parameters {latest.parameters}. If yours name another source or static "
+        f"table, go on with that one: {for_sources('--new-source', [*sources, *statics])}. If what the round reads is gone for good, "
+        f"go on with what is left: {for_sources('--accept-data-loss', sources)}. Or {BEGIN_ANEW}.",
         round=latest.round,
         expected=latest.parameters,
         found=dict(parameters),

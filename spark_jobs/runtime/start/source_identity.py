@@ -51,20 +51,38 @@ class SettledSources:
     sources: Sources = field(default_factory=dict)
     renewed: frozenset[InputName] = frozenset()
     """The sources that the stages have read before, and now read from their beginning."""
+    statics: frozenset[InputName] = frozenset()
+    """The static inputs that the stages now read at their newest version."""
+
+    @property
+    def taken_anew(self) -> frozenset[InputName]:
+        """Returns all inputs that are taken as new ones."""
+        return self.renewed | self.statics
+
+    @property
+    def replaces_round(self) -> bool:
+        """Returns True if an interrupted round cannot go on: its later batches have read other inputs."""
+        return bool(self.taken_anew)
 
 
-def check_names(graph: Graph, names: Collection[InputName]) -> None:
+def check_names(graph: Graph, names: Collection[InputName], *, statics: bool = False) -> None:
     """Refuses options with names that are not sources.
 
+    Args:
+        graph: The pipeline.
+        names: The names.
+        statics: True if the names of static inputs are right, too.
+
     Raises:
-        InvalidParameterError: A name is not that of a source.
+        InvalidParameterError: A name is not right.
     """
+    right = [*graph.sources, *(graph.statics if statics else ())]
     for name in names:
-        if name not in graph.sources:
+        if name not in right:
             raise InvalidParameterError(
-                f"Pipeline '{graph.pipeline}' has no source '{name}'.",
+                f"Pipeline '{graph.pipeline}' has no source{' or static input' if statics else ''} '{name}'.",
                 safe="Nothing was changed.",
-                remedy=suggestion(name, graph.sources),
+                remedy=suggestion(name, right),
                 source=name,
             )
 
@@ -162,7 +180,7 @@ def settle(
         new_sources: Sources that may be different ones.
         drained: Checkpoint that the start goes on from, if it has drained stages. If a source is read from its beginning, such stages
             would drop its rows as late.
-        anew: Sources that are read from their beginning in any case.
+        anew: Sources that are read from their beginning in any case, and static inputs that are read at their newest version.
 
     Raises:
         RejectedError: A source is a different one and not in ``new_sources``, or stages are drained. Nothing was changed.
@@ -174,7 +192,7 @@ def settle(
     if drained is not None:
         refuse_drained(drained, renewed)
     settled = {name: _settled(name, now, None if name in renewed else before.get(name)) for name, now in found.items()}
-    return SettledSources(settled, renewed)
+    return SettledSources(settled, renewed, frozenset(anew).difference(found))
 
 
 def difference(before: tuple[KnownSource, ...] | None, now: tuple[KnownSource, ...]) -> str | None:

@@ -22,6 +22,7 @@ OPTIONS: Mapping[str, Callable[[StartRequest], dict[str, Any]]] = {
     "--on-rewind replace": lambda asked: {"fresh": True, "on_rewind": OnRewind.REPLACE},
     "--accept-data-loss departures": lambda asked: {"accept_data_loss": SOURCES},
     "--new-source departures": lambda asked: {"new_sources": SOURCES},
+    "--new-source shops": lambda asked: {"new_sources": (InputName("shops"),)},
     "--allow-dropped": lambda asked: {"allow_dropped": True},
     "--allow-drained": lambda asked: {"restore": SAVEPOINT.model_copy(update={"allow_drained": True})},
     "Leave --adopt-offsets out": lambda asked: {"adopt_offsets": {}},
@@ -65,10 +66,11 @@ def with_savepoint(**changes: Any) -> HomeFacts:
     return replace(interrupted(), savepoint=manifest(1, 1).model_copy(update=changes))
 
 
+JOINING = READING | {"statics": {"shops": {}}}
 WEEKLY = {"stages": {"weekly": {"inputs": {"departures": "departures"}}, **GRAPH["stages"]}}
 CASES = {
     "other parameters in an interrupted round": lambda: Refused(
-        facts([attempt(1, "a", 1)], round_document(1, "a", graph=READING)), request("b"), OTHERS, READING, ways=4
+        facts([attempt(1, "a", 1)], round_document(1, "a", graph=JOINING)), request("b"), OTHERS, JOINING, ways=5
     ),
     "another end of an interrupted round": lambda: Refused(interrupted(), request("b", on_end=OnEnd.DRAIN)),
     "another policy of an interrupted round": lambda: Refused(interrupted(), request("b", publish=Publish.EXTERNAL)),
