@@ -24,8 +24,9 @@ from typing import Any, ClassVar
 
 from spark_jobs.protocol.visible import visible
 
-BEGIN_ANEW = "begin anew with --fresh and --on-rewind keep or replace"
-"""The remedy if there is no other way. Without ``--on-rewind`` a fresh start is refused if rows are public."""
+BEGIN_ANEW = "begin anew with --fresh and --on-rewind keep or replace, and without --restore and --full-refresh"
+"""The remedy if there is no other way. Without ``--on-rewind`` a fresh start is refused if rows are public. It is refused with the other
+options, too."""
 
 
 def for_sources(option: str, names: Iterable[str]) -> str:

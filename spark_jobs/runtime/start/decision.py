@@ -234,7 +234,16 @@ def _backfill(
             remedy="Start the changed code without it first, and backfill the losses then. The function of a stage may differ.",
             round=latest.round,
         )
-    check_parameters(latest, parameters)
+    if changed := _other_values(latest, parameters):
+        raise RejectedError(
+            f"Losses cannot be backfilled with other parameters than those of round {latest.round} ({', '.join(changed)}).",
+            exists=f"Run {latest.run} has begun that round.",
+            safe="Nothing was changed.",
+            remedy=f"Start it again with its parameters {latest.parameters}.",
+            round=latest.round,
+            expected=latest.parameters,
+            found=dict(parameters),
+        )
     _check_ending(latest, request)
     final = facts.final
     if final is not None:
@@ -706,10 +715,14 @@ def check_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> No
     Raises:
         RejectedError: The parameters differ.
     """
-    if latest.parameters != dict(parameters):
-        names = latest.parameters.keys() | parameters.keys()
-        changed = sorted(name for name in names if latest.parameters.get(name) != parameters.get(name))
+    if changed := _other_values(latest, parameters):
         raise _other_parameters(latest, parameters, changed)
+
+
+def _other_values(latest: RoundDocument, parameters: Mapping[str, Any]) -> list[str]:
+    """Returns the parameters that differ, with those that only one of both has."""
+    names = latest.parameters.keys() | parameters.keys()
+    return sorted(name for name in names if latest.parameters.get(name) != parameters.get(name))
 
 
 def _changed_parameters(latest: RoundDocument, parameters: Mapping[str, Any]) -> list[str]:
