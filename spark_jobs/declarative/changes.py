@@ -7,11 +7,17 @@ from typing import Any
 
 from pyspark.pipelines.flow import AutoCdcFlow
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from spark_jobs.declarative.definitions import Definitions
 from spark_jobs.runtime.spark.columns_at_import import written_text
 
 _COLUMN = re.compile(r"[^\W\d]\w*|`[^`]+`")
+_WORDS = re.compile(r"'(?:[^'\\]|\\.)*'|`([^`]+)`|([^\W\d]\w*)\b(?!\s*\()|\d\w*")
+"""Finds the names in a SQL expression. Texts, numbers and names of functions have no group."""
+_KEYWORDS = frozenset({"and", "between", "false", "in", "is", "like", "not", "null", "or", "true"})
+SEQUENCE, DELETED = "__spark_autocdc_sequence", "__spark_autocdc_deleted"
+"""Columns with a computed ``sequence_by`` or ``apply_as_deletes``. Spark reserves this prefix for what it adds to such a table."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,8 @@ class Changes:
     kept: tuple[str, ...] | None
     """The only columns of the table. None: all but those that are left out."""
     left_out: tuple[str, ...]
+    computed: Mapping[str, Any]
+    """The expressions of :data:`SEQUENCE` and :data:`DELETED`, as SQL or as columns, if the table needs them."""
 
     def options(self) -> Mapping[str, Any]:
         """Returns the options of the table's sink."""
@@ -36,40 +44,37 @@ class Changes:
 
     def of(self, frame: DataFrame) -> DataFrame:
         """Returns the flow's rows with the columns of the table."""
-        return frame.drop(*self.left_out) if self.kept is None else frame.select(*self.kept)
+        whole = frame.withColumns({name: _column(expression) for name, expression in self.computed.items()})
+        return whole.drop(*self.left_out) if self.kept is None else whole.select(*self.kept, *self.computed)
 
 
 def changes_of(definitions: Definitions, flow: AutoCdcFlow) -> Changes:
     """Returns the rules of an AUTO CDC flow.
 
+    Later changes are compared with ``sequence_by`` in the table, and deletes are found among staged rows. So the table gets a column for
+    each of them that is computed from others or left out.
+
     Raises:
-        InvalidPipelineError: An argument is not a column name or not a text, or the table would lack a column that the merge compares.
+        InvalidPipelineError: A key or a listed column is not a column name, or the table would lack a key.
     """
     location, who = flow.source_code_location, f"the AUTO CDC flow into {flow.target!r}"
 
-    def column(argument: str, given: Column) -> str:
-        text = _text(given)
-        if text is None or not _COLUMN.fullmatch(text):
-            raise definitions.refused(
-                location,
-                f"{who} has {argument}={text or given!r}, but it needs names of columns.",
-                "Give the column's name as a text. Add a computed column to the source first.",
-                condition="AUTOCDC_NON_COLUMN_IDENTIFIER",
-                argument=argument,
-            )
-        return text.strip("`")
-
     def columns(argument: str, given: list[Column] | None) -> tuple[str, ...]:
-        return tuple(column(argument, each) for each in given or ())
+        found = []
+        for each in given or ():
+            name = _name(each)
+            if name is None:
+                raise definitions.refused(
+                    location,
+                    f"{who} has {argument}={_text(each) or each!r}, but it needs names of columns.",
+                    "Give the column's name as a text. Add a computed column to the source first.",
+                    condition="AUTOCDC_NON_COLUMN_IDENTIFIER",
+                    argument=argument,
+                )
+            found.append(name)
+        return tuple(found)
 
-    deletes = None if flow.apply_as_deletes is None else _text(flow.apply_as_deletes)
-    if flow.apply_as_deletes is not None and deletes is None:
-        raise definitions.refused(
-            location,
-            f"{who} has a column expression as apply_as_deletes, whose text is not known before Spark starts.",
-            "Write it in SQL: apply_as_deletes=\"operation = 'DELETE'\".",
-        )
-    keys, sequence_by = columns("keys", flow.keys), column("sequence_by", flow.sequence_by)
+    keys = columns("keys", flow.keys)
     kept = None if flow.column_list is None else columns("column_list", flow.column_list)
     left_out = columns("except_column_list", flow.except_column_list)
     if kept is not None and left_out:
@@ -79,18 +84,55 @@ def changes_of(definitions: Definitions, flow: AutoCdcFlow) -> Changes:
             "Give one of them.",
             condition="AUTOCDC_BOTH_COLUMN_LIST_AND_EXCEPT_COLUMN_LIST",
         )
-    for name in (*keys, sequence_by):
-        if name.casefold() in map(str.casefold, left_out) or (
-            kept is not None and name.casefold() not in map(str.casefold, kept)
-        ):
+    lacking = _Lacking(kept, left_out)
+    for key in keys:
+        if key in lacking:
             raise definitions.refused(
                 location,
-                f"{who} leaves out {name!r}, but later changes are compared with it in the table.",
-                "Keep keys and sequence_by in the table. A view of it may leave them out.",
-                condition="AUTOCDC_KEY_NOT_IN_SELECTED_SCHEMA" if name in keys else None,
-                column=name,
+                f"{who} leaves out the key {key!r}, but later changes are compared with it in the table.",
+                "Keep the keys in the table. A view of it may leave them out.",
+                condition="AUTOCDC_KEY_NOT_IN_SELECTED_SCHEMA",
+                column=key,
             )
-    return Changes(keys, sequence_by, deletes, kept, left_out)
+    computed: dict[str, Any] = {}
+    sequence_by = _name(flow.sequence_by)
+    if sequence_by is None or sequence_by in lacking:
+        computed[SEQUENCE], sequence_by = _text(flow.sequence_by) or flow.sequence_by, SEQUENCE
+    deletes = None
+    if flow.apply_as_deletes is not None:
+        deletes = _text(flow.apply_as_deletes)
+        if deletes is None or any(name in lacking for name in _names(deletes)):
+            computed[DELETED], deletes = deletes or flow.apply_as_deletes, DELETED
+    return Changes(keys, sequence_by, deletes, kept, left_out, computed)
+
+
+@dataclass(frozen=True)
+class _Lacking:
+    """The names that are not columns of the table, or may not be."""
+
+    kept: tuple[str, ...] | None
+    left_out: tuple[str, ...]
+
+    def __contains__(self, name: str) -> bool:
+        if self.kept is None:
+            return name.casefold() in map(str.casefold, self.left_out)
+        return name.casefold() not in map(str.casefold, self.kept)
+
+
+def _name(column: Any) -> str | None:
+    """Returns the name of a column, or None if it is another expression."""
+    text = _text(column)
+    return text.strip("`") if text is not None and _COLUMN.fullmatch(text) else None
+
+
+def _names(expression: str) -> list[str]:
+    """Returns the words of a SQL expression that may be names of columns."""
+    found = [quoted or plain for quoted, plain in _WORDS.findall(expression)]
+    return [name for name in found if name and name.casefold() not in _KEYWORDS]
+
+
+def _column(expression: Any) -> Column:
+    return F.expr(expression) if isinstance(expression, str) else expression
 
 
 def _text(column: Any) -> str | None:

@@ -182,7 +182,7 @@ def _declare_changes(pipeline: Pipeline, flows: Flows, table: Table, flow: AutoC
         pipeline,
         name,
         found[0].inputs,
-        lambda frames: _as_defined(table, name, changes.of(run(**frames))),
+        lambda frames: _as_defined(table, name, changes.of(run(**frames)), added=changes.computed),
         conf=found[0].conf,
         sink=sink,
     )
@@ -219,8 +219,14 @@ def _sink(definitions: Definitions, table: Table) -> DeltaSink:
     )
 
 
-def _as_defined(table: Table, name: str, frame: DataFrame) -> DataFrame:
+def _as_defined(table: Table, name: str, frame: DataFrame, added: Iterable[str] = ()) -> DataFrame:
     """Returns the rows of a flow with the columns of the table's definition, if it has one.
+
+    Args:
+        table: The table.
+        name: Name of its stage.
+        frame: The rows.
+        added: Columns of the rows that no definition has.
 
     Raises:
         InvalidPipelineError: The flow returns a column that the definition does not have.
@@ -228,6 +234,7 @@ def _as_defined(table: Table, name: str, frame: DataFrame) -> DataFrame:
     if table.schema is None:
         return frame
     schema = table.schema if isinstance(table.schema, StructType) else cast(StructType, StructType.fromDDL(table.schema))
+    schema = StructType([*schema.fields, *(frame.schema[column] for column in added)])
     known = {column.casefold() for column in schema.names}
     unknown = [column for column in frame.columns if column.casefold() not in known]
     if unknown:

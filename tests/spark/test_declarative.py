@@ -235,6 +235,57 @@ def test_a_project_in_sql_gives_the_tables_of_batch_queries(site: Site, tmp_path
     assert table.metadata().configuration["delta.appendOnly"] == "true"
 
 
+CUSTOMERS = """
+from pyspark import pipelines as dp
+from pyspark.sql.functions import col, struct
+
+
+@dp.temporary_view
+def changes():
+    rows = spark.readStream.schema("customer LONG, name STRING, operation STRING, at TIMESTAMP, number LONG")
+    return rows.json(spark.conf.get("shop.incoming"))
+
+
+dp.create_streaming_table("customers", schema="customer INT, name STRING")
+dp.create_auto_cdc_flow(
+    target="customers",
+    source="changes",
+    keys=["customer"],
+    sequence_by=struct("at", "number"),
+    apply_as_deletes=col("operation") == "DELETE",
+    except_column_list=["operation", "at", "number"],
+)
+dp.create_streaming_table("names")
+dp.create_auto_cdc_flow(
+    target="names", source="changes", keys=["name"], sequence_by="-number", apply_as_deletes="operation = 'DELETE'", column_list=["name"]
+)
+"""
+
+
+def test_computed_and_left_out_columns_order_and_delete_the_rows_of_a_change_flow(site: Site, tmp_path: Path) -> None:
+    entry = project(tmp_path, customers_py=CUSTOMERS)
+    lines: list[dict[str, Any]]
+    numbers = [number * 37 % 101 for number in range(100)]  # changes come in another order than they happened
+    lines = [
+        {"customer": n % 13, "name": f"name {n % 17}", "operation": "DELETE" if n % 5 == 0 else "UPSERT", "number": n}
+        | {"at": f"2026-03-02T00:{n // 30:02}:00Z"}
+        for n in numbers
+    ]
+    (tmp_path / "incoming").mkdir()
+    for first in (0, 50):
+        (tmp_path / "incoming" / f"{first}.json").write_text("\n".join(map(json.dumps, lines[first : first + 50])))
+        site.run(load_pipeline(entry).rewired({}, str(site.tables)))
+    last, earliest = dict[int, dict[str, Any]](), dict[str, dict[str, Any]]()
+    for line in sorted(lines, key=lambda line: line["number"]):
+        last[line["customer"]] = line
+        earliest.setdefault(line["name"], line)
+    customers = DeltaTable(str(site.tables / "customers")).to_pyarrow_table().select(["customer", "name"]).to_pylist()
+    names = DeltaTable(str(site.tables / "names")).to_pyarrow_table()["name"].to_pylist()
+    kept = [(line["customer"], line["name"]) for line in last.values() if line["operation"] != "DELETE"]
+    assert sorted((row["customer"], row["name"]) for row in customers) == sorted(kept)
+    assert sorted(names) == sorted(name for name, line in earliest.items() if line["operation"] != "DELETE")
+
+
 def _same(spark: SparkSession, site: Site, table: str, query: str) -> None:
     made, expected = spark.read.format("delta").load(str(site.tables / table)), spark.sql(query)
     assert made.columns == expected.columns

@@ -1,5 +1,6 @@
 import pytest
 
+from spark_jobs.declarative.changes import DELETED, SEQUENCE
 from spark_jobs.protocol.documents import SinkMode
 from tests.unit.declarative.conftest import Project
 
@@ -31,12 +32,43 @@ def test_an_auto_cdc_flow_is_a_sink_with_keys(orders: Project, keys: str, sequen
 
 
 @pytest.mark.parametrize(
+    ("arguments", "sequence_by", "deletes"),
+    [
+        ({"sequence_by": '"struct(at, id)"'}, SEQUENCE, "kind = 'delete'"),
+        ({"sequence_by": 'F.struct("at", "id")'}, SEQUENCE, "kind = 'delete'"),
+        ({"apply_as_deletes": "F.col('kind') == 'delete'"}, "id", DELETED),
+        ({"except_column_list": '["at"]'}, "id", "kind = 'delete'"),
+        ({"except_column_list": '["kind", "ID"]'}, SEQUENCE, DELETED),
+        ({"column_list": '["user", "id", "kind"]'}, "id", "kind = 'delete'"),
+        (
+            {
+                "column_list": '["user", "id", "Kind"]',
+                "apply_as_deletes": "\"lower(`kind`) IN ('gone', 'at') OR kind IS NULL\"",
+            },
+            "id",
+            None,
+        ),
+        ({"column_list": '["user", "name"]'}, SEQUENCE, DELETED),
+    ],
+)
+def test_the_table_gets_a_column_for_what_is_computed_or_left_out(
+    orders: Project, arguments: dict[str, str], sequence_by: str, deletes: str | None
+) -> None:
+    given = {"apply_as_deletes": "\"kind = 'delete'\""} | arguments
+    orders.write("zzz.py", flow(**given))
+    sink = orders.load().graph().stages["newest"].sink  # type: ignore[index]
+    assert sink is not None
+    assert sink.merge is not None
+    assert (sink.merge.sequence_by, sink.merge.apply_as_deletes) == (sequence_by, deletes or given["apply_as_deletes"].strip('"'))
+
+
+@pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (flow(sequence_by='"id + 1"'), r"'newest' has sequence_by='id \+ 1', but it needs names of columns"),
-        (flow(apply_as_deletes="F.col('kind') == 'delete'"), "has a column expression as apply_as_deletes"),
-        (flow(except_column_list='["id"]'), "leaves out 'id', but later changes are compared with it"),
-        (flow(column_list='["id", "name"]'), "leaves out 'user', but later changes are compared with it"),
+        (flow(keys='["user", "id + 1"]'), r"'newest' has keys='id \+ 1', but it needs names of columns"),
+        (flow(except_column_list="[F.lower('name')]"), "'newest' has except_column_list=.*, but it needs names of columns"),
+        (flow(except_column_list='["User"]'), "leaves out the key 'user', but later changes are compared with it"),
+        (flow(column_list='["id", "name"]'), "leaves out the key 'user', but later changes are compared with it"),
         (flow(column_list='["id", "user"]', except_column_list='["name"]'), "has both column_list and except_column_list"),
     ],
 )
