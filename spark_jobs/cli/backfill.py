@@ -6,7 +6,7 @@ import typer
 
 from spark_jobs.cli.answers import RunAnswer, TakenAnswer
 from spark_jobs.cli.homes import open_home
-from spark_jobs.cli.options import SPARK_OPTIONS, Entry, Home, Params, ParamsFile, takes
+from spark_jobs.cli.options import SPARK_OPTIONS, Entry, Home, Params, ParamsFile, WorkRoot, takes
 from spark_jobs.cli.run import RunIdOption, order_run
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.losses import LossLedger
@@ -27,6 +27,7 @@ def backfill(
     context: typer.Context,
     entry: Entry,
     home: Home,
+    work_root: WorkRoot = None,
     loss: Losses = None,
     param: Params = None,
     params_file: ParamsFile = None,
@@ -39,7 +40,7 @@ def backfill(
     It reads no new rows of bounded sources. A pipeline without an end goes on afterwards. No other driver may be running.
     """
     with command(output) as terminal:
-        files, _ = open_home(home)
+        files, _ = open_home(home, work_root)
         losses = [LossId(each) for each in loss] if loss else LossLedger(files).can_be_backfilled()
         if not losses:
             raise RejectedError(

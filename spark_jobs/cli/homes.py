@@ -21,14 +21,18 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import check_directory
 
 
-def open_home(url: str) -> tuple[Files, PipelineDocument]:
+def open_home(url: str, work_root: str | None = None) -> tuple[Files, PipelineDocument]:
     """Opens an existing home, and returns it with the document of its pipeline.
+
+    Args:
+        url: The home.
+        work_root: Where its work directories are; only for commands that run stages.
 
     Raises:
         InvalidParameterError: The URL is not that of a directory that can be opened.
         RejectedError: No pipeline has run there.
     """
-    files = open_home_files(url)
+    files = open_home_files(url, work_root)
     try:
         return files, Channel(files).claimed()
     except RejectedError:

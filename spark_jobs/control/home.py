@@ -34,7 +34,7 @@ from spark_jobs.protocol.errors import (
     NotFoundError,
     RejectedError,
 )
-from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Files, is_here, local_path
+from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Files, is_here
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files, open_place
 
@@ -74,9 +74,7 @@ def open_home(url: str, work_root: str | None = None) -> Files:
 
 def divided_home(documents: Files, work_root: str | None = None) -> "DividedHome":
     """Opens a home in a store. The arguments and errors are those of :func:`open_home`."""
-    if not work_root:
-        return DividedHome(documents)
-    return DividedHome(documents, LocalFiles(local_path(open_files(work_root), cache_name(documents.url))))
+    return DividedHome(documents, open_files(work_root).below(cache_name(documents.url)) if work_root else None)
 
 
 class DividedHome:
@@ -104,7 +102,7 @@ class DividedHome:
             MissingRequirementError: This user has no directory for caches.
         """
         if self._directory is None:
-            self._directory = LocalFiles(_own_caches(self.url) / cache_name(self.url))
+            self._directory = LocalFiles(_own_caches(self.url)).below(cache_name(self.url))
         return self._directory
 
     def local(self, path: str = "") -> Path | None:

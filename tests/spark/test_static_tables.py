@@ -18,9 +18,9 @@ from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.protocol.errors import InterruptedRunError, RejectedError, RestartsExhaustedError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, StageName
 from spark_jobs.protocol.pins import DeltaPin, Pin
+from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.runtime import round_run
 from spark_jobs.runtime.inputs.inputs import static_frame
-from spark_jobs.runtime.launch import RunOptions
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.failing import failing_from
@@ -362,7 +362,7 @@ def test_another_table_is_joined_from_the_newest_checkpoint_on(site: Site, event
     make_anew(names.path, tmp_path)
     with Running(site.spark, pipeline, site.home) as running:
         assert "--new-source names" in str(running.ends())
-    with Running(site.spark, pipeline, site.home, options=RunOptions(new_sources=("names",))) as running:
+    with Running(site.spark, pipeline, site.home, options=StartOptions(new_sources=("names",))) as running:
         running.until(is_public(site, 1))
     assert (names_of(site, 0), names_of(site, 1)) == (names.upto(0), ["other", "rows"])
 

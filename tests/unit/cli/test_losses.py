@@ -56,6 +56,12 @@ def test_a_home_without_rows_that_were_passed_over_has_nothing_to_backfill(inter
     assert "has no loss that can be backfilled" in refused.stderr
 
 
+def test_a_backfill_opens_the_home_with_the_work_root(interrupted: UsedHome) -> None:
+    refused = spark_jobs("backfill", "flights.py", "--home", interrupted.url, "--work-root", "/mnt/work")
+    assert refused.exit_code == 2
+    assert "It cannot have the work root /mnt/work" in refused.stderr.replace("\n", " ")
+
+
 def test_a_backfilled_loss_is_listed_with_its_checkpoint_and_is_in_no_status(interrupted: UsedHome) -> None:
     lose(interrupted, 10, 4)
     manifest = interrupted.complete()
