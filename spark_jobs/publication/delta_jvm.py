@@ -187,6 +187,32 @@ class DeltaJvm:
         kind = mapper.getTypeFactory().constructCollectionType(load("java.util.ArrayList", True, False), add_file)
         return mapper.readValue(canonical([dict(add) for add in adds]).decode(), kind)
 
+    def rows_of(
+        self, path: str, metadata: Mapping[str, Any], protocol: Mapping[str, Any], adds: Iterable[Mapping[str, Any]]
+    ) -> Any:
+        """Returns the rows of files in a table's directory that its log need not name, as a frame for the JVM.
+
+        Args:
+            path: The table.
+            metadata: Metadata that the files are read with.
+            protocol: Protocol of the same table.
+            adds: ``add`` actions, with paths relative to the table.
+        """
+        log, actions, options = (
+            self.log(path),
+            self.object("org.apache.spark.sql.delta.actions.Action$"),
+            self.java("scala.Option"),
+        )
+        described = actions.fromJson(canonical({"metaData": dict(metadata)}).decode())
+        features = options.apply(actions.fromJson(canonical({"protocol": dict(protocol)}).decode()))
+        base = log.logPath(), log, described
+        # Delta 4.0 finds the protocol by the metadata
+        snapshot = call_fitting(
+            self.java("org.apache.spark.sql.delta.DummySnapshot"), (*base, options.apply(None), features), base
+        )
+        files = self.convert.asScala(self.add_files(adds)).toList()
+        return log.createDataFrame(snapshot, files, False, options.apply(None))
+
     def transaction(self, path: str, app: AppId) -> "JvmTransaction":
         """Begins a Delta transaction that is conditional on the present version of ``app`` in the table.
 

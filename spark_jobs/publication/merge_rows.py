@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.publication.delta_rs import STAGED, TABLE, MergeStatement
-from spark_jobs.publication.scratch_table import unused
+from spark_jobs.publication.labels import unused
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.delete_conditions import DeleteCondition, delete_condition
 from spark_jobs.publication.fitting import renaming
+from spark_jobs.publication.labels import unused
 from spark_jobs.publication.merge_rows import RowOrder
-from spark_jobs.publication.scratch_table import unused
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import opened
 from spark_jobs.storage.table_uris import is_in_store, spark_path, table_files

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 
 from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 from pyspark.sql.window import WindowSpec
 
 from spark_jobs.protocol.documents import SinkMode
 from spark_jobs.protocol.merge_cut import MergeCut
-from spark_jobs.publication.scratch_table import unused
+from spark_jobs.publication.labels import unused
 from spark_jobs.publication.sql_names import quoted
 
 _STAGED, _TABLE = "staged", "published"
@@ -322,11 +322,6 @@ def keyed_merge(
         SinkMode.HISTORY: History,
     }
     return kinds[mode](rule, events, batch, replace, schema, names)
-
-
-def read_events(spark: SparkSession, directory: str) -> DataFrame:
-    """Returns the rows of a scratch table."""
-    return spark.read.format("delta").load(directory)
 
 
 def repeated_keys(frame: DataFrame, keys: Sequence[str]) -> int:

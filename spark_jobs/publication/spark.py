@@ -24,8 +24,9 @@ from spark_jobs.publication.conditional_log_store import make_commits_conditiona
 from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction, java_causes, java_message
 from spark_jobs.publication.delta_rs import LARGE_FILE_BYTES, OpenTable, open_table
 from spark_jobs.publication.fitting import renaming
-from spark_jobs.publication.merges import keyed_merge, read_events
-from spark_jobs.publication.scratch_table import column_of, scratch_table
+from spark_jobs.publication.labels import column_of
+from spark_jobs.publication.merges import keyed_merge
+from spark_jobs.publication.staged_frame import staged_frame
 from spark_jobs.storage.table_uris import spark_path
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
@@ -75,10 +76,9 @@ class SparkPublisher:
         session = self._session()
         with _spark_errors(uri):
             _, metadata, protocol = DeltaJvm(session).snapshot(spark_path(uri))
-            with scratch_table(uri, metadata, protocol, lines) as directory:
-                rows = read_events(session, str(directory))
-                counts = [F.count_if(~F.coalesce(F.expr(each), F.lit(False))) for each in conditions.values()]
-                found = rows.agg(*counts).collect()[0]
+            rows = staged_frame(session, uri, metadata, protocol, lines)
+            counts = [F.count_if(~F.coalesce(F.expr(each), F.lit(False))) for each in conditions.values()]
+            found = rows.agg(*counts).collect()[0]
         return dict(zip(conditions, map(int, found), strict=True))
 
     def rows_by_file(self, uri: str) -> dict[str, int]:
@@ -179,24 +179,24 @@ class SparkTransaction:
         for key, value in rule.settings.items():  # otherwise another time zone would change the result
             self._session.conf.set(key, value)
         _, metadata, protocol = DeltaJvm(self._session).snapshot(spark_path(rule.staged_in))
-        with scratch_table(rule.staged_in, metadata, protocol, lines, label="batch") as directory:
-            schema = StructType.fromJson(json.loads(shape.table_schema))
-            label = column_of("batch", metadata)
-            merge = keyed_merge(cut.mode, rule, read_events(self._session, str(directory)), label, replace, schema, names)
-            tombstones = None
-            if rule.tombstones is not None:
-                path = spark_path(rule.tombstones)
-                with step(Step.BURY_KEYS):
-                    merge.bury(DeltaTable.forPath(self._session, path))
-                tombstones = self._session.read.format("delta").load(path)
-            if not open_table(table).differs_only_in_rows(self.table):
-                raise ConflictError(
-                    f"Another writer has changed table {table} since it was read.",
-                    safe="Nothing was merged.",
-                    remedy="Repeat: the table is read again.",
-                    table=table,
-                )
-            merge.merge_into(DeltaTable.forPath(self._session, spark_path(table)), tombstones)
+        rows = staged_frame(self._session, rule.staged_in, metadata, protocol, lines, label="batch")
+        schema = StructType.fromJson(json.loads(shape.table_schema))
+        label = column_of("batch", metadata)
+        merge = keyed_merge(cut.mode, rule, rows, label, replace, schema, names)
+        tombstones = None
+        if rule.tombstones is not None:
+            path = spark_path(rule.tombstones)
+            with step(Step.BURY_KEYS):
+                merge.bury(DeltaTable.forPath(self._session, path))
+            tombstones = self._session.read.format("delta").load(path)
+        if not open_table(table).differs_only_in_rows(self.table):
+            raise ConflictError(
+                f"Another writer has changed table {table} since it was read.",
+                safe="Nothing was merged.",
+                remedy="Repeat: the table is read again.",
+                table=table,
+            )
+        merge.merge_into(DeltaTable.forPath(self._session, spark_path(table)), tombstones)
 
 
 def _begin(session: SparkSession, uri: str, app: AppId) -> SparkTransaction:

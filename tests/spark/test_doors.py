@@ -101,7 +101,7 @@ def _events(site: Site, **options: Any) -> Pipeline:
     return pipeline
 
 
-def test_staged_rows_can_be_read_before_anyone_else_sees_them(site: Site) -> None:
+def test_staged_rows_can_be_read_before_anyone_else_sees_them(site: Site, temporary: Path) -> None:
     events = site.home.parent / "events"
     inputs.append(events, inputs.events(1_000))
     site.run(_events(site, on_end="suspend"), run_id="first")
@@ -113,6 +113,7 @@ def test_staged_rows_can_be_read_before_anyone_else_sees_them(site: Site) -> Non
     assert public_count(site.tables / "copy") == 0
     assert_same(answer(read_staged(site.spark, str(site.home), "copy", 1)), first)
     assert_same(answer(read_staged(site.spark, str(site.home), "copy")), both)
+    assert list(temporary.glob("staged*")) == [], "executors on other hosts would not see files of this process"
     publish(open_files(str(site.home)), type(site.manifest().checkpoint)(1))
     assert_same(answer(read_staged(site.spark, str(site.home), "copy")), both - first)
     publish(open_files(str(site.home)))

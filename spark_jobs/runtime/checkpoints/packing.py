@@ -17,7 +17,8 @@ from spark_jobs.protocol.errors import InterruptedRunError, SparkJobFailedError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
-from spark_jobs.publication.scratch_table import column_of, scratch_table
+from spark_jobs.publication.labels import column_of
+from spark_jobs.publication.staged_frame import staged_frame
 from spark_jobs.runtime.spark.session import cancel_for_good, spark_failures
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.beside import beside
@@ -88,8 +89,9 @@ def _written(
 
     def write() -> list[dict[str, Any]]:
         context.setJobGroup(group, f"packs the files of stage '{stage.stage.name}' up to batch {last}", interruptOnCancel=True)
-        with scratch_table(table.uri, table.metadata, table.protocol, small, label=_BIN) as directory, step(Step.PACK_FILES):
-            rows = session.read.format("delta").load(str(directory)).repartitionById(bins, number.cast("int")).drop(number)
+        staged = staged_frame(session, table.uri, table.metadata, table.protocol, small, label=_BIN)
+        with step(Step.PACK_FILES):
+            rows = staged.repartitionById(bins, number.cast("int")).drop(number)
             return DeltaJvm(session).write_files(rows, table.path, f"{stage.file_prefix}{last}-")
 
     try:

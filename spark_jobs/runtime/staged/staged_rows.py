@@ -8,7 +8,7 @@ from spark_jobs.control.home import open_home
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.pending import chosen_manifest, pending_lines, sink_cut
-from spark_jobs.publication.scratch_table import lasting_scratch_table
+from spark_jobs.publication.staged_frame import staged_frame
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.table_uris import spark_path
 
@@ -20,7 +20,7 @@ def read_staged(spark: SparkSession, home: str | Files, sink: str, checkpoint: i
     returned them, before they are merged.
 
     The frame only has rows of checkpoints, not those of a round that is still running. After the checkpoint is published, the frame is
-    empty. Nothing in the home or in the table is changed. The frame can be read while this process lives and the staged files exist.
+    empty. Nothing in the home or in the table is changed. The frame can be read while the staged files exist.
 
     Args:
         spark: A session with Delta.
@@ -40,4 +40,4 @@ def read_staged(spark: SparkSession, home: str | Files, sink: str, checkpoint: i
     lines = pending_lines(files, SinkName(sink), number)
     directory = staged_in(cut)
     _, metadata, protocol = DeltaJvm(spark).snapshot(spark_path(directory))
-    return spark.read.format("delta").load(str(lasting_scratch_table(directory, metadata, protocol, lines)))
+    return staged_frame(spark, directory, metadata, protocol, lines)
