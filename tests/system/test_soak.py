@@ -23,7 +23,6 @@ from tests.support.soak_pipeline import Orders
 
 pytestmark = pytest.mark.spark
 
-ROUNDS = 40
 ROWS = 400
 BEHIND_MAX = 2
 """In checkpoints."""
@@ -98,9 +97,9 @@ class Soak(KilledDrivers):
         owners.cancel(owners.take_charge("test").owner, "the test is over")
 
 
-@pytest.mark.nightly
+@pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.nightly)])
 def test_healthy_tables_keep_up_and_the_ledger_has_what_is_missing_until_it_is_backfilled(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = Orders(tmp_path / "orders")
     site = RunSite(tmp_path / "site", orders.path, soak_pipeline.pipeline)
@@ -109,23 +108,22 @@ def test_healthy_tables_keep_up_and_the_ledger_has_what_is_missing_until_it_is_b
         orders.add(ROWS)
         driver = soak.start()
         soak.until(lambda: soak.healthy_have_all() and public_ids(soak.table(REFUSING)), driver)
-        for number in range(ROUNDS):
-            if number % 4 == 0:
+        for number in range(rounds):
+            if number % 2 == 0:
                 soak.until(lambda: len(public_ids(soak.table(REFUSING))) == orders.rows, driver)
                 soak.refusing().alter.add_constraint({"closed": f"id < {orders.rows}"})
-            orders.add(ROWS)
-            if number % 4 == 0:
+                orders.add(ROWS)
                 soak.until(lambda: soak.healthy_have_all() and soak.is_refused(), driver)
-            if number % 4 == 2:
+            else:
+                orders.add(ROWS)
                 soak.wait(3.0)
                 soak.kill(driver)
                 driver = soak.start()
-            if number % 4 == 3:
                 soak.refusing().alter.drop_constraint("closed")
-            soak.until(soak.healthy_have_all, driver)
+                soak.until(soak.healthy_have_all, driver)
         soak.until(lambda: soak.adds_up() and len(public_ids(soak.table(REFUSING))) == orders.rows, driver)
         assert soak.most_behind <= BEHIND_MAX
-        assert len(soak.ledger.entries()) == ROUNDS + 1
+        assert len(soak.ledger.entries()) == rounds + 1
         soak.cancel()
         ended(driver)
 

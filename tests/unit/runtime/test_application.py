@@ -437,7 +437,7 @@ class StoppedHome(Home):
             in_the_meantime()
             if error is not None:
                 raise error
-            settled = SimpleNamespace(renewed=frozenset())
+            settled = SimpleNamespace(renewed=frozenset(), replaces_round=False)
             return SimpleNamespace(decision=None, facts=None, savepoint=None, places={}, settled=settled)
 
         def begin(*_: object, **__: object) -> AttemptDocument:

@@ -3,6 +3,7 @@
 import errno
 import threading
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -34,6 +35,7 @@ from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.stages.gate import Gate
+from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from tests.support.staged_pipeline import CHECKPOINTING, NOW, PIPELINE
@@ -221,13 +223,12 @@ class Failing:
 
     def __init__(self, root: Path, system: FaultSystem) -> None:
         home = LocalFiles(root, system)
-        site: Any = SimpleNamespace(
-            sources={},
-            heartbeat=Heartbeat(home, AttemptNumber(1), RunId("monday"), [], None),
-            work=home.below("work/w"),
-            cancellation=SimpleNamespace(check=lambda: None),
-            losses=[],
+        needed: dict[str, Any] = dict.fromkeys(
+            each.name for each in fields(RoundSite) if each.default is MISSING and each.default_factory is MISSING
         )
+        needed["heartbeat"] = Heartbeat(home, AttemptNumber(1), RunId("monday"), [], None)
+        needed |= {"work": home.below("work/w"), "cancellation": SimpleNamespace(check=lambda: None)}
+        site = RoundSite(**needed)
         declared = {"restart": NoRestart(), "on_stage_failure": OnStageFailure.ISOLATE, "checkpointing": DECLARED}
         graph: Any = SimpleNamespace(
             sources={}, statics={}, stages={}, unbounded=False, skips_what_is_gone=frozenset(), **declared
