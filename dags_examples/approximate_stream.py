@@ -1,4 +1,4 @@
-"""A pipeline that goes on without rows that fail it. A person decides: they are accepted as lost, or processed by mended code."""
+"""A pipeline that goes on without rows that fail it. A person decides: they are accepted as lost, or processed by corrected code."""
 
 import os
 import sys
@@ -41,7 +41,7 @@ with DAG(
     `choose` waits for a person, unless nothing was lost:
 
     * **accept**: the rows stay out.
-    * **backfill**: `pipelines/approximate_next.py`, the mended code, processes the rows. `delays` then has every flight, once.
+    * **backfill**: `pipelines/approximate_next.py`, the corrected code, processes the rows. `delays` then has every flight, once.
 
     Needs the connection `stream_pipeline_default`; the home is `approximate_stream` in its first home root.
     """,

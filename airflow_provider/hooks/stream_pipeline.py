@@ -263,7 +263,7 @@ class StreamPipelineHook(BaseHook):
                 lambda: check_roots(settings.roots, settings.savepoint_roots, settings.work_root, driver_is_here=here),
                 time.monotonic() + _TEST_MAX_S,
                 lambda: StorageError(
-                    f"The roots {', '.join(settings.roots)} do not answer.", remedy="See whether they are mounted."
+                    f"The roots {', '.join(settings.roots)} do not answer.", remedy="Check that they are mounted."
                 ),
             )
             self.settings.check_python()
@@ -347,6 +347,6 @@ def _abandoned(request: StartRequest, reason: str) -> InterruptedRunError:
     return InterruptedRunError(
         reason,
         safe="This attempt has not begun.",
-        remedy="Nothing needs to be done: the next attempt does the work.",
+        remedy="Do nothing: the next attempt does the work.",
         request=request.request,
     )

@@ -72,8 +72,8 @@ class AcceptLossOperator(PipelineOperator):
 class BackfillLossOperator(StreamPipelineOperator):
     """Backfills losses of a pipeline: processes rows that stages with ``tolerate=`` have left out, and publishes them, each once.
 
-    Put it after the code was mended. The run reads no new rows of bounded sources. A pipeline without an end goes on afterwards: give the
-    task ``wait_for="running"``. No other driver may work in the home. Without losses the task is skipped.
+    Run it after the code was corrected. The run reads no new rows of bounded sources. A pipeline without an end continues afterwards: give
+    the task ``wait_for="running"``. No other driver may work in the home. Without losses the task is skipped.
 
     Args:
         losses: The ids of the losses, such as ``"3-1"``: one, several, or none. Templated.

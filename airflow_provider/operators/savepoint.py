@@ -82,7 +82,7 @@ class TriggerCheckpointOperator(WaitingOperator):
         answer = CheckpointRequests(files).answer_of(request)
         if answer is None:
             raise InterruptedRunError(
-                f"{request} in {files.url} has no answer any more.",
+                f"{request} in {files.url} no longer has an answer.",
                 safe="Nothing was changed.",
                 remedy="Its file was deleted, or a new home was made at the same place. A retry looks at the home again.",
                 home=files.url,

@@ -33,9 +33,9 @@ T = TypeVar("T")
 KILL_LIMIT_S = 4.0
 """The time for ending the driver of a killed task. Airflow kills the process five seconds after it has asked it to end."""
 _OWNER_LIMIT_S = 1.5
-"""The part of this time in which the home has to say who owns the attempt."""
+"""The part of this time for reading the owner of the attempt from the home."""
 _CANCEL_LIMIT_S = 1.0
-"""The part of this time in which the home has to store the cancel."""
+"""The part of this time for storing the cancel in the home."""
 _LIMIT_S = 60.0
 """How long the home may take to answer a task that was not killed."""
 
@@ -163,7 +163,9 @@ class DriverLease:
             self.driver = None
 
     def abandon(self, attempt: AttemptNumber, error: StreamPipelineError) -> None:
-        """Prevents the begin of a submitted driver that has not begun. A driver that has begun is left alone.
+        """Answers the request of a submitted driver that has not begun, so that it ends at its start.
+
+        A driver that has begun is left alone.
 
         Deletes a refused first start from the home.
         """
@@ -218,7 +220,7 @@ class DriverLease:
         return RunCancelledError(
             f"Attempt {attempt} was cancelled: {asked.reason}.",
             exists=f"It has ended with {type(error).__name__}: {error.failed}",
-            safe="Completed checkpoints, and what was published, stay.",
+            safe="Completed checkpoints and published rows stay.",
             remedy="To continue from there, run it again, or clear the task.",
             attempt=attempt,
             owner=newest.owner,
@@ -310,7 +312,7 @@ def _before(by_s: float, work: Callable[[], T]) -> T:
     """Returns the result of ``work``. Raises StorageError if it has not ended at ``by_s``."""
     late = StorageError(
         "The home's storage does not answer.",
-        safe="Completed checkpoints, and what was published, stay.",
+        safe="Completed checkpoints and published rows stay.",
         remedy="A driver that is a process of this task was ended. Any other driver goes on, and a retry waits for it. To end it, run "
         "spark-jobs cancel when the storage is back.",
     )

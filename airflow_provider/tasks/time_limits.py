@@ -51,7 +51,7 @@ def not_due(restart: Restart, timeout_s: float | None) -> DeadlineExceededError:
     """Returns the error of a wait that ends before a restart is due."""
     return DeadlineExceededError(
         f"Attempt {restart.after} has failed, and its restart is due later than {timeout_s or 0.0:g} s after the task's start.",
-        safe="Completed checkpoints, and what was published, stay.",
+        safe="Completed checkpoints and published rows stay.",
         remedy="A retry starts the next attempt when it is due. Otherwise raise timeout_s, or leave it out.",
         attempt=restart.after,
     )

@@ -166,7 +166,7 @@ def _check_is_there(files: Files, request: RequestId, *, may_be_forgotten: bool)
             raise InterruptedRunError(
                 f"{request} in {files.url} was deleted: {STARTS_KEPT} later starts were requested since.",
                 exists="Its run has a newer answer, or 1,000 other runs were answered since.",
-                safe="Completed checkpoints, and what was published, stay.",
+                safe="Completed checkpoints and published rows stay.",
                 remedy="A retry of the task returns the newest answer of its run, or runs it again.",
                 home=files.url,
                 request=request,

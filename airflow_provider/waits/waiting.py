@@ -235,7 +235,7 @@ class RunWait:
     def _gone(self, kind: type[StreamPipelineError], what: str) -> StreamPipelineError:
         return kind(
             f"The driver for {self._request} in {self._home} {what} and left no answer.",
-            safe="Completed checkpoints, and what was published, stay.",
+            safe="Completed checkpoints and published rows stay.",
             remedy="Read the driver's last lines in this task's log. A retry resumes from the newest checkpoint.",
             home=self._home,
             request=self._request,
@@ -285,8 +285,8 @@ def checked(answer: StartResponse, home: str) -> StartResponse:
     if answer.checkpoint is None:
         raise InterruptedRunError(
             f"{answer.request} in {home} was answered without a final checkpoint.",
-            safe="Completed checkpoints, and what was published, stay.",
-            remedy=f"Look at the home: spark-jobs status --home {home}",
+            safe="Completed checkpoints and published rows stay.",
+            remedy=f"See its state: spark-jobs status --home {home}",
             home=home,
             request=answer.request,
         )
@@ -298,7 +298,7 @@ def killed(home: str, *, cancelled: bool) -> InterruptedRunError:
     return InterruptedRunError(
         "The task was killed.",
         exists="Its driver was cancelled." if cancelled else "If it has a driver, that driver goes on.",
-        safe="Completed checkpoints, and what was published, stay.",
+        safe="Completed checkpoints and published rows stay.",
         remedy="A retry resumes." if cancelled else "A retry waits for that driver, or resumes.",
         home=home,
     )

@@ -1,4 +1,4 @@
-"""The mended ``approximate.py``: a cancelled flight has no delay. Everything else is as it was."""
+"""The corrected ``approximate.py``: a cancelled flight has no delay. Everything else is the same."""
 
 from pydantic import BaseModel, Field
 from pyspark.sql import DataFrame, SparkSession

@@ -45,7 +45,7 @@ def refreshed_stages(graph: Graph, tables: Sequence[str]) -> frozenset[StageName
         words = " ".join(f"--full-refresh {name}" for name in [*tables, *missing])
         raise RejectedError(
             f"A full refresh of {', '.join(tables)} also needs {', '.join(missing)}: they read one another. A stage keeps no earlier rows "
-            "for a stage that begins anew, and cannot forget rows that it has read.",
+            "for a stage that begins again, and cannot forget rows that it has read.",
             exists="The tables have the rows of the newest published checkpoint.",
             safe="Nothing was changed.",
             remedy=f"Name all of them: {words} (full_refresh={[*tables, *missing]}).",

@@ -209,7 +209,7 @@ def _dispose(savepoint: Files, needed_by: list[str]) -> None:
         raise RejectedError(
             f"The savepoint {savepoint.url} is needed by {', '.join(needed_by)}.",
             safe="Nothing was deleted.",
-            remedy="Wait until they do not need it any more: spark-jobs status shows them.",
+            remedy="Wait until they no longer need it: spark-jobs status shows them.",
             path=savepoint.url,
             needed_by=needed_by,
         )

@@ -85,7 +85,7 @@ class CheckpointStore:
         lost = FencedError(
             f"Checkpoint {manifest.checkpoint} was completed by another attempt while attempt {manifest.attempt} was taking it.",
             safe="That checkpoint is valid. Nothing was published twice.",
-            remedy="Start again: the pipeline goes on from the newest checkpoint.",
+            remedy="Start again: the pipeline continues from the newest checkpoint.",
             checkpoint=manifest.checkpoint,
             attempt=manifest.attempt,
         )

@@ -35,7 +35,7 @@ def backfill(
     output: Annotated[Output, output_option(RunAnswer | TakenAnswer)] = Output.TEXT,
     **options: Any,
 ) -> None:
-    """Process rows that stages with tolerate= have left out, with the mended code, and publish them.
+    """Process rows that stages with tolerate= have left out, with the corrected code, and publish them.
 
     It reads no new rows of bounded sources. A pipeline without an end goes on afterwards. No other driver may be running.
     """
@@ -46,7 +46,7 @@ def backfill(
             raise RejectedError(
                 f"{files.url} has no loss that can be backfilled.",
                 safe="Nothing was started.",
-                remedy="spark-jobs losses lists its losses. Those of rows that are gone can only be accepted.",
+                remedy="spark-jobs losses lists its losses. A loss of deleted rows can only be accepted.",
             )
         chosen = StartOptions(run=RunId(run_id) if run_id else new_run_id(), backfill=tuple(losses))
         order_run(context, terminal, files, chosen)

@@ -182,7 +182,7 @@ def start_fields(given: Mapping[str, Any]) -> dict[str, Any]:
         if written["fresh"] or written["full_refresh"] or written["restore"] or written["on_rewind"] is not OnRewind.REFUSE:
             raise refused(
                 "--full-refresh-all cannot be given with --fresh, --on-rewind, --restore or --full-refresh.",
-                "Leave the others out: it begins all tables anew and replaces their rows.",
+                "Leave the others out: it computes all tables again and replaces their rows.",
             )
         written |= {"fresh": True, "on_rewind": OnRewind.REPLACE}
     written["adopt_offsets"] = pairs("--adopt-offsets", given.get("adopt_offsets"))

@@ -116,7 +116,7 @@ def _interrupted(request: RequestId, wanted: Wanted, *, others: bool) -> ErrorRe
     """Returns the report for a user who interrupts the wait. The request stays, and a new command would be a second request."""
     error = _unanswered(InterruptedRunError, f"The waiting for the {wanted.value} was interrupted.", request)
     report = report_error(error)
-    same = ", with the other options as they were" if others else ""
+    same = ", and keep the other options" if others else ""
     return report.model_copy(update={"error": "Interrupted", "remedy": f"{report.remedy.rstrip('.')}{same}."})
 
 
@@ -125,7 +125,7 @@ def _unanswered(kind: type[StreamPipelineError], failed: str, request: RequestId
         failed,
         exists="The request stays: the pipeline answers it as soon as it can, also after a restart.",
         safe="Nothing was lost.",
-        remedy=f"Look at spark-jobs status. To go on waiting, add --request {request}.",
+        remedy=f"See spark-jobs status. To wait again, add --request {request}.",
         request=request,
     )
 

@@ -108,7 +108,7 @@ class Attempts:
             raise FencedError(
                 f"Attempt {attempt.attempt} was claimed by process {other.process} on {other.host}.",
                 safe="This process has done nothing.",
-                remedy="Nothing: the other process does the work.",
+                remedy="Do nothing: the other process does the work.",
                 attempt=attempt.attempt,
                 host=other.host,
                 process=other.process,

@@ -75,7 +75,7 @@ def called_off(files: Files, run: RunId) -> RunCancelledError | None:
     """Returns the error for a run that was cancelled with :func:`cancel_newest` and has no new start or owner since.
 
     Returns:
-        None also if it has ended successfully before the cancel reached it.
+        The error. None if there is no such cancel, or if the run ended successfully before the cancel reached it.
     """
     channel = Channel(files)
     request = channel.newest_request(run)
@@ -126,7 +126,7 @@ def outcome_of(files: Files, cancelled: Cancelled) -> StartResponse:
     answer = Channel(files).response(start_request_id(cancelled.attempt))
     if answer is None:
         raise InterruptedRunError(
-            f"Attempt {cancelled.attempt} in {files.url} has no answer any more.",
+            f"Attempt {cancelled.attempt} in {files.url} no longer has an answer.",
             safe="Nothing was changed.",
             exists="It was deleted after many later starts, or the home was created again.",
             remedy="Cancel again.",
@@ -142,7 +142,7 @@ def too_late(files: Files, cancelled: Cancelled, timeout_s: float | None) -> Dea
         f"The driver of attempt {cancelled.attempt} in {files.url} has not ended within {timeout_s or 0.0:g} s of its cancel.",
         exists="The cancel stays: the driver ends as soon as it can.",
         safe="Nothing was lost.",
-        remedy="Look at its log, and cancel it again to wait on. End a process that does not react on its host.",
+        remedy="Read its log, and cancel it again to wait longer. If the process does not react, end it on its host.",
         home=files.url,
         attempt=cancelled.attempt,
     )

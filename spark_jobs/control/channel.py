@@ -320,6 +320,6 @@ def _overtaken(home: str) -> ConflictError:
     return ConflictError(
         f"{_TRIES} numbers in a row for start requests were taken by others in {home}.",
         safe="Nothing was started.",
-        remedy="Find out what starts this pipeline so often: spark-jobs status.",
+        remedy="See what starts this pipeline so often: spark-jobs status.",
         home=home,
     )

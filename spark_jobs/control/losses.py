@@ -207,7 +207,7 @@ class LossLedger:
             if entry.recorded.incarnation != incarnation:
                 raise RejectedError(
                     f"Loss {loss} cannot be backfilled: the pipeline has begun again since, without its files.",
-                    exists="A loss that the pipeline still leaves out is in the ledger once more, with a newer number.",
+                    exists="A loss that the pipeline still leaves out is in the ledger again, under a newer number.",
                     safe="Nothing was written.",
                     remedy="Backfill that one: see spark-jobs losses.",
                     loss=loss,

@@ -53,7 +53,7 @@ class Owners:
             return owner
         raise ConflictError(
             f"{_TRIES} times in a row others took over attempt {self._attempt} in {self._files.url}.",
-            safe="The attempt goes on.",
+            safe="The attempt continues.",
             remedy="Check which tasks wait for this pipeline.",
             home=self._files.url,
             attempt=self._attempt,

@@ -125,7 +125,7 @@ def next_start(files: Files, run: RunId) -> Restart | None:
     lost = InterruptedRunError(
         f"The driver for {request.request} in {files.url} was lost while no task waited for it.",
         safe="Completed checkpoints and published rows stay.",
-        remedy="Nothing: the next attempt goes on from the durable state.",
+        remedy="Do nothing: the next attempt continues from the durable state.",
         home=files.url,
         request=request.request,
     )

@@ -243,7 +243,7 @@ class _Finding:
 
     def _of_view(self, view: TemporaryView) -> Any:
         if view.name in self._views:
-            raise self._refused(f"reads the view {view.name!r}, which reads itself.", "Let it read something else.")
+            raise self._refused(f"reads the view {view.name!r}, which reads itself.", "Let it read another table.")
         self._views.append(view.name)
         flow = self._flows.view(view)
         for key, value in flow.spark_conf.items():

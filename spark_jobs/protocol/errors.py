@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 from spark_jobs.protocol.visible import visible
 
-BEGIN_ANEW = "begin anew with --fresh and --on-rewind keep or replace, and without --restore and --full-refresh"
+BEGIN_ANEW = "start from the beginning with --fresh and --on-rewind keep or replace, and without --restore and --full-refresh"
 """The remedy if there is no other way. Without ``--on-rewind`` a fresh start is refused if rows are public. It is refused with the other
 options, too."""
 

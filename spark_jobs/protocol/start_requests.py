@@ -100,11 +100,11 @@ class StartArguments(TypedDict, total=False):
             typed=Publish | None,
         ),
     ]
-    fresh: Annotated[bool, Argument("Begin anew instead of going on.", **_FLAG)]
+    fresh: Annotated[bool, Argument("Start from the beginning instead of continuing.", **_FLAG)]
     on_rewind: Annotated[
         OnRewind | Literal["refuse", "keep", "replace"],
         Argument(
-            "What happens to public rows if a run begins anew or with a savepoint: refuse, keep or, only with fresh, replace.",
+            "What happens to public rows at a start from the beginning or from a savepoint: refuse, keep or, only with fresh, replace.",
             _choice(OnRewind),
             OnRewind.REFUSE,
             OnRewind,
@@ -113,8 +113,8 @@ class StartArguments(TypedDict, total=False):
     adopt_offsets: Annotated[
         Mapping[str, str | os.PathLike[str]],
         Argument(
-            "By source, the checkpoint directory of the Spark query after whose last batch the source goes on. Only for an empty home, "
-            "or with fresh.",
+            "By source, the checkpoint directory of a Spark query. The source continues after the last batch of that query. Only for an "
+            "empty home, or with fresh.",
             _directories,
             {},
             list[str] | None,
@@ -123,7 +123,7 @@ class StartArguments(TypedDict, total=False):
     ]
     restore: Annotated[
         str | os.PathLike[str] | None,
-        Argument("The savepoint to begin with, instead of going on: a path, or a file:, s3: or hdfs: URL.", _path, metavar="URL"),
+        Argument("The savepoint to start from: a path, or a file:, s3: or hdfs: URL.", _path, metavar="URL"),
     ]
     allow_drained: Annotated[bool, Argument("With restore: allow a savepoint that was taken after a drain.", **_FLAG)]
     allow_dropped: Annotated[

@@ -225,7 +225,7 @@ def _carried(cut: SinkCut, reached: CheckpointId | None) -> list[CarriedActions]
             f"{found[0].last}.",
             exists="A checkpoint of a round that was not at its end was published.",
             safe="Nothing was written: rows would be public twice.",
-            remedy="Begin anew: --fresh --on-rewind replace.",
+            remedy="Start from the beginning: --fresh --on-rewind replace.",
             table=cut.table,
             found=reached,
         )

@@ -257,7 +257,7 @@ class RunningPipeline:
             raise RunCancelledError(
                 f"Attempt {self._run.attempt.attempt} has ended.",
                 safe="The copied files stay.",
-                remedy="Start the pipeline again: it goes on with the savepoint.",
+                remedy="Start the pipeline again: it continues with the savepoint.",
             )
 
     def _too_many(self, last: StreamPipelineError) -> InterruptedRunError:
@@ -272,7 +272,7 @@ class RunningPipeline:
 
     def _lasting(self, last: StreamPipelineError) -> InterruptedRunError:
         return InterruptedRunError(
-            f"This attempt cannot take another checkpoint: another try does not heal the last error. {last.failed}",
+            f"This attempt cannot take another checkpoint: another try would fail with the same error. {last.failed}",
             exists="All staged batches and complete checkpoints are kept.",
             safe="Only rows of complete checkpoints were published.",
             remedy=f"Start the pipeline again: it verifies its files and heals what it can. {last.remedy}",
@@ -467,7 +467,7 @@ class RunningPipeline:
             f"It is unknown whether the checkpoint for {request.request} is complete: {error.failed}",
             exists="All staged batches are kept.",
             safe="Nothing was lost, and the stop is still open.",
-            remedy="Start the pipeline again when the storage answers: it finds out, and goes on with the stop.",
+            remedy="Start the pipeline again when the storage is available: it reads the outcome, and finishes the stop.",
             request=request.request,
         )
 
@@ -480,7 +480,7 @@ class RunningPipeline:
                 f"The drain for {drain} was begun by an earlier attempt, and cannot be finished.",
                 exists="The newest checkpoint is valid.",
                 safe="Only rows of checkpoints are public.",
-                remedy="Start the pipeline again: it goes on from its newest checkpoint.",
+                remedy="Start the pipeline again: it continues from its newest checkpoint.",
                 request=drain,
             )
         return manifest

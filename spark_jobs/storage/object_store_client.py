@@ -123,7 +123,7 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
             safe="No object is partly written, and the call may be repeated.",
             remedy=_NO_CREDENTIALS
             if any(path in f"{error}" for path in _ROLE_PATHS)
-            else "Repeat; if it goes on, check the bucket, the endpoint (AWS_ENDPOINT_URL) and the network.",
+            else "Repeat; if the error persists, check the bucket, the endpoint (AWS_ENDPOINT_URL) and the network.",
             path=place,
         ) from error
 

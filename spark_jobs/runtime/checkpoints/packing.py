@@ -60,7 +60,7 @@ def pack(
             f"The files of stage '{stage.stage.name}' could not be packed: {java_message(error)}",
             exists="The files of the batches are unchanged.",
             safe="No manifest names the packed files.",
-            remedy="Take the checkpoint again; if it goes on, remove target_file_size from the sink.",
+            remedy="Take the checkpoint again; if the error persists, remove target_file_size from the sink.",
             stage=stage.stage.name,
         ) from error
     before, after = _rows(line["add"] for line in small), _rows(adds)
@@ -68,7 +68,7 @@ def pack(
         raise InterruptedRunError(
             f"Packing the files of stage '{stage.stage.name}' changed the number of rows from {before} to {after}.",
             safe="No row of this round is public. The files of the batches are unchanged.",
-            remedy="Start again; if it goes on, remove target_file_size from the sink.",
+            remedy="Start again; if the error persists, remove target_file_size from the sink.",
             stage=stage.stage.name,
             expected=before,
             found=after,

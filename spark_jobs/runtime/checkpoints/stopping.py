@@ -147,7 +147,7 @@ class Stop:
             f"The drain for {self._request.request} has failed: {self._error.failed if self._error else 'for no known reason'}",
             exists="The newest checkpoint is valid. Rows that were flushed after it were not published.",
             safe="No row is lost, and all public rows are in a checkpoint.",
-            remedy="Start the pipeline again: it goes on from its newest checkpoint. Remove the cause before the next drain.",
+            remedy="Start the pipeline again: it continues from its newest checkpoint. Remove the cause before the next drain.",
             request=self._request.request,
         )
 

@@ -135,7 +135,7 @@ class DeltaSource(SourceKind):
             if options.get(option.lower(), "false").lower() == "true":
                 raise refused_input(
                     name,
-                    f"sets {option}: rows that an UPDATE, MERGE or DELETE has only copied into new files would come once more",
+                    f"sets {option}: rows that an UPDATE, MERGE or DELETE has only copied into new files would appear again",
                     "Remove the option, and read the table as a change data feed (readChangeFeed=true).",
                 )
         if options.get(_SKIP.lower(), "false").lower() == "true":

@@ -45,7 +45,7 @@ def check_replaceable(source: InputName, frame: DataFrame) -> None:
     memory = operators_with_memory(frame)
     if memory:
         raise InvalidPipelineError(
-            f"Source '{source}' keeps state ({', '.join(memory)}), which would be lost when it ends and its stage goes on.",
+            f"Source '{source}' keeps state ({', '.join(memory)}), which would be lost when it ends and its stage continues.",
             safe="Nothing was staged.",
             remedy="Do that in a separate stage.",
             input=source,
@@ -55,7 +55,7 @@ def check_replaceable(source: InputName, frame: DataFrame) -> None:
         arrow_schema(frame.schema)
     except PySparkTypeError as error:
         raise InvalidPipelineError(
-            f"Source '{source}' has a column of a type that it could not keep when it ends and its stage goes on: {error}",
+            f"Source '{source}' has a column of a type that it could not keep when it ends and its stage continues: {error}",
             safe="Nothing was staged.",
             remedy="Cast the column to a type that Delta can store.",
             input=source,

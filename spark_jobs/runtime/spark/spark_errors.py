@@ -312,7 +312,7 @@ def full(failed: str, error: BaseException, places: Iterable[str], **texts: str)
     named = where or [*paths, "what spark.local.dir names"]
     return StorageFullError(
         f"{failed}: {found or 'No space left on device'}.",
-        remedy=f"Free space, or raise the quota, for {_any_of(named)}. Then run it again: it goes on where it was.",
+        remedy=f"Free space, or raise the quota, for {_any_of(named)}. Then run it again: it continues from there.",
         path=named[0],
         **texts,
     )

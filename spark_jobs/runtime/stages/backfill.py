@@ -55,14 +55,14 @@ def check_backfill(loss: PassedOver, reached: Sequence[StageRun]) -> None:
             raise _refused(
                 loss,
                 f"stage '{run.stage.name}' keeps a state, in which these rows would be late or out of order",
-                f"Restore a savepoint that was taken before the loss (--restore), with the mended code, or {BEGIN_ANEW}. {_KEEP}",
+                f"Restore a savepoint that was taken before the loss (--restore), with the corrected code, or {BEGIN_ANEW}. {_KEEP}",
             )
         sink, rule = run.stage.sink, run.outlet.merge
         if sink is not None and sink.mode is SinkMode.UPSERT and rule is not None and rule.sequence_by is None:
             raise _refused(
                 loss,
                 f"sink '{sink.name}' is an upsert without sequence_by=, so the older rows would replace newer ones",
-                f"Restore a savepoint that was taken before the loss (--restore), with the mended code, or {BEGIN_ANEW}. {_KEEP}",
+                f"Restore a savepoint that was taken before the loss (--restore), with the corrected code, or {BEGIN_ANEW}. {_KEEP}",
             )
 
 

@@ -62,8 +62,8 @@ def failed_by(error: BaseException, stage: Stage, batch: BatchId) -> StreamPipel
         f"Batch {batch} of stage '{stage.name}' has a row that violates expectations of the stage: {said}.",
         exists=f"The batches before {batch} are staged.",
         safe="No row of this batch is staged or public.",
-        remedy=f'Correct the condition or the stage\'s function, and run it again: it goes on. Or declare on_violation="drop" or "divert", '
-        f"and {BEGIN_ANEW}.",
+        remedy="Correct the condition or the stage's function, and run it again: it continues. "
+        f'Or declare on_violation="drop" or "divert", and {BEGIN_ANEW}.',
         stage=stage.name,
         batch=batch,
         expectations=names,

@@ -113,7 +113,7 @@ def check_skipped(stage: StageRun, recorded: Sequence[Loss], skipped: Collection
             f"Source '{new[0].input}' has lost rows that stage '{stage.stage.name}' has not read: {said(new[0])}.",
             exists="All rows that the stages have read are staged or public.",
             safe="No further rows were read.",
-            remedy='The source has on_gone="skip": run it again, and it goes on without these rows.',
+            remedy='The source has on_gone="skip": run it again, and it continues without these rows.',
             sources=sorted({loss.input for loss in new}),
         )
 

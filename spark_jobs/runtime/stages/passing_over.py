@@ -45,7 +45,7 @@ def beyond_tolerance(tolerance: Tolerance, spent: int, loss: PassedOver) -> Rest
         f"It has passed over {spent}, and fails with another {loss.rows}: those of {place_of(loss)}. It failed with: {loss.error}",
         exists="The loss ledger lists the rows that it has passed over before.",
         safe="These rows were not passed over.",
-        remedy="Mend the stage's function, or let it tolerate more rows, and start the pipeline again.",
+        remedy="Correct the stage's function, or let it tolerate more rows, and start the pipeline again.",
         stage=loss.stage,
         rows=loss.rows,
         passed_over=spent,
@@ -219,7 +219,7 @@ class PassingOver:
                 f"so nothing can be passed over. It failed with: {self._error}",
                 exists=f"The batches before {self._failed[0]} are staged.",
                 safe="Nothing was passed over.",
-                remedy="Mend the stage's function, its state or its static inputs, and start the pipeline again.",
+                remedy="Correct the stage's function, its state or its static inputs, and start the pipeline again.",
                 stage=run.stage.name,
                 batch=self._failed[0],
             )

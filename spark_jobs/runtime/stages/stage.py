@@ -272,7 +272,7 @@ class StageRun(BuiltStage):
                     f"Stage '{self.stage.name}' has ended without reading all pinned rows of '{argument}'. It has left {left}.",
                     exists=f"Its batches up to {self.spark_log.last_commit()} are staged.",
                     safe="No row of this round is public.",
-                    remedy="Restore the input of the round's beginning, then run again: it goes on. "
+                    remedy="Restore the input of the round's beginning, then run again: it continues. "
                     + without_it([self.stage.inputs[argument].name]),
                     stage=self.stage.name,
                     input=argument,

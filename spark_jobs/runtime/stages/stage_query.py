@@ -103,7 +103,7 @@ class StageQuery:
             f"Stage '{name}' reads a table whose columns have changed.",
             exists=f"Its batches up to {log.last_commit()} are staged.",
             safe="No row from after the change was read.",
-            remedy="Run it again: it goes on with the new columns.",
+            remedy="Run it again: it continues with the new columns.",
             stage=name,
         )
 

@@ -210,7 +210,7 @@ class StageWriter:
                 f"Batch {batch} of stage '{self._name}' has read Delta tables with {len(gone)} missing data files, such as {gone[0]}.",
                 exists=f"The batches before {batch} are staged.",
                 safe="No row of this batch is staged or public.",
-                remedy=f"Restore them, then run again: it goes on. {without_it(self._source_names())}",
+                remedy=f"Restore them, then run again: it continues. {without_it(self._source_names())}",
                 stage=self._name,
                 batch=batch,
                 files=len(gone),
@@ -230,7 +230,7 @@ class StageWriter:
                     "is made of them may end after Spark's last watermark, and would stay in the state for ever.",
                     exists=f"The batches before {batch} are staged.",
                     safe="No row of this batch is staged or public.",
-                    remedy="Leave such rows out in the function of the source, or give them another time, and run again: it goes on. Or "
+                    remedy="Leave such rows out in the function of the source, or give them another time, and run again: it continues. Or "
                     f"set them aside in a stage before this one, with expect= and violations=, and {BEGIN_ANEW}.",
                     stage=self._name,
                     input=name,
@@ -278,7 +278,7 @@ class StageWriter:
                     f"Source '{self.run.arguments[number]}' of stage '{self._name}' has files with other columns or wider types.",
                     exists=f"The batches before {batch} are staged.",
                     safe="No row of this batch is staged.",
-                    remedy="Run it again: it goes on with the new columns.",
+                    remedy="Run it again: it continues with the new columns.",
                     stage=self._name,
                     batch=batch,
                 )
@@ -305,7 +305,7 @@ class StageWriter:
                 f"Batch {batch} of stage '{self._name}' has rows with an event time before the year 1, which Spark would drop.",
                 exists=f"The batches before {batch} are staged.",
                 safe="Nothing of this batch is staged, and nothing of it is public.",
-                remedy="Leave such rows out in the function of the source, or give them another time, and run again: it goes on.",
+                remedy="Leave such rows out in the function of the source, or give them another time, and run again: it continues.",
                 stage=self._name,
                 batch=batch,
                 rows=facts.late_rows,

@@ -130,7 +130,7 @@ def refuse_moved(adopted: Mapping[InputName, AdoptedOffsets]) -> None:
                 f"The query in {offsets.checkpoint} has gone on by {batches} {'batch' if batches == 1 else 'batches'} since source "
                 f"'{name}' adopted its offsets. Rows would be written twice.",
                 safe="Nothing was published.",
-                remedy="Stop the old query, let it end, and begin anew: --fresh with --adopt-offsets.",
+                remedy="Stop the old query, let it end, and start from the beginning: --fresh with --adopt-offsets.",
                 source=name,
                 batches=batches,
             )

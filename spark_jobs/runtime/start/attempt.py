@@ -44,7 +44,7 @@ def check_first(home: Files, request: StartRequest) -> None:
         raise FencedError(
             f"Attempt {live.attempt} is at work on {live.host}.",
             safe="This process has done nothing.",
-            remedy="Nothing: the other process does the work.",
+            remedy="Do nothing: the other process does the work.",
             attempt=live.attempt,
             host=live.host,
             process=live.process,
@@ -52,7 +52,7 @@ def check_first(home: Files, request: StartRequest) -> None:
     raise InterruptedRunError(
         f"Attempt {request.attempt}, or a later one, was started before and did not finish.",
         safe="Its durable work is kept.",
-        remedy="Request a new start, which goes on from there.",
+        remedy="Request a new start, which continues from there.",
         attempt=request.attempt,
     )
 

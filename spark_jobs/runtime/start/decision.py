@@ -163,7 +163,7 @@ def decide(
         raise _beside_backfill()
     if request.fresh and request.full_refresh:
         raise RejectedError(
-            "A start cannot have both fresh and full_refresh: a fresh start begins all tables anew.",
+            "A start cannot have both fresh and full_refresh: a fresh start computes all tables again.",
             safe="Nothing was changed.",
             remedy="Leave one of them out.",
         )
@@ -737,9 +737,9 @@ def _other_parameters(latest: RoundDocument, parameters: Mapping[str, Any], chan
         f"Round {latest.round} was begun by run {latest.run} with other parameters ({', '.join(changed)}) and was interrupted.",
         exists="Its rows so far are staged.",
         safe="Nothing was changed.",
-        remedy=f"Finish it first: start again with its parameters {latest.parameters}. If yours name another source or static "
-        f"table, go on with that one: {for_sources('--new-source', [*sources, *statics])}. If what the round reads is gone for good, "
-        f"go on with what is left: {for_sources('--accept-data-loss', sources)}. Or {BEGIN_ANEW}.",
+        remedy=f"Finish it first: start again with its parameters {latest.parameters}. If yours name another source or static table, "
+        f"continue with that one: {for_sources('--new-source', [*sources, *statics])}. If the input of the round is lost, continue with "
+        f"the rest of it: {for_sources('--accept-data-loss', sources)}. Or {BEGIN_ANEW}.",
         round=latest.round,
         expected=latest.parameters,
         found=dict(parameters),

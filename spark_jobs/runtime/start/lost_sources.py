@@ -111,5 +111,5 @@ class _Stored:
 
     def read(self, path: str) -> bytes:
         if path not in self._stored:
-            raise NotFoundError(f"{path} is in no checkpoint.", remedy="Look at the checkpoint: spark-jobs inspect.", path=path)
+            raise NotFoundError(f"{path} is in no checkpoint.", remedy="See the checkpoint: spark-jobs inspect.", path=path)
         return self._home.read(self._stored[path])

@@ -64,7 +64,7 @@ def drain_begun(work: Files) -> RequestId | None:
             f"{work.url}/{_DRAINING} does not name the request of a drain.",
             exists="The newest checkpoint is valid.",
             safe="Nothing was changed.",
-            remedy="Start the pipeline again: it goes on from its newest checkpoint.",
+            remedy="Start the pipeline again: it continues from its newest checkpoint.",
             path=f"{work.url}/{_DRAINING}",
         ) from error
 

@@ -201,7 +201,7 @@ def pin(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None
                 missing = error.evidence.get("path")
                 raise ConflictError(
                     f"The state of {copies.log.directory} after batch {batch} could not be kept: {missing} was deleted in the meantime.",
-                    exists="The stage goes on, and the last checkpoint is valid.",
+                    exists="The stage continues, and the last checkpoint is valid.",
                     safe="No checkpoint refers to the files that were kept.",
                     remedy="Take the checkpoint again. If the error stays, the query runs a hundred batches during one cut.",
                     path=missing,

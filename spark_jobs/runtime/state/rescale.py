@@ -63,7 +63,7 @@ def _failure(stage: StageName, before: int, partitions: int, why: str) -> Stream
         f"Spark has not changed the state of stage '{stage}' from {before} to {partitions} partitions: {why.splitlines()[0]}",
         exists="The checkpoint is unchanged. The new work directory is not used.",
         safe="Nothing else was changed.",
-        remedy=f"Start it again. With --state-partitions {before} (state_partitions={before}) it goes on with the old number.",
+        remedy=f"Start it again. With --state-partitions {before} (state_partitions={before}) it continues with the old number.",
         stage=stage,
         state_partitions=partitions,
     )

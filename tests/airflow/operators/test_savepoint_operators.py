@@ -173,7 +173,7 @@ def test_a_request_that_is_refused_leaves_links_to_its_home(used: UsedHome) -> N
 
 def test_an_answer_that_is_gone_when_the_task_is_resumed_is_no_bug_of_the_task(running: UsedHome) -> None:
     request = ask_once(running.files, Wanted.SAVEPOINT, RunId("airflow/flights/now/run"))
-    with pytest.raises(PipelineRunError, match="has no answer any more") as caught:
+    with pytest.raises(PipelineRunError, match="no longer has an answer") as caught:
         savepoint().execute_complete(context(), {"home": f"file://{running.directory}/home", "request": request})
     assert caught.value.error.retry is Retry.WITH_BACKOFF
 

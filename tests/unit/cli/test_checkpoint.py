@@ -111,7 +111,7 @@ def test_who_waits_no_longer_is_told_which_request_stays(running: UsedHome, monk
     shown = spark_jobs("stop", "--home", running.url, "--drain", "--output", "json")
     error, (asked,) = json.loads(shown.stdout)["error"], CheckpointRequests(running.files).open()
     assert (shown.exit_code, error["error"], error["evidence"]) == (130, "Interrupted", {"request": asked.request})
-    assert f"To go on waiting, add --request {asked.request}, with the other options as they were." in error["remedy"]
+    assert f"To wait again, add --request {asked.request}, and keep the other options." in error["remedy"]
 
 
 def test_a_driver_that_ends_is_not_waited_for(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,6 +150,7 @@ def test_who_stops_watching_is_told_that_the_pipeline_was_not_stopped(
     error = document(shown)["error"]
     assert error["failed"] == "The display was interrupted."
     assert "goes on" not in error["remedy"]
+    assert "continues" not in error["remedy"]
 
 
 def test_who_watches_sees_the_stages_in_the_order_of_the_graph(interrupted: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,6 @@ def test_who_waits_for_the_end_of_an_attempt_that_was_forgotten_is_told_so(chann
     begun(channel)
     forgotten = Cancelled(AttemptNumber(7), OwnerNumber(1))
     assert has_ended(channel.files, forgotten)
-    with pytest.raises(InterruptedRunError, match="has no answer any more") as caught:
+    with pytest.raises(InterruptedRunError, match="no longer has an answer") as caught:
         outcome_of(channel.files, forgotten)
     assert "deleted after many later starts" in caught.value.exists
