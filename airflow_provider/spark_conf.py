@@ -86,7 +86,7 @@ def checked_conf(task: "BaseOperator", written: object, rendered: object) -> dic
             f"A run may not choose these Spark settings or values: {', '.join(refused)}.",
             safe="Nothing was started.",
             remedy="Write them into the DAG file without a template, or into the connection's conf. A run may choose only its size: "
-            "memory, cores, executors and partitions (docs/reference/airflow.md).",
+            "memory, cores, executors and partitions (docs/reference/airflow-run.md).",
             settings=refused,
         )
     return {str(key): _text(value) for key, value in conf.items()}

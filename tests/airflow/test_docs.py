@@ -36,7 +36,7 @@ from airflow_provider.triggers.losses import LossTrigger
 from airflow_provider.triggers.publication import PublicationTrigger
 from spark_jobs.api.load import load_pipeline
 from tests.airflow.examples.test_example_pipelines import EXAMPLES
-from tests.support.pages import ROOT, files, pages, table_rows
+from tests.support.pages import ROOT, Row, files, pages, table_rows
 
 PARSE = """
 import json, sys
@@ -45,7 +45,7 @@ bag = DagBag(dag_folder=sys.argv[1])
 assert "pyspark" not in sys.modules
 print(json.dumps({"errors": bag.import_errors, "dags": {name: dag.task_ids for name, dag in bag.dags.items()}}))
 """
-REFERENCE = ROOT / "docs/reference/airflow.md"
+REFERENCE = sorted((ROOT / "docs/reference").glob("airflow*.md"))
 MOVE = ROOT / "docs/how-to/from-spark-submit.md"
 EXAMPLES_PAGE = ROOT / "docs/how-to/run-the-examples.md"
 AUDIT = ROOT / "docs/how-to/write-audit-publish.md"
@@ -134,6 +134,11 @@ def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path
     assert len(shown) == 27
 
 
+def reference_rows() -> Iterator[Row]:
+    for page in REFERENCE:
+        yield from table_rows(page)
+
+
 def arguments_of(kind: Callable[..., object]) -> Iterator[Parameter]:
     """Yields the arguments of ``kind`` itself, and of its base classes in this provider that have no table of their own."""
     if not isinstance(kind, type) or not issubclass(kind, BaseOperator):
@@ -150,7 +155,8 @@ def arguments_of(kind: Callable[..., object]) -> Iterator[Parameter]:
 def test_the_reference_describes_every_argument(kind: Callable[..., object]) -> None:
     described = {
         row.cells["argument"].strip("`"): row.cells["default"].strip("`")
-        for row in table_rows(REFERENCE)
+        for page in REFERENCE
+        for row in table_rows(page)
         if row.heading == f"`{kind.__name__}`"
     }
     own = [each for each in arguments_of(kind) if each.kind is each.KEYWORD_ONLY]
@@ -168,7 +174,12 @@ def test_the_move_from_spark_submit_names_every_argument_of_it() -> None:
 
 
 def test_the_reference_names_every_setting_that_a_run_may_choose() -> None:
-    rows = [row.cells[column] for row in table_rows(REFERENCE) if (column := "settings that a run may choose") in row.cells]
+    rows = [
+        row.cells[column]
+        for page in REFERENCE
+        for row in table_rows(page)
+        if (column := "settings that a run may choose") in row.cells
+    ]
     assert sorted(re.findall(r"`([^`]+)`", " ".join(rows))) == sorted(RUN_MAY_SET)
 
 
@@ -179,7 +190,7 @@ def test_the_page_on_security_names_everything_that_a_run_may_choose() -> None:
 
 
 def test_the_reference_names_every_link() -> None:
-    described = [row.cells["link"] for row in table_rows(REFERENCE) if "link" in row.cells]
+    described = [row.cells["link"] for row in reference_rows() if "link" in row.cells]
     assert described == [link.name for link in LINKS]
 
 
@@ -194,6 +205,6 @@ def test_the_sensors_take_the_same_arguments() -> None:
 
 
 def test_the_reference_describes_every_extra_of_the_connection() -> None:
-    described = [row.cells["extra"].strip("`") for row in table_rows(REFERENCE) if "extra" in row.cells]
+    described = [row.cells["extra"].strip("`") for row in reference_rows() if "extra" in row.cells]
     (connection,) = get_provider_info()["connection-types"]
     assert described == list(connection["conn-fields"])

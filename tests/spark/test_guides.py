@@ -56,7 +56,7 @@ def test_a_secret_parameter_comes_from_the_environment(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_JOBS_PARAM_DATABASE_PASSWORD", "secret")
-    pipeline = pipeline_of("write-a-pipeline.md", "priced_orders.py", tmp_path)
+    pipeline = pipeline_of("parameters-and-secrets.md", "priced_orders.py", tmp_path)
     inputs = {"orders": [{"article": "pen", "pieces": 2}], "prices": [{"article": "pen", "price": 1.5}]}
     found = run_pipeline(pipeline, inputs, params={"orders": "-", "warehouse": "-"}, spark=spark)["priced_orders"]
     assert [(row.article, row.pieces, row.price) for row in found] == [("pen", 2, 1.5)]
@@ -88,7 +88,7 @@ def test_the_pipeline_that_the_guide_moves_a_job_to_goes_on_where_the_job_has_st
 
 
 def test_the_customers_of_the_guide_are_those_of_their_last_changes(spark: SparkSession, tmp_path: Path) -> None:
-    pipeline = pipeline_of("write-a-pipeline.md", "customers.py", tmp_path)
+    pipeline = pipeline_of("sinks.md", "customers.py", tmp_path)
 
     def change(customer: str, city: str, operation: str, hours: int) -> dict[str, Any]:
         return {"customer": customer, "city": city, "operation": operation, "changed_at": MONDAY + timedelta(hours=hours)}

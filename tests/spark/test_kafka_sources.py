@@ -215,7 +215,7 @@ def test_windows_and_joins_of_topics_are_whole_when_the_topics_have_ended(
 def test_the_pipeline_of_the_guide_copies_a_topic(kafka: KafkaBroker, spark: SparkSession, tmp_path: Path) -> None:
     kafka.create_topic("clicks")
     kafka.send("clicks", [b'{"page": "a"}', b'{"page": "b"}'])
-    (tmp_path / "clicks.py").write_text(files(ROOT / "docs/how-to/write-a-pipeline.md")["clicks.py"])
+    (tmp_path / "clicks.py").write_text(files(ROOT / "docs/how-to/sources.md")["clicks.py"])
     site = Site(spark, tmp_path)
     site.run(load_pipeline(str(tmp_path / "clicks.py")), params={"servers": kafka.servers, "warehouse": str(site.tables)})
     assert public(site.tables / "clicks", ["offset", "page"]) == Counter([(0, "a"), (1, "b")])

@@ -9,9 +9,9 @@ import spark_jobs
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_readme_names_the_wheel_of_this_version() -> None:
+def test_the_page_of_installation_names_the_wheel_of_this_version() -> None:
     name = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"].replace("-", "_")
-    wheels = re.findall(r"dist/(\S+?\.whl)", (ROOT / "README.md").read_text())
+    wheels = re.findall(r"dist/(\S+?\.whl)", (ROOT / "docs/how-to/install.md").read_text())
     assert set(wheels) == {f"{name}-{spark_jobs.__version__}-py3-none-any.whl"}
 
 
