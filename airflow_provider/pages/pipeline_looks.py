@@ -5,7 +5,7 @@ These functions read homes for every viewer. :class:`Sight` then decides what a 
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -19,6 +19,7 @@ from spark_jobs.checkpoint.savepoint_list import ListedSavepoint, list_savepoint
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.losses import LedgerEntry, LossLedger
 from spark_jobs.control.pipeline_look import PipelineOverview, overview
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import HISTORY, history_path, history_tries
@@ -31,6 +32,7 @@ from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files, is_here, read_document
 
 ATTEMPTS_SHOWN = 20
+LOSSES_SHOWN = 200
 FRESH_S = 2.0
 FRESH_IN_STORES_S = 15.0
 """Each look at a store costs money."""
@@ -118,6 +120,8 @@ class Detail:
     answers: Mapping[AttemptNumber, StartResponse] = field(default_factory=dict)
     tries: Mapping[str, CheckpointHistory] = field(default_factory=dict)
     """The history of each remembered try by its path, the oldest first. It never changes, so the next look reads only new entries."""
+    losses: tuple[LedgerEntry, ...] = ()
+    """The newest losses of the ledger, the newest first."""
 
 
 def look_at(row: Row, before: Detail | None) -> Detail:
@@ -143,6 +147,7 @@ def look_at(row: Row, before: Detail | None) -> Detail:
         tuple(attempts),
         {each.attempt: answers[each.attempt] for each in attempts if each.attempt in answers},
         _tries(files, before.tries if before else {}),
+        tuple(LossLedger(files).entries(LOSSES_SHOWN)[::-1]),
     )
 
 
@@ -210,9 +215,11 @@ class Sight:
     def row(self, row: Row) -> Row:
         """Returns the part of a row that the viewer may see."""
         found = row.found
-        if self.sees_all(row) or found is None or found.head is None or self.sees_run(found.head.run):
+        if found is None or self.sees_all(row):
             return row
-        return Row(row.conn_id, row.home, PipelineOverview(found.home, found.name, found.look, None))
+        head = found.head if found.head and self.sees_run(found.head.run) else None
+        of_head = {loss.id for loss in head.losses} if head else set()
+        return replace(row, found=replace(found, head=head, open_losses=found.open_losses & of_head))
 
     def detail(self, detail: Detail) -> Detail:
         """Returns the part of a pipeline's details that the viewer may see."""
@@ -227,6 +234,7 @@ class Sight:
             attempts,
             {number: answer for number, answer in detail.answers.items() if number in seen},
             {path: each for path, each in detail.tries.items() if each.attempt in seen},
+            tuple(each for each in detail.losses if self.sees_run(each.recorded.run)),
         )
 
 

@@ -45,7 +45,7 @@ from spark_jobs.protocol.documents import InputLag, RunState, SinkResult
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.protocol.ids import SinkName
-from spark_jobs.protocol.losses import goes_on_without
+from spark_jobs.protocol.losses import rows_at_most, said
 
 _POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
@@ -195,7 +195,8 @@ def pipeline(
         head=head,
         status=detail.row.found.look.status if detail.row.found else None,
         columns=levels(graph),
-        losses=[goes_on_without(loss) for loss in head.losses] if head else [],
+        said=said,
+        rows_at_most=rows_at_most,
         tries=list(tries.items())[: -_ROWS_MAX - 1 : -1],
         plots=_plots(tries.values()),
         chosen=chosen,
@@ -227,7 +228,7 @@ class ShownRow:
     state: str
     is_well: bool
     reasons: list[str]
-    losses: int
+    open_losses: int
     dag_id: str | None
     """The DAG of its newest run, if the viewer may see it."""
     control: Control | None
@@ -255,7 +256,7 @@ def _shown_row(row: Row, sight: Sight) -> ShownRow:
         state.value if state else "nothing has run",
         state is not RunState.FAILED and not found.reasons,
         found.reasons,
-        len(found.head.losses) if found.head else 0,
+        len(found.open_losses),
         dag_id,
         sight.control_of(row),
         _lags(row),

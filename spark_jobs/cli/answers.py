@@ -522,7 +522,7 @@ class PipelineEntry(Answer):
     """Time since which no table gets new rows because a table refuses its rows."""
     failed_stages: tuple[StageName, ...] = ()
     losses: int = 0
-    """Number of losses of input that the checkpoint records."""
+    """Number of losses of input that are still open."""
     reasons: tuple[str, ...] = ()
     """The reasons why somebody has to look at the pipeline, gravest first."""
     problem: str | None = None

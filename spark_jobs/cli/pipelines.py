@@ -91,7 +91,7 @@ def _pipeline(home: Files) -> PipelineEntry:
         checkpoint_age_s=found.checkpoint_age_s(datetime.now(UTC)),
         blocked_since=found.blocked.since if found.blocked else None,
         failed_stages=tuple(found.failed_stages),
-        losses=len(found.head.losses) if found.head else 0,
+        losses=len(found.open_losses),
         reasons=tuple(found.reasons),
     )
 
@@ -99,7 +99,9 @@ def _pipeline(home: Files) -> PipelineEntry:
 def _pipelines_text(answer: PipelinesAnswer) -> list[RenderableType]:
     if not answer.pipelines:
         return [f"There is no pipeline below {', '.join(answer.roots)}.", *_left_out(answer.left_out)]
-    shown = words.table("Pipelines", "pipeline", "state", "checkpoint", "taken", "losses", "home", right=("checkpoint", "losses"))
+    shown = words.table(
+        "Pipelines", "pipeline", "state", "checkpoint", "taken", "open losses", "home", right=("checkpoint", "open losses")
+    )
     for each in answer.pipelines:
         state = each.state.value if each.state else "cannot be read" if each.problem else "nothing has run"
         age_s = each.checkpoint_age_s

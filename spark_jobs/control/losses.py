@@ -134,10 +134,15 @@ class LossLedger:
                 found.append(recorded)
         return found
 
-    def entries(self) -> list[LedgerEntry]:
-        """Returns every loss, oldest first."""
+    def entries(self, newest: int | None = None) -> list[LedgerEntry]:
+        """Returns the losses, oldest first.
+
+        Args:
+            newest: How many, of the newest ones. None: all.
+        """
         names = self.names()
-        return [self._entry(loss, names) for loss in names.recorded]
+        recorded = list(names.recorded)
+        return [self._entry(loss, names) for loss in (recorded if newest is None else recorded[-newest:])]
 
     def open_of(self, run: RunId, named: Collection[LossId]) -> list[LedgerEntry]:
         """Returns the open losses of a run: those that it has recorded, and those in its checkpoint."""

@@ -6,6 +6,7 @@ from datetime import datetime
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import claimed_by_another, is_elsewhere, is_fresh, is_locked
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.status import read_status
 from spark_jobs.home.manifests import newest_manifest
 from spark_jobs.protocol.documents import (
@@ -18,7 +19,7 @@ from spark_jobs.protocol.documents import (
     Status,
 )
 from spark_jobs.protocol.errors import Retry
-from spark_jobs.protocol.ids import PipelineName, StageName
+from spark_jobs.protocol.ids import LossId, PipelineName, StageName
 from spark_jobs.storage.files import Files
 
 
@@ -62,6 +63,8 @@ class PipelineOverview:
     look: PipelineLook
     head: Manifest | None
     """The newest checkpoint from which the pipeline can be restored."""
+    open_losses: frozenset[LossId] = frozenset()
+    """The losses of the ledger that are neither accepted nor backfilled nor undone."""
 
     @property
     def blocked(self) -> BlockedPublication | None:
@@ -107,4 +110,6 @@ def overview(files: Files) -> PipelineOverview:
         CorruptDocumentError: A document of the pipeline, or of its newest attempt, cannot be used.
     """
     name = Channel(files).claimed().name
-    return PipelineOverview(files.url, name, look_at_pipeline(files), newest_manifest(files))
+    losses = LossLedger(files).names()
+    open_losses = frozenset(losses.recorded) - losses.closed
+    return PipelineOverview(files.url, name, look_at_pipeline(files), newest_manifest(files), open_losses)

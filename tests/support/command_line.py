@@ -11,6 +11,7 @@ from spark_jobs.api.load import load_pipeline
 from spark_jobs.cli import app
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.status import write_status
 from spark_jobs.protocol.documents import (
@@ -36,12 +37,15 @@ from spark_jobs.protocol.ids import (
     BatchId,
     CheckpointId,
     IncarnationId,
+    InputName,
+    LossId,
     PipelineName,
     RoundNumber,
     RunId,
     StageName,
     WorkDirectoryId,
 )
+from spark_jobs.protocol.losses import LostFile, LostFiles
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.files import create_document
@@ -191,6 +195,19 @@ class UsedHome:
     def ask(self, run: str = "tuesday") -> StartRequest:
         """Writes a start request, as another client does."""
         return Channel(self.files).request_start(RunId(run), parameters={"warehouse": str(self.directory / "warehouse")})
+
+
+def lose_files(home: UsedHome, *names: str) -> list[LossId]:
+    """Records the loss of files of the source ``events`` in the newest attempt, one by one. Returns the ids."""
+    attempt = Attempts(home.files).latest()
+    assert attempt is not None
+    found = []
+    for name in names:
+        loss = LostFiles(input=InputName("events"), stage=StageName("hourly"), files=(LostFile(path=name, rows=7),))
+        (recorded,) = LossLedger(home.files).record(RoundNumber(1), attempt, [loss])
+        assert recorded.id is not None
+        found.append(recorded.id)
+    return found
 
 
 def a_try(checkpoint: int, **changes: Any) -> CheckpointHistory:

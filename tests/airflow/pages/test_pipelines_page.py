@@ -21,6 +21,7 @@ from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.status import write_status
 from spark_jobs.home.layout import DRIVER_LOCK, history_path
 from spark_jobs.protocol.documents import (
@@ -41,7 +42,7 @@ from spark_jobs.storage.open import open_files, open_place
 from tests.airflow.browser import Browser, init_auth_manager
 from tests.airflow.conftest import connection
 from tests.airflow.known_dags import store_dag
-from tests.support.command_line import UsedHome, a_try
+from tests.support.command_line import UsedHome, a_try, lose_files
 from tests.support.object_store import object_store
 from tests.support.staged_pipeline import NOW
 
@@ -114,8 +115,12 @@ def shown(role: str | None, path: str = "pipelines") -> _Page:
 
 
 def words(path: str) -> str:
-    """Returns the text of a page, with one space between two words or cells."""
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", Browser("viewer").page(f"/{path}"))).split())
+    """Returns the text of a page for a viewer, with one space between two words or cells."""
+    return shown_words("viewer", path)
+
+
+def shown_words(role: str, path: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", Browser(role).page(f"/{path}"))).split())
 
 
 def link_to(page: _Page, home: UsedHome) -> str:
@@ -248,6 +253,27 @@ def test_two_tries_at_a_checkpoint_are_compared_fact_by_fact(root: Path) -> None
         "Rows for tables 6 6",
     ):
         assert fact in text, fact
+
+
+def test_losses_come_from_the_ledger_with_their_state_and_only_of_runs_that_the_viewer_may_see(root: Path) -> None:
+    home = used_home(root, "orders", OF_A_DAG)
+    home.complete(run=OF_A_DAG)
+    accepted, opened = lose_files(home, f"/data/{HOSTILE}", "/data/b")
+    home.begin(2, run="by-hand")
+    (of_another,) = lose_files(home, "/data/c")
+    LossLedger(home.files).accept([accepted], "They were empty.")
+    home.begin(3, run=OF_A_DAG)
+    page = words(link_to(shown("op"), home))
+    for part in (
+        f"{opened} open ",
+        "events hourly 7 1 file with 7 rows, such as /data/b",
+        f"{accepted} accepted : They were empty.",
+    ):
+        assert part in page, part
+    assert "/data/c" not in page
+    assert f"{of_another} open " in shown_words("op", link_to(shown("op"), home))
+    cells = re.findall(r'<td class="number">(\d*)</td>', Browser("op").page("/pipelines"))
+    assert cells == ["2"]
 
 
 @pytest.mark.parametrize("query", ["?first=1-1", "?first=1-1&second=9-9", "?first=<script>&second=1-1", "?first=1-1&second=1-1"])

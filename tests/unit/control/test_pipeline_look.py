@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.control.liveness import holding
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.pipeline_look import overview
 from spark_jobs.control.status import write_status
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import BlockedPublication, ErrorReport, RunState, StageState, StageStatus, Status
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName, StageName
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RoundNumber, RunId, SinkName, StageName
 from spark_jobs.storage.local import LocalFiles
-from tests.support.command_line import UsedHome
+from tests.support.command_line import UsedHome, lose_files
 from tests.support.staged_pipeline import HOURLY, NOW
 
 REFUSED = ErrorReport(
@@ -62,6 +63,17 @@ def test_the_age_is_that_of_the_newest_checkpoint_that_can_be_used(used: UsedHom
     assert found.head == first
     assert found.checkpoint_age_s(first.completed_at + timedelta(seconds=90)) == 90.0
     assert found.checkpoint_age_s(first.completed_at - timedelta(seconds=90)) == 0.0  # a clock that is late
+
+
+def test_losses_are_open_that_the_ledger_has_after_the_newest_checkpoint_until_they_are_closed(used: UsedHome) -> None:
+    used.complete()
+    assert overview(used.files).open_losses == frozenset()
+    first, second = lose_files(used, "a", "b")
+    assert overview(used.files).open_losses == {first, second}
+    LossLedger(used.files).accept([first], "The files were empty.")
+    assert overview(used.files).open_losses == {second}
+    LossLedger(used.files).undo([second], RoundNumber(2))
+    assert overview(used.files).open_losses == frozenset()
 
 
 def test_a_directory_that_is_no_home_is_refused(tmp_path: Path) -> None:
