@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from spark_jobs.api.address import TableAddress
+from spark_jobs.api.clocked_stages import is_clocked, with_clocks
 from spark_jobs.api.functions import PARAMS, arguments
 from spark_jobs.api.parameters import BoundParameters, public_fields
 from spark_jobs.api.refusals import Mistakes, Place, suggestion
@@ -167,7 +168,7 @@ def build_graph(
     if params is None:
         _check_no_params(name, declarations, mistakes)
     mistakes.check()
-    declarations = with_sorting_stages(name, with_sharing_stages(name, declarations))
+    declarations = with_sorting_stages(name, with_sharing_stages(name, with_clocks(name, declarations)))
     declared = _of(declarations, DeclaredStage)
     order = _topological(here, declared)
     sources = _following(name, _of(declarations, Source))
@@ -249,11 +250,12 @@ def _check_inputs(place: Place, stage: DeclaredStage, declarations: Mapping[str,
                 f"Read what {read!r} reads, and aggregate it here.",
                 input=read,
             )
-    if not any(isinstance(declarations[read], Source | DeclaredStage) for read in stage.inputs.values()):
+    reads_stream = any(isinstance(declarations[read], Source | DeclaredStage) for read in stage.inputs.values())
+    if not reads_stream and not is_clocked(stage, declarations):
         found = "only static inputs" if stage.inputs else "nothing"
         raise place.refused(
             f"it reads {found}, so there is no stream to run.",
-            "Give it an argument named after a source or a stage.",
+            'Give it an argument named after a source or a stage. Or give its sink mode="complete": each round replaces the whole table.',
             found=found,
         )
 

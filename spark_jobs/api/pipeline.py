@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from spark_jobs.api.address import AddressTemplate
 from spark_jobs.api.checkpoints import CheckpointSettings, Refusing, declare_checkpoints
+from spark_jobs.api.clocked_stages import is_clocked
 from spark_jobs.api.expectations import OnViolation
 from spark_jobs.api.functions import Function, function_name, is_rerun
 from spark_jobs.api.graph import Graph, build_graph
@@ -245,6 +246,8 @@ class Pipeline:
 
         It may take ``params``, too. An argument with a default value is an input only if ``inputs`` names it.
 
+        A stage whose inputs are all static is no stream. Its sink has ``mode="complete"``, and each round computes the whole table again.
+
         Args:
             function: Set if the decorator is written without parentheses.
             sink: The table of its rows. None: only other stages read them.
@@ -256,6 +259,7 @@ class Pipeline:
             max_files_per_trigger: Maximum number of files that a batch reads from each stage upstream.
             max_bytes_per_trigger: Approximate maximum of bytes that a batch reads from each stage upstream.
             trigger_interval: Time between the beginnings of two batches, such as ``"10 seconds"``; only with an unbounded source upstream.
+                A stage whose inputs are all static computes its table again at this interval, and is unbounded.
             max_channel_bytes: Maximum of bytes that it may be ahead of the slowest stage that reads it; only if its readers never end.
             conf: Spark settings of this query alone.
             begin: Where a stage that is new in a running pipeline begins to read its sources: at their beginning, or after the rows that
@@ -434,7 +438,11 @@ class Pipeline:
                 )
             else:
                 copy._declarations[name] = dataclasses.replace(part, function=function)
-        copy._declarations = {name: _for_test(part) for name, part in copy._declarations.items()}
+        declared = copy._declarations
+        copy._declarations = {
+            name: part if isinstance(part, DeclaredStage) and is_clocked(part, declared) else _for_test(part)
+            for name, part in declared.items()
+        }
         directory = tables.replace("{", "{{").replace("}", "}}")
         for name, part in copy._declarations.items():
             if isinstance(part, DeclaredStage):

@@ -12,7 +12,7 @@ from rich.text import Text
 from spark_jobs.protocol.documents import BlockedPublication
 from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.protocol.losses import Loss, goes_on_without
-from spark_jobs.protocol.pins import DeltaPin, KafkaPin, Pin
+from spark_jobs.protocol.pins import ClockPin, DeltaPin, KafkaPin, Pin
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_OF_TIME_MS = 253_402_300_799_000
@@ -108,6 +108,8 @@ def pin(pinned: Pin) -> str:
     """Returns the position at which an input ends."""
     if isinstance(pinned, DeltaPin):
         return f"{pinned.path} at version {pinned.version}"
+    if isinstance(pinned, ClockPin):
+        return f"computed at {moment(datetime.fromtimestamp(pinned.moment_ms / 1000, UTC))}"
     if isinstance(pinned, KafkaPin):
         numbers = {topic: "1 partition" if len(ends) == 1 else f"{len(ends)} partitions" for topic, ends in pinned.topics.items()}
         return "; ".join(f"topic {topic}: {partitions}" for topic, partitions in numbers.items())

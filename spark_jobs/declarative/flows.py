@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from pyspark.errors import AnalysisException
 from pyspark.pipelines.flow import Flow
-from pyspark.pipelines.output import MaterializedView, TemporaryView
+from pyspark.pipelines.output import MaterializedView, Output, TemporaryView
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
@@ -25,6 +25,8 @@ _PACE = frozenset({"maxfilespertrigger", "maxbytespertrigger", "skipchangecommit
 """Options of a read that control its progress, not its rows."""
 _BATCH = "INVALID_FLOW_QUERY_TYPE.BATCH_RELATION_FOR_STREAMING_TABLE"
 """Spark's name for a streaming table whose flow does not read a stream."""
+_STREAM = "INVALID_FLOW_QUERY_TYPE.STREAMING_RELATION_FOR_MATERIALIZED_VIEW"
+"""Spark's name for a materialized view whose flow reads a stream."""
 _ALL_BEFORE = (
     "Read all inputs before the first use of values that only Spark knows, such as columns, a schema or a Spark setting."
 )
@@ -41,6 +43,8 @@ class FoundFlow:
     """Spark settings of the flow and of the views that it reads."""
     aggregated: bool = False
     """True if its rows are groups, which change when rows are added."""
+    streams: bool = True
+    """False if it reads no table of the project and no stream: a materialized view that each run computes again."""
 
 
 @dataclass
@@ -99,9 +103,6 @@ class Flows:
         self.session = session
         self.process = process
         self.inputs = FoundInputs()
-        self._of_views = {
-            flow.target.casefold(): flow for flow in definitions.flows if flow.target.casefold() in definitions.views
-        }
 
     def find(self, flow: Flow) -> FoundFlow:
         """Calls a flow to find its inputs.
@@ -132,16 +133,22 @@ class Flows:
             raise definitions.refused(
                 location, f"the flow {flow.name!r} returns {type(returned).__name__}, not a frame.", "Return a streaming frame."
             )
-        if finding.all_found and not finding.streams:
-            what = "table of the project" if view else "stream"
+        if finding.all_found and not finding.streams and not view:
             raise definitions.refused(
                 location,
-                f"the flow {flow.name!r} reads no {what}, which it needs as input.",
-                "Compute it in a task." if view else "Read one of its inputs with spark.readStream.",
-                condition=None if view else _BATCH,
+                f"the flow {flow.name!r} reads no stream, which it needs as input.",
+                "Read one of its inputs with spark.readStream.",
+                condition=_BATCH,
+            )
+        if view and finding.streams and finding.from_outside is not None:
+            raise definitions.refused(
+                location,
+                f"the flow {flow.name!r} reads tables of the project and {finding.from_outside!r} from outside, whose changes would not "
+                "reach the view's existing rows.",
+                "Join them in a streaming table, and read that table here.",
             )
         aggregated = isinstance(returned, FrameStandIn) and returned.aggregated
-        return FoundFlow(flow, tuple(dict.fromkeys(finding.inputs)), finding.conf, aggregated)
+        return FoundFlow(flow, tuple(dict.fromkeys(finding.inputs)), finding.conf, aggregated, finding.streams)
 
     def _materialized(self, flow: Flow) -> bool:
         return isinstance(self.definitions.find(flow.target), MaterializedView)
@@ -150,18 +157,20 @@ class Flows:
         """Returns the function of a flow's stage. It gets its inputs by name."""
 
         def run(**frames: DataFrame) -> Any:
-            running = _Running(self, found.flow, frames, next(iter(frames.values())).sparkSession)
+            session = next(iter(frames.values())).sparkSession if frames else SparkSession.active()
+            running = _Running(self, found.flow, frames, session)
             with answering(running), found_as_active(self.session):
                 frame: object = found.flow.func()
             whole = found.aggregated and self._materialized(found.flow)  # no row is late then
-            if isinstance(frame, DataFrame) and not whole and plan.is_stateful(frame):
+            if isinstance(frame, DataFrame) and frame.isStreaming and not whole and plan.is_stateful(frame):
                 running.check_watermarks()
             return frame
 
         return run
 
-    def view(self, output: TemporaryView) -> Flow:
-        return self._of_views[output.name.casefold()]
+    def view(self, output: Output) -> Flow:
+        """Returns the flow of a view."""
+        return next(flow for flow in self.definitions.flows if self.definitions.find(flow.target) is output)
 
     def _failed(self, flow: Flow, error: Exception) -> InvalidPipelineError:
         file = flow.source_code_location.filename
@@ -185,13 +194,15 @@ class _Finding:
         self.inputs: list[str] = []
         self.conf: dict[str, str] = dict(flow.spark_conf)
         self.streams = False
+        self.from_outside: str | None = None
+        """The first input from outside of the project."""
         self.all_found = True
 
     def dataset(self, name: str, read: Read) -> Any:
         output = self._flows.definitions.find(name)
         if output is None:
             return None
-        if isinstance(output, TemporaryView):
+        if is_inlined(output, read):
             return self._of_view(output)
         if not read.streaming and not self._materialized:
             raise self._refused(
@@ -199,7 +210,7 @@ class _Finding:
                 f"Read it as a stream: spark.readStream.table({name!r}), or in SQL: STREAM {name}.",
                 condition=_BATCH,
             )
-        if read.streaming and isinstance(output, MaterializedView):
+        if isinstance(output, MaterializedView):
             raise self._refused(
                 f"reads the materialized view {name!r} as a stream, but its rows change.", "Read the inputs of the view."
             )
@@ -214,12 +225,15 @@ class _Finding:
         return self._frame(self._flows.definitions.namespace.short(output.name), streaming=True)
 
     def outside(self, read: Read) -> Any:
-        if self._materialized:
+        name = self._flows.inputs.named(read)
+        if self._materialized and read.streaming:
             raise self._refused(
-                "reads something outside of the project, whose changes would not reach the view's existing rows.",
-                "Read it in a streaming table, and read that table here.",
+                f"reads {name!r} as a stream, but a materialized view has the result for all rows.",
+                "Read it with spark.read, or in a streaming table, and read that table here.",
+                condition=_STREAM,
             )
-        return self._frame(self._flows.inputs.named(read), streaming=read.streaming)
+        self.from_outside = self.from_outside or name
+        return self._frame(name, streaming=read.streaming)
 
     def sql(self, text: str, *arguments: Any, **options: Any) -> Any:
         in_braces = sorted(set(options) - {"args"})
@@ -241,7 +255,7 @@ class _Finding:
             return lambda *arguments, **options: FrameStandIn(self._flows.session, mark=self._mark)
         raise NeedsSparkError(name)
 
-    def _of_view(self, view: TemporaryView) -> Any:
+    def _of_view(self, view: Output) -> Any:
         if view.name in self._views:
             raise self._refused(f"reads the view {view.name!r}, which reads itself.", "Let it read another table.")
         self._views.append(view.name)
@@ -314,7 +328,7 @@ class _Running:
         output = self._flows.definitions.find(name)
         if output is None:
             return None
-        if isinstance(output, TemporaryView):
+        if is_inlined(output, read):
             return self._flows.view(output).func()
         return self._input(self._flows.definitions.namespace.short(output.name), name)
 
@@ -351,6 +365,11 @@ class _Running:
         if not frame.isStreaming:
             return frame
         return self._given.setdefault(name, InputFrame.of(frame, InputWatermark(self._flows.inputs.watermark(name))))
+
+
+def is_inlined(output: Output, read: Read) -> bool:
+    """Returns True if a view is a part of each flow that reads it. A materialized view has the same rows as its query."""
+    return isinstance(output, TemporaryView) or (isinstance(output, MaterializedView) and not read.streaming)
 
 
 def read_relation(spark: ProjectSession, relation: Relation) -> Any:

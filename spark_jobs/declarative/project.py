@@ -25,6 +25,9 @@ from spark_jobs.declarative.session import SPARKS, ProjectSession, Read
 from spark_jobs.declarative.sql import ParserProcess
 from spark_jobs.protocol.errors import InvalidPipelineError
 
+_LIVE_INTERVAL = "1 minute"
+"""How often a live project computes a view that reads no stream."""
+
 
 def build_pipeline(
     spec: PipelineSpec,
@@ -54,11 +57,11 @@ def build_pipeline(
     sound, found = not mistakes.found, dict(_found(flows, mistakes))
     stages = [(table, _own(definitions, table, found)) for table in definitions.outputs.values() if isinstance(table, Table)]
     with mistakes.noted():
-        _declare_inputs(pipeline, flows, live=live)
+        _declare_inputs(pipeline, flows, found.values(), live=live)
     for table, own in stages:
         if len(own) == _flows_into(definitions, table) and (own or sound):  # otherwise the mistake is known
             with mistakes.noted(), definitions.defined_at(table.source_code_location):
-                _declare_table(pipeline, flows, table, own)
+                _declare_table(pipeline, flows, table, own, live=live)
     mistakes.check()
     return pipeline
 
@@ -88,7 +91,8 @@ def _own(definitions: Definitions, table: Table, found: Mapping[int, FoundFlow])
     return [each for each in found.values() if definitions.find(each.flow.target) is table]
 
 
-def _declare_inputs(pipeline: Pipeline, flows: Flows, *, live: bool) -> None:
+def _declare_inputs(pipeline: Pipeline, flows: Flows, found: Iterable[FoundFlow], *, live: bool) -> None:
+    computed_again = {name for each in found if not each.streams for name in each.inputs}
     for name, read in flows.inputs.outside.items():
         if read.streaming:
             column, delay = flows.inputs.watermark(name) or (None, None)
@@ -97,7 +101,8 @@ def _declare_inputs(pipeline: Pipeline, flows: Flows, *, live: bool) -> None:
                 _reading(read)
             )
         else:
-            pipeline.static(refresh="round" if read.pins() else "unpinned", name=name)(_reading(read))
+            pinned = read.pins() and not (live and name in computed_again)
+            pipeline.static(refresh="round" if pinned else "unpinned", name=name)(_reading(read))
 
 
 def _reading(read: Read) -> Function:
@@ -107,7 +112,7 @@ def _reading(read: Read) -> Function:
     return frame
 
 
-def _declare_table(pipeline: Pipeline, flows: Flows, table: Table, found: list[FoundFlow]) -> None:
+def _declare_table(pipeline: Pipeline, flows: Flows, table: Table, found: list[FoundFlow], *, live: bool) -> None:
     """Declares a table's stage. If other flows write into the table, too, each flow is a stage, and the table's stage unites them."""
     definitions = flows.definitions
     if not found:
@@ -124,7 +129,7 @@ def _declare_table(pipeline: Pipeline, flows: Flows, table: Table, found: list[F
             _declare_changes(pipeline, flows, table, change_flow, found)
         return
     if isinstance(table, MaterializedView):
-        _declare_view(pipeline, flows, table, found)
+        _declare_view(pipeline, flows, table, found, live=live)
         return
     column, delay = flows.inputs.watermark(name) or (None, None)
     whole: dict[str, Any] = {"sink": _sink(definitions, table), "event_time": column, "watermark_delay": delay}
@@ -188,8 +193,12 @@ def _declare_changes(pipeline: Pipeline, flows: Flows, table: Table, flow: AutoC
     )
 
 
-def _declare_view(pipeline: Pipeline, flows: Flows, view: MaterializedView, found: list[FoundFlow]) -> None:
-    """Declares the stage of a materialized view. Groups are all published again. Other rows stay, and new ones are added."""
+def _declare_view(pipeline: Pipeline, flows: Flows, view: MaterializedView, found: list[FoundFlow], *, live: bool) -> None:
+    """Declares the stage of a materialized view.
+
+    Groups are all published again. Other rows stay, and new ones are added. A view that reads no stream is computed again by each run, or
+    at an interval.
+    """
     definitions = flows.definitions
     if len(found) > 1:
         others = ", ".join(each.flow.name for each in found if each.flow.name != view.name)
@@ -199,8 +208,11 @@ def _declare_view(pipeline: Pipeline, flows: Flows, view: MaterializedView, foun
             "Remove them.",
             condition="MATERIALIZED_VIEW_WITH_MULTIPLE_QUERIES",
         )
-    sink = replace(_sink(definitions, view), mode="complete" if found[0].aggregated else "append")
-    _declare_flow(pipeline, flows, view, found[0], definitions.namespace.short(view.name), sink=sink)
+    whole = found[0].aggregated or not found[0].streams
+    sink, interval = replace(_sink(definitions, view), mode="complete" if whole else "append"), None
+    if live and not found[0].streams:
+        interval = _LIVE_INTERVAL
+    _declare_flow(pipeline, flows, view, found[0], definitions.namespace.short(view.name), sink=sink, trigger_interval=interval)
 
 
 def _flow_stage(definitions: Definitions, flow: Flow, table: str) -> str:

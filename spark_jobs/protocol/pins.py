@@ -42,4 +42,12 @@ class KafkaPin(Part):
     """The end by topic and partition: the offset of the next record at that time."""
 
 
-Pin = DeltaPin | FilesPin | KafkaPin
+class ClockPin(Part):
+    """The moment of the round, for a stage that reads no stream."""
+
+    format: Literal["clock"] = "clock"
+    moment_ms: int
+    """Milliseconds since 1970."""
+
+
+Pin = DeltaPin | FilesPin | KafkaPin | ClockPin

@@ -1,22 +1,29 @@
 """Spark Declarative Pipelines projects, run as pipelines and compared with batch queries over the same files."""
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from deltalake import DeltaTable
+from pyspark.pipelines.init_cli import init
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.site import COLD_SETTINGS
+from benchmarks.spark_pipelines import catalog_settings, run_spark_pipelines
 from spark_jobs.api.load import load_pipeline
+from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.start_requests import StartOptions
 from tests.spark.conftest import Site
-from tests.spark.rows import public_count
+from tests.spark.rows import assert_same, counted, public_count
 from tests.support.run_site import APPLICATION
 from tests.support.running import Running
 
@@ -329,6 +336,159 @@ def test_the_command_makes_the_tables_in_the_catalog_and_finds_them_again(tmp_pa
     assert counts == [sum(number * 37 % 103 > 5 for number in range(last)) for last in (100, 200)]
 
 
+VIEWS_PY = """
+from pyspark import pipelines as dp
+
+
+@dp.materialized_view
+def numbers():
+    return spark.range(10)
+
+
+@dp.temporary_view
+def raw():
+    return spark.readStream.schema("id LONG, user INT, at TIMESTAMP, amount DOUBLE").parquet(spark.conf.get("shop.incoming"))
+
+
+@dp.materialized_view(comment="all users")
+def users():
+    users = spark.read.format("delta").load(spark.conf.get("shop.users"))
+    return users.where("active").select("user", "name")
+"""
+VIEWS_SQL = """
+CREATE MATERIALIZED VIEW even AS SELECT id FROM numbers WHERE id % 2 = 0;
+CREATE MATERIALIZED VIEW first_names AS SELECT name FROM users ORDER BY name DESC LIMIT 2;
+CREATE MATERIALIZED VIEW ranked AS SELECT user, rank() OVER (ORDER BY name) AS rank FROM delta.`${shop.users}`;
+CREATE MATERIALIZED VIEW how_many AS SELECT count(*) AS n FROM users;
+CREATE MATERIALIZED VIEW nobody AS SELECT * FROM users WHERE user < 0;
+CREATE STREAMING TABLE named AS SELECT id, name FROM STREAM raw JOIN users ON raw.user = users.user;
+CREATE MATERIALIZED VIEW most AS SELECT name, count(*) AS n FROM named GROUP BY name;
+CREATE MATERIALIZED VIEW top AS SELECT name, n FROM most ORDER BY n DESC, name LIMIT 2;
+"""
+OF_USERS = {
+    "users": "SELECT user, name FROM users WHERE active",
+    "first_names": "SELECT name FROM users WHERE active ORDER BY name DESC LIMIT 2",
+    "ranked": "SELECT user, rank() OVER (ORDER BY name) AS rank FROM users",
+    "how_many": "SELECT count(*) AS n FROM users WHERE active",
+    "nobody": "SELECT user, name FROM users WHERE user < 0",
+    "even": "SELECT id FROM VALUES (0), (2), (4), (6), (8) AS t(id)",
+    "numbers": "SELECT id FROM range(10)",
+    "most": "SELECT name, count(*) AS n FROM named GROUP BY name",
+    "top": "SELECT name, count(*) AS n FROM named GROUP BY name ORDER BY n DESC, name LIMIT 2",
+}
+
+
+def test_views_of_other_tables_are_computed_again_by_each_run(site: Site, tmp_path: Path) -> None:
+    entry = project(tmp_path, views_py=VIEWS_PY, views_sql=VIEWS_SQL)
+    specification = Path(entry)
+    specification.write_text(specification.read_text().replace("{shop", f'{{shop.users: "{tmp_path / "users"}", shop', 1))
+    users = site.spark.createDataFrame(
+        [(n, f"name {n * 5 % 7}", n != 3) for n in range(7)], "user INT, name STRING, active BOOLEAN"
+    )
+    users.write.format("delta").save(str(tmp_path / "users"))
+    batch = site.spark.newSession()
+    for round_ in range(2):
+        deliver(tmp_path, round_ * 40, round_ * 40 + 40)
+        if round_:
+            site.spark.sql(f"UPDATE delta.`{tmp_path / 'users'}` SET name = concat('new ', name) WHERE user % 2 = 0")
+        active = batch.read.format("delta").load(str(tmp_path / "users"))
+        site.run(load_pipeline(entry).rewired({}, str(site.tables)))
+        active.createOrReplaceTempView("users")
+        batch.read.format("delta").load(str(site.tables / "named")).createOrReplaceTempView("named")
+        for name, query in OF_USERS.items():
+            made = batch.read.format("delta").load(str(site.tables / name))
+            assert rows(made) == rows(batch.sql(query)), (round_, name)
+    assert DeltaTable(str(site.tables / "users")).metadata().description == "all users"
+
+
+SHAPES_PY = """
+from pyspark import pipelines as dp
+from pyspark.sql import functions as F
+
+
+@dp.table(partition_cols=["user"], comment="all orders")
+def orders():
+    rows = spark.readStream.schema("id LONG, user INT, at TIMESTAMP, amount DOUBLE")
+    return rows.parquet(spark.conf.get("shop.incoming")).where("amount > 0")
+
+
+@dp.temporary_view
+def large():
+    return spark.readStream.table("orders").where(F.col("amount") > 90)
+
+
+dp.create_streaming_table("notable")
+
+
+@dp.append_flow(target="notable")
+def because_large():
+    return spark.readStream.table("large").select("id", F.lit("large").alias("why"))
+
+
+@dp.append_flow(target="notable")
+def because_early():
+    return spark.readStream.table("orders").where("id < 10").select("id", F.lit("early").alias("why"))
+
+
+@dp.materialized_view
+def users():
+    return spark.read.format("delta").load(spark.conf.get("shop.users")).where("active").select("user", "name")
+
+
+@dp.materialized_view
+def of_users():
+    return spark.read.table("orders").groupBy("user").agg(F.count("*").alias("n"), F.sum("amount").alias("amount"))
+"""
+SHAPES_SQL = """
+CREATE STREAMING TABLE named AS SELECT o.id, u.name FROM STREAM(orders) o JOIN users u ON o.user = u.user;
+CREATE MATERIALIZED VIEW best AS SELECT name, count(*) AS n FROM named GROUP BY name ORDER BY n DESC, name LIMIT 3;
+CREATE MATERIALIZED VIEW cheap AS SELECT id, amount FROM orders WHERE amount < 20;
+CREATE MATERIALIZED VIEW ranked AS SELECT name, row_number() OVER (ORDER BY name) AS place FROM users;
+"""
+SHAPES = ("orders", "notable", "users", "of_users", "named", "best", "cheap", "ranked")
+OF_TEMPLATE = ("example_python_materialized_view", "example_sql_materialized_view")
+
+
+@pytest.mark.nightly
+def test_spark_pipelines_and_spark_jobs_give_equal_tables(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs Spark's own template and the shapes of its guide with both commands, each in a process of its own."""
+    users = site.spark.createDataFrame(
+        [(n, f"name {n * 5 % 7}", n != 3) for n in range(7)], "user INT, name STRING, active BOOLEAN"
+    )
+    users.write.format("delta").save(str(tmp_path / "users"))
+    deliver(tmp_path, 0, 200)
+    monkeypatch.chdir(tmp_path)
+    init("template")
+    template = tmp_path / "template" / "transformations"
+    settings = {"shop.incoming": str(tmp_path / "incoming"), "shop.users": str(tmp_path / "users")}
+    for way in ("sparks", "ours"):
+        directory = tmp_path / way
+        shutil.copytree(template, directory / "project" / "transformations")
+        (directory / "storage").mkdir()
+        (directory / "project" / "transformations" / "shapes.py").write_text(SHAPES_PY)
+        (directory / "project" / "transformations" / "shapes.sql").write_text(SHAPES_SQL)
+        configuration = settings | ({**catalog_settings(directory), **COLD_SETTINGS} if way == "ours" else {})
+        specification = {
+            "name": "shapes",
+            "storage": (directory / "storage").as_uri(),
+            "configuration": configuration,
+            "libraries": [{"glob": {"include": "transformations/**"}}],
+        }
+        entry = directory / "project" / "spark-pipeline.yml"
+        entry.write_text(json.dumps(specification))  # JSON is YAML
+        if way == "ours":
+            command = [sys.executable, "-m", "spark_jobs", "run", str(entry), "--home", str(directory / "home")]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=600)
+        else:
+            done = run_spark_pipelines(entry, directory, COLD_SETTINGS)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-6_000:]
+    for name in (*SHAPES, *OF_TEMPLATE):
+        made = {way: DeltaTable(str(tmp_path / way / "warehouse" / name)).to_pyarrow_table() for way in ("sparks", "ours")}
+        assert sorted(made["ours"].column_names) == sorted(made["sparks"].column_names), name
+        columns = sorted(made["ours"].column_names)
+        assert_same(counted(made["ours"], columns), counted(made["sparks"], columns))
+
+
 LIVE = """
 CREATE STREAMING TABLE orders AS SELECT * FROM STREAM raw WHERE amount > 0;
 CREATE STREAMING TABLE hourly AS
@@ -338,7 +498,7 @@ CREATE MATERIALIZED VIEW totals AS SELECT user, count(*) AS n, sum(amount) AS am
 """
 
 
-def test_a_live_project_publishes_the_result_of_its_queries_with_each_checkpoint(site: Site, tmp_path: Path) -> None:
+def test_a_live_project_publishes_with_each_checkpoint_and_computes_tables_again_after_a_stop(site: Site, tmp_path: Path) -> None:
     entry = project(tmp_path, raw_py=RAW.partition("@dp.table")[0], tables_sql=LIVE)
     deliver(tmp_path, 0, 100)
     pipeline = load_pipeline(f"{entry}:live").rewired({}, str(site.tables))
@@ -359,8 +519,26 @@ def test_a_live_project_publishes_the_result_of_its_queries_with_each_checkpoint
         running.until(lambda: publishes(200))
         closed = "CAST('2026-03-02 06:00' AS TIMESTAMP)"  # the newest order is of 06:38, and the delay is ten minutes
         running.until(lambda: public_count(site.tables / "hourly") == 6)
+        CheckpointRequests(running.files).ask(request_id("now", Wanted.STOP))
+        running.stopped()
     spark.read.parquet(str(tmp_path / "incoming")).where("amount > 0").createOrReplaceTempView("orders")
     _same(spark, site, "totals", "SELECT user, COUNT(*) AS n, SUM(amount) AS amount FROM orders GROUP BY user")
+    _same(
+        spark, site, "hourly", f"SELECT date_trunc('HOUR', at) AS hour, COUNT(*) AS n FROM orders WHERE at < {closed} GROUP BY 1"
+    )
+    project(tmp_path, tables_sql=LIVE.replace("amount > 0", "amount > 50"))
+    changed = load_pipeline(f"{entry}:live").rewired({}, str(site.tables))
+    with Running(site.spark, changed, site.home, options=replace(options, full_refresh=("orders",))) as running:
+        assert "A full refresh of orders also needs hourly" in str(running.ends())
+    with Running(site.spark, changed, site.home, options=replace(options, full_refresh=("orders", "hourly"))) as running:
+        kept = sum(n * 37 % 103 > 55 for n in range(200))
+        running.until(lambda: public_count(site.tables / "orders") == kept)
+        deliver(tmp_path, 200, 250)
+        kept += sum(n * 37 % 103 > 55 for n in range(200, 250))
+        running.until(lambda: public_count(site.tables / "orders") == kept and public_count(site.tables / "hourly") == 8)
+    spark.read.parquet(str(tmp_path / "incoming")).where("amount > 50").createOrReplaceTempView("orders")
+    _same(spark, site, "totals", "SELECT user, COUNT(*) AS n, SUM(amount) AS amount FROM orders GROUP BY user")
+    closed = "CAST('2026-03-02 08:00' AS TIMESTAMP)"
     _same(
         spark, site, "hourly", f"SELECT date_trunc('HOUR', at) AS hour, COUNT(*) AS n FROM orders WHERE at < {closed} GROUP BY 1"
     )

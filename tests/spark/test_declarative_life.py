@@ -84,6 +84,7 @@ CREATE STREAMING TABLE hourly AS
 
 CREATE TEMPORARY VIEW long_loans AS SELECT * FROM loans WHERE days > 25;
 CREATE MATERIALIZED VIEW longest AS SELECT id, days FROM long_loans;
+CREATE MATERIALIZED VIEW first_names AS SELECT name FROM delta.`{folder}/names` ORDER BY name LIMIT 2;
 """
 EXPECTED = {
     "loans": "SELECT id, reader, at, days FROM loans",
@@ -96,9 +97,10 @@ EXPECTED = {
     "named": "SELECT id, name FROM loans JOIN names USING (reader)",
     "hourly": "SELECT date_trunc('HOUR', at) AS hour, count(*) AS n FROM loans GROUP BY 1",
     "longest": "SELECT id, days FROM loans WHERE days > 25",
+    "first_names": "SELECT name FROM names ORDER BY name LIMIT 2",
 }
 OF_LOANS = ["loans", "events", "named", "hourly", "longest"]
-"""The tables that read one another. The view ``readers`` is replaced with them."""
+"""The tables that read one another. The view ``readers`` is replaced with them, and ``first_names`` by each run."""
 
 
 class Library:

@@ -494,7 +494,8 @@ def default_location(spark: SparkSession, name: str) -> str | None:
         raise RejectedError(
             f"Table {name} does not exist, and this Spark's catalog forgets its tables when Spark ends.",
             safe="Nothing was written.",
-            remedy="Give the sink a path, or Spark a metastore (spark.sql.catalogImplementation=hive).",
+            remedy="Give Spark a metastore: --conf spark.sql.catalogImplementation=hive, or in a specification configuration: "
+            "{spark.sql.catalogImplementation: hive}. Or give the sink a path.",
             table=name,
         )
     database = java_class(spark, "scala.Option").apply(schema[-1] if schema else spark.catalog.currentDatabase())

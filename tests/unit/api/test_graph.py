@@ -14,7 +14,7 @@ from spark_jobs.api.source import Source, Static
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import OnEnd, Publish
 from spark_jobs.protocol.errors import InvalidPipelineError
-from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.ids import InputName, StageName
 
 
 class Params(BaseModel):
@@ -148,6 +148,27 @@ def test_a_pipeline_without_a_sink_is_refused() -> None:
 
 def test_a_stage_that_reads_only_static_inputs_is_refused() -> None:
     refused(add(flights(), "copied", "airlines"), "it reads only static inputs")
+
+
+@pytest.mark.parametrize(("options", "bounded"), [({}, True), ({"trigger_interval": "1 minute"}, False)])
+def test_a_stage_whose_inputs_are_static_computes_a_complete_table_for_each_row_of_a_clock(
+    options: dict[str, Any], bounded: bool
+) -> None:
+    pipeline = add(flights(), "hourly", "departures")
+    add(pipeline, "names", "airlines", "params", sink=DeltaSink("/names", mode="complete"), **options)
+    graph = pipeline.graph()
+    stage, clock = graph.stages[StageName("names")], graph.sources[InputName("names_clock")]
+    assert (list(stage.inputs), stage.output_mode, stage.unbounded) == (["names_clock", "airlines"], "append", not bounded)
+    assert (clock.bounded, graph.unbounded) == (bounded, not bounded)
+    rewired = pipeline.rewired({}, "/tables").graph()
+    assert rewired.sources[InputName("names_clock")].bounded is bounded
+
+
+def test_a_clock_takes_no_name_of_another_part() -> None:
+    pipeline = add(flights(), "names", "airlines", sink=DeltaSink("/names", mode="complete"))
+    refused(
+        add(pipeline, "names_clock", "departures"), "the source 'names_clock' says when .*, and 'names_clock' is declared already"
+    )
 
 
 def test_a_stage_that_reads_nothing_is_refused() -> None:

@@ -1,5 +1,6 @@
 import pytest
 
+from spark_jobs.api.load import load_pipeline
 from spark_jobs.api.stage import OutputMode
 from spark_jobs.protocol.documents import SinkMode
 from tests.unit.declarative.conftest import Project
@@ -27,19 +28,46 @@ def test_a_view_of_groups_is_published_as_a_whole_with_each_checkpoint(orders: P
 
 
 def test_a_view_of_single_rows_gets_those_that_are_new(orders: Project) -> None:
+    orders.write("views.py", view('spark.read.table("orders").where("id > 1")'))
+    assert {stage.output_mode for stage in orders.load().graph().stages.values()} == {OutputMode.APPEND}
+
+
+def test_a_view_is_a_part_of_what_reads_it(orders: Project) -> None:
     orders.write(
-        "views.py", view('spark.read.table("orders").where("id > 1")') + view('spark.table("totals").select("id")', "ids")
+        "views.py",
+        view('spark.read.table("orders").groupBy("id").count()')
+        + view('spark.table("totals").orderBy("count")', "sorted")
+        + view('spark.table("raw.rates")', "rates")
+        + '@dp.table\ndef rated():\n    return spark.readStream.table("orders").join(spark.table("rates"), "id")\n',
     )
-    stages = orders.load().graph().stages
-    assert list(stages["ids"].inputs) == ["totals"]  # type: ignore[index]
-    assert {stage.output_mode for stage in stages.values()} == {OutputMode.APPEND}
+    stages = {str(name): stage for name, stage in orders.load().graph().stages.items()}
+    assert list(stages["sorted"].inputs) == ["orders"]
+    assert stages["sorted"].output_mode is OutputMode.COMPLETE
+    assert list(stages["rated"].inputs) == ["orders", "static_rates"]
+
+
+@pytest.mark.parametrize(("entry", "bounded", "refresh"), [("", True, "round"), (":live", False, "unpinned")])
+def test_a_view_of_other_tables_is_computed_again_by_each_run_or_at_an_interval(
+    project: Project, entry: str, bounded: bool, refresh: str
+) -> None:
+    project.write("views.py", view('spark.table("raw.rates").orderBy("id").limit(3)') + view("spark.range(10)", "numbers"))
+    graph = load_pipeline(f"{project.folder}/spark-pipeline.yml{entry}").graph()
+    stages = {str(name): stage for name, stage in graph.stages.items()}
+    assert list(stages["totals"].inputs) == ["totals_clock", "static_rates"]
+    assert list(stages["numbers"].inputs) == ["numbers_clock"]
+    assert {stage.sink.mode for stage in stages.values() if stage.sink} == {SinkMode.COMPLETE}
+    assert {source.bounded for source in graph.sources.values()} == {bounded}
+    assert [static.refresh.value for static in graph.statics.values()] == [refresh]
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (view("spark.range(3)"), "reads no table of the project"),
-        (view('spark.table("orders").join(spark.table("raw.rates"), "id")'), "reads something outside of the project"),
+        (
+            view('spark.table("orders").join(spark.table("raw.rates"), "id")'),
+            "reads tables of the project and 'static_rates' from outside, whose changes would not reach the view's existing rows",
+        ),
+        (view('spark.readStream.table("raw.rates")'), r"\[INVALID_FLOW_QUERY_TYPE.STREAMING_RELATION_FOR_MATERIALIZED_VIEW\]"),
         (
             view('spark.table("orders").withWatermark("at", "1 hour")'),
             "sets a watermark, but no row of a materialized view is late",
@@ -66,7 +94,8 @@ def test_a_stream_of_a_view_is_refused(orders: Project) -> None:
     orders.refused("reads the materialized view 'totals' as a stream, but its rows change")
 
 
-def test_a_view_of_groups_of_another_view_is_refused(orders: Project) -> None:
+def test_a_view_of_the_project_cannot_be_joined_as_a_batch(orders: Project) -> None:
     groups = view('spark.table("orders").groupBy("id").count()')
-    orders.write("views.py", groups + view('spark.table("totals").where("count > 1")', "many"))
-    orders.refused("it reads 'totals', whose every batch is the whole result")
+    joined = '@dp.table\ndef more():\n    return spark.readStream.table("orders").join(spark.table("totals"), "id")\n'
+    orders.write("views.py", groups + joined)
+    orders.refused("the flow 'more' reads the table 'orders' of the project as a batch")
