@@ -41,19 +41,19 @@ def find_things(root: Files) -> Found:
         level = level[: PLACES_MAX - listed]
         listed += len(level)
         names = at_once([partial(_names, place, may_fail=depth > 0) for place in level])
-        following = list[Files]()
+        following, rooms = list[Files](), list[Files]()
         for place, found in zip(level, names, strict=True):
             kinds = kinds_of(found)
             if Kind.HOME in kinds:
                 homes.append(place)
                 if SAVEPOINTS in found:
-                    room = place.below(SAVEPOINTS)
-                    following += _below(room, _names(room, may_fail=True))
+                    rooms.append(place.below(SAVEPOINTS))
             elif Kind.SAVEPOINT in kinds:
                 savepoints.append(place)
             elif not kinds and depth < DEPTH_MAX:
                 following += _below(place, found)
-        level = following
+        in_rooms = at_once([partial(_names, room, may_fail=True) for room in rooms])
+        level = [*following, *(each for room, found in zip(rooms, in_rooms, strict=True) for each in _below(room, found))]
     return Found(tuple(homes), tuple(savepoints), left_out)
 
 
