@@ -13,7 +13,7 @@ _FIELDS: dict[str, Any] = {
     },
     "work_root": {
         "label": "Work root",
-        "description": "The directory in which drivers of homes in a store work, shared with the executors. A local master needs none.",
+        "description": "For homes in a store and a cluster: s3://bucket/prefix, hdfs://host/prefix, or a directory that executors share.",
         "schema": _TEXTS,
     },
     "savepoint_root": {

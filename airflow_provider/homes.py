@@ -22,7 +22,7 @@ def open_allowed_home(home: str | None, roots: Sequence[str], work_root: str | N
     Args:
         home: A path or URL; a relative path starts at the first root.
         roots: Directories, or prefixes in stores, that may hold homes.
-        work_root: The directory for the caches of homes in stores; by default that of this user.
+        work_root: The place for the caches of homes in stores; by default the directory of this user.
 
     Raises:
         AccessDeniedError: The home is outside every root, or is a root itself, or there are no roots.
@@ -121,9 +121,17 @@ def _caches(away: Sequence[str], work_root: str | None, driver_is_here: bool) ->
         return f" Homes in {', '.join(away)} have no work root: drivers use their own disks and need a local master."
     if not driver_is_here:
         return f" Drivers of homes in {', '.join(away)} work in {work_root}, on their own hosts."
-    if not os.path.isdir(work_root):
-        raise _not_there(work_root, "work")
+    work = open_place(work_root)
+    if not is_here(work):
+        check_create_if_absent(work)
+    _check_work_root(work)
     return f" Drivers of homes in {', '.join(away)} work in {work_root}."
+
+
+def _check_work_root(work: Files) -> None:
+    """Refuses a directory that this host does not have."""
+    if is_here(work) and not local_path(work).is_dir():
+        raise _not_there(str(local_path(work)), "work")
 
 
 def open_root(root: str) -> Files:
@@ -158,8 +166,8 @@ def check_place(home: Files, roots: Sequence[str], work_root: str | None = None)
     around = [found for root in roots if is_inside(place, found := _resolved_root(root))]
     if is_here(home) and not any(map(os.path.isdir, around)):
         raise _not_there(around[0])
-    if not is_here(home) and work_root and not os.path.isdir(work_root):
-        raise _not_there(work_root, "work")
+    if not is_here(home) and work_root:
+        _check_work_root(open_place(work_root))
     if Channel(home).pipeline() is None:
         check_home(home, begins=True)
 

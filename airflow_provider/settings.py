@@ -1,7 +1,6 @@
 """Reads and checks the extras of a ``stream_pipeline`` connection."""
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -59,7 +58,7 @@ class Settings:
     spark_main: str | None = None
     """The path of ``spark_jobs/main.py`` in a cluster."""
     work_root: str | None = None
-    """The directory for the caches of homes in stores."""
+    """The place for the caches of homes in stores: a directory, or a URL."""
     store_conn_id: str | None = None
     """The connection of type ``aws`` with the credentials for object stores. None: those of the environment, or the role of the host."""
 
@@ -136,8 +135,8 @@ def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None 
     for name in ("work_root", "store_conn_id", "python", "master", "spark_conn_id", "spark_main"):
         if not isinstance(given.get(name, ""), str):
             raise _refused(conn_id, name, given[name], "a text")
-    if not os.path.isabs(given.get("work_root", "/")):
-        raise _refused(conn_id, "work_root", given["work_root"], "an absolute directory")
+    if not given.get("work_root", "/").startswith(("/", "s3:", "s3a:", "hdfs:")):
+        raise _refused(conn_id, "work_root", given["work_root"], "an absolute directory, or an s3: or hdfs: URL")
     conf = given.get("conf", {})
     if isinstance(conf, str):
         try:

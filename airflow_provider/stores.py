@@ -28,7 +28,11 @@ def use_store_of(settings: Settings, get_connection: Callable[[str], Any] = Base
         MissingRequirementError: The connection that it names is not there.
         InvalidParameterError: That connection is no ``aws`` one, or says something that is not supported here.
     """
-    buckets = {urlsplit(root).netloc for root in (*settings.roots, *settings.savepoint_roots) if root.startswith(("s3:", "s3a:"))}
+    buckets = {
+        urlsplit(root).netloc
+        for root in (*settings.roots, *settings.savepoint_roots, settings.work_root or "")
+        if root.startswith(("s3:", "s3a:"))
+    }
     if buckets or settings.store_conn_id:
         use_store(settings.store_conn_id or "the environment", read_store(settings.store_conn_id, get_connection), buckets)
 

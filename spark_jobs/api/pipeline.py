@@ -391,7 +391,7 @@ class Pipeline:
             home: Directory of the pipeline's documents; created if missing.
             params: As for :meth:`bind`.
             run_id: Id of the run. The same id gets the same answer while it is among the newest 1,000. By default a new one.
-            work_root: On a cluster with a home in a store: a directory that driver and executors share.
+            work_root: On a cluster with a home in a store: a place in a store, or a directory that driver and executors share.
             options: The options of the start.
 
         Raises:

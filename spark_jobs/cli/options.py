@@ -42,8 +42,8 @@ MaybeHome = Annotated[
 WorkRoot = Annotated[
     str | None,
     typer.Option(
-        metavar="DIRECTORY",
-        help="On a cluster with a home in s3: or hdfs:, a directory that driver and executors share.",
+        metavar="URL",
+        help="On a cluster with a home in s3: or hdfs:, a place for work directories: an s3: or hdfs: URL, or a shared directory.",
         show_default=False,
     ),
 ]

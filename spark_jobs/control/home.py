@@ -1,18 +1,19 @@
-"""Opens a pipeline's home: a directory, or a place in a store with a cache in a directory.
+"""Opens a pipeline's home: a directory, or a place in a store with a cache.
 
 The guarantees depend on documents: small files that are created if absent. They, and everything that a checkpoint names, can be in every
-storage that fulfils the port's contract. A running Spark query needs a directory for its own checkpoints, and a driver needs one for its
-locks and logs. In a home that is a directory the two are one.
+storage that fulfils the port's contract. A running Spark query needs a work directory for its own checkpoints, and a driver needs a
+directory for its locks and logs. In a home that is a directory the three are one.
 
-For a home in an object store or in HDFS that directory is a *cache*. Every host can rebuild it from any checkpoint. It is on the driver's
-own disk, or below a *work root* that the executors of a cluster share with the driver.
+For a home in an object store or in HDFS the other two are *caches*. Every host can rebuild them from any checkpoint. Both are on the
+driver's own disk, or below a *work root*: a directory that the executors of a cluster share with the driver. A work root may also be in a
+store. Then the work directories alone are there.
 
 Invariants:
 
 1. A document, or a file of state that a manifest names, is in the home's own storage before any document says that it is durable.
-2. The first part of a path decides whether it is in the directory or in the home's own storage. There are two exceptions. A file of
-   ``state`` waits in the directory from the cut until it is made durable, so that a cut moves no bytes. And the end of each file in
-   ``logs`` is copied to the home's own storage, for hosts without the directory.
+2. The path decides whether a file is in the directory, among the work directories, or in the home's own storage. There are two
+   exceptions. A file of ``state`` waits in the directory from the cut until it is made durable, so that a cut moves no bytes, unless the
+   work directory is in a store. And the end of each file in ``logs`` is copied to the home's own storage, for hosts without the directory.
 3. A process that only reads documents needs no directory, and never asks for its place.
 """
 
@@ -23,7 +24,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from spark_jobs.home.layout import IN_CACHE, LOGS, STATE, STATE_TRY_PARTS
+from spark_jobs.home.layout import IN_CACHE, LOGS, STATE, STATE_TRY_PARTS, WORK, is_in_work_directory
 from spark_jobs.home.places import check_home
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import PipelineDocument
@@ -36,7 +37,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Files, is_here
 from spark_jobs.storage.local import LocalFiles
-from spark_jobs.storage.open import open_files, open_place
+from spark_jobs.storage.open import open_place
 
 T = TypeVar("T")
 
@@ -52,10 +53,11 @@ def open_home(url: str, work_root: str | None = None) -> Files:
     Args:
         url: A path or a ``file:`` URL; or ``s3://bucket/prefix`` or ``hdfs://name-node/directory``, whose credentials and addresses
             come from the environment.
-        work_root: For a home that is no directory: the directory below which its cache is. None: the caches of this user.
+        work_root: For a home that is no directory: the place below which its work directories are. A directory also has the driver's locks
+            and logs. None: the caches of this user.
 
     Raises:
-        InvalidParameterError: The URL has none of these forms, or a work root is given for a directory.
+        InvalidParameterError: The URL or the work root has none of these forms, or a work root is given for a directory.
         MissingRequirementError: The package for the store is not installed.
     """
     files = open_place(url)
@@ -74,7 +76,10 @@ def open_home(url: str, work_root: str | None = None) -> Files:
 
 def divided_home(documents: Files, work_root: str | None = None) -> "DividedHome":
     """Opens a home in a store. The arguments and errors are those of :func:`open_home`."""
-    return DividedHome(documents, open_files(work_root).below(cache_name(documents.url)) if work_root else None)
+    if not work_root:
+        return DividedHome(documents)
+    cache = open_place(work_root).below(cache_name(documents.url))
+    return DividedHome(documents, cache) if is_here(cache) else DividedHome(documents, work=cache)
 
 
 class DividedHome:
@@ -82,12 +87,14 @@ class DividedHome:
 
     Args:
         documents: The store.
-        directory: The cache. None: the one of this user.
+        directory: The directory for locks and logs. None: the one of this user's caches.
+        work: The place with the work directories. None: the directory.
     """
 
-    def __init__(self, documents: Files, directory: Files | None = None) -> None:
+    def __init__(self, documents: Files, directory: Files | None = None, work: Files | None = None) -> None:
         self.documents = documents
         self._directory = directory
+        self._work = work
 
     @property
     def url(self) -> str:
@@ -96,7 +103,7 @@ class DividedHome:
 
     @property
     def directory(self) -> Files:
-        """Returns the cache.
+        """Returns the directory for locks and logs.
 
         Raises:
             MissingRequirementError: This user has no directory for caches.
@@ -105,8 +112,13 @@ class DividedHome:
             self._directory = LocalFiles(_own_caches(self.url)).below(cache_name(self.url))
         return self._directory
 
+    @property
+    def work(self) -> Files:
+        """Returns the place with the work directories."""
+        return self._work or self.directory
+
     def local(self, path: str = "") -> Path | None:
-        return self.directory.local(path) if _is_apart(path) else None
+        return self._at(path).local(path) if _is_apart(path) else None
 
     def below(self, directory: str) -> Files:
         return self._at(directory).below(directory)
@@ -153,9 +165,10 @@ class DividedHome:
             files.delete(path)
 
     def sync(self, *paths: str) -> None:
-        here = [path for path in paths if _is_apart(path)]
-        if here:
-            self.directory.sync(*here)
+        for files in (self.directory, self._work):
+            here = [path for path in paths if _is_apart(path) and self._at(path) is files]
+            if files is not None and here:
+                files.sync(*here)
         if there := [path for path in paths if not _is_apart(path)]:
             waiting = [path for path in there if self._bring_in(path)]
             self.documents.sync(*there)
@@ -168,7 +181,9 @@ class DividedHome:
                 files.remove_unfinished(path)
 
     def _at(self, path: str) -> Files:
-        return self.directory if _is_apart(path) else self.documents
+        if not _is_apart(path):
+            return self.documents
+        return self.work if is_in_work_directory(path) else self.directory
 
     def _holders(self, path: str) -> list[Files]:
         """Returns the places where a file may be, the better one first."""
@@ -177,6 +192,8 @@ class DividedHome:
             return [self.documents, self.directory]  # a file that still waits there may be incomplete after a crash of the host
         if top == LOGS:
             return [self.directory, self.documents]
+        if path == WORK and self._work is not None:
+            return [self.directory, self._work]
         return [self._at(path)]
 
     def _found(self, path: str, look: Callable[[Files], T]) -> T:
@@ -271,7 +288,7 @@ def place_of(home: Files) -> str | None:
 
 
 def _is_apart(path: str) -> bool:
-    """Returns whether a path is in the cache."""
+    """Returns whether a path is in a cache."""
     return _first(path) in IN_CACHE
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import NamedTuple
+from uuid import uuid4
 
 from spark_jobs.protocol.ids import (
     AttemptNumber,
@@ -80,6 +81,7 @@ _ANSWERED = re.compile(r"(\d+)\.(.+)\.json")
 _NUMBERED = re.compile(r"(\d+)\.(?:[\w-]+\.)?json", re.ASCII)
 _OF_RUN = re.compile(r"(\d+)\.([0-9a-f]{16})\.json")
 _WORK_DIRECTORY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_IN_WORK_DIRECTORY = re.compile(rf"{WORK}/(?:{_WORK_DIRECTORY.pattern}|probe-[0-9a-f]{{32}})(?:/|$)")
 _OF_CHECKPOINT = re.compile(r"(\d+)\.\w+\.[0-9a-f]{16}\.(?:actions|channel)", re.ASCII)
 _OWN_TABLE = re.compile(
     rf"{CHANNELS}/[^/]+/[^/]+|{TOMBSTONES}/[^/]+/[^/]+|{WORK}/[^/]+/stages/[^/]+/log"  # of a home
@@ -213,6 +215,11 @@ def savepoint_path(request: RequestId) -> str:
 
 def work_path(directory: WorkDirectoryId) -> str:
     return f"{WORK}/{directory}"
+
+
+def work_probe_path() -> str:
+    """Returns a new directory in which driver and executors try whether they share work directories."""
+    return f"{WORK}/probe-{uuid4().hex}"
 
 
 def channels_path(incarnation: IncarnationId) -> str:
@@ -349,6 +356,11 @@ def start_of_request(name: str) -> AttemptNumber | None:
 def work_directories(names: Iterable[str]) -> list[WorkDirectoryId]:
     """Returns the work directories among the names in :data:`WORK`."""
     return [WorkDirectoryId(name) for name in names if _WORK_DIRECTORY.fullmatch(name)]
+
+
+def is_in_work_directory(path: str) -> bool:
+    """Returns whether a path is a work directory, a probe of one, or below. The driver's own files are side by side with these."""
+    return _IN_WORK_DIRECTORY.match(path) is not None
 
 
 def is_own_table(directory: str) -> bool:

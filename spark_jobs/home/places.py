@@ -49,6 +49,7 @@ from spark_jobs.home.layout import (
     STATUS,
     WORK,
     is_own_table,
+    work_probe_path,
 )
 from spark_jobs.protocol.errors import AccessDeniedError, InvalidParameterError, RejectedError
 from spark_jobs.protocol.ids import SinkName
@@ -249,7 +250,7 @@ def check_places(home: Files | None, tables: Mapping[SinkName, str], *, begins: 
         return
     caches = _caches(home)
     for own in caches:
-        check_apart(own, [*others, *_above(open_files(own.url))])
+        check_apart(own, [*others, *_above(open_place(own.url))])
     check_home(home, [*others, *caches], begins=begins)
 
 
@@ -273,9 +274,12 @@ def check_sources(home: Files | None, tables: Mapping[SinkName, str], sources: C
 
 
 def _caches(home: Files) -> list[Thing]:
-    """Returns the cache of a home in a store, or nothing if the home has its own work directories."""
-    work = home.local(WORK)
-    return [] if work is None or is_here(home) else [thing("cache", open_files(str(work.parent)))]
+    """Returns the caches of a home in a store, or nothing if the home has its own work directories."""
+    directory, work = home.local(WORK), home.below(work_probe_path())
+    if directory is None or is_here(home):
+        return []
+    own = [thing("cache", open_files(str(directory.parent)))]
+    return own if is_here(work) else [*own, thing("cache", open_place(work.url.rsplit("/", 2)[0]))]
 
 
 def check_savepoint(home: Files, target: Files, names: Iterable[str], others: Collection[Thing]) -> None:

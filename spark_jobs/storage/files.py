@@ -267,6 +267,15 @@ def opened(files: Files, path: str) -> Iterator[IO[bytes]]:
         yield found
 
 
+def files_below(files: Files, directory: str) -> list[str]:
+    """Returns the files below a directory that another program writes, relative to the root. A missing directory has none."""
+    root = files.local(directory)
+    if root is None:
+        return files.paths(directory)
+    found = (Path(above, name) for above, _, names in os.walk(root) for name in names)
+    return [f"{directory}/{path.relative_to(root).as_posix()}" for path in found]
+
+
 def sync_below(files: Files, directory: str = "") -> None:
     """Makes files durable that another program wrote below a directory, except Hadoop's checksums. In a store every file is durable."""
     root = files.local(directory)

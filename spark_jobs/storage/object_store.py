@@ -155,8 +155,10 @@ class ObjectStoreFiles:
     def paths(self, directory: str = "") -> list[str]:
         key = self._key(directory) if directory else self._prefix or None
         with translated_store(self._place(key or "")):
-            keys = [found["path"] for page in obstore.list(self._store, key) for found in page]
-        above = {key.rpartition("/")[0] for key in keys}  # consoles create a folder as an empty object of its name
+            objects = [found for page in obstore.list(self._store, key) for found in page]
+            above = {found["path"].rpartition("/")[0] for found in objects}
+            # Consoles and Hadoop create a directory as an empty object of its name and a slash, which is listed without the slash.
+            keys = [each["path"] for each in objects if each["path"] in above or each["size"] or self._is_there(each["path"])]
         paths = (found.removeprefix(f"{self._prefix}/") if self._prefix else found for found in keys if found not in above)
         return sorted(path for path in paths if not any(map(UNFINISHED.fullmatch, path.split("/"))))
 

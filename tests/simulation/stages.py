@@ -256,7 +256,7 @@ class Query:
     def _versions(self, bound: Bound) -> list[int]:
         if not isinstance(bound, ChannelBound):
             return list(range(self._site.input.rows))
-        names = self._site.files(bound.log.path).names("_delta_log")
+        names = self._site.files(bound.log.url.removeprefix("file://")).names("_delta_log")
         return [int(name[:20]) for name in names if name.endswith(".json")]
 
     def _plan(self, last: int, available: Sequence[tuple[int, int]] | None) -> list[str] | None:
@@ -315,7 +315,7 @@ class Query:
         return found
 
     def _paths(self, bound: ChannelBound, version: int) -> list[str]:
-        data = self._site.files(bound.log.path).read(f"_delta_log/{version:020d}.json")
+        data = self._site.files(bound.log.url.removeprefix("file://")).read(f"_delta_log/{version:020d}.json")
         actions = [json.loads(line) for line in data.decode().splitlines()]
         return [action["add"]["path"] for action in actions if "add" in action]
 

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.runtime.driver.shared_storage import check_shared, is_on_this_host
 from spark_jobs.storage.local import LocalFiles
+from tests.support.memory_files import MemoryFiles
 
 pytestmark = pytest.mark.spark
 
@@ -51,3 +53,29 @@ def test_a_home_in_which_the_driver_does_not_see_what_executors_wrote_is_refused
     with pytest.raises(RejectedError, match="the driver sees 0") as refused:
         check_shared(spark, LocalFiles(tmp_path))
     assert "mounted at the same path" in refused.value.remedy
+
+
+class InAStore(MemoryFiles):
+    """A place in a store of which Spark has no client."""
+
+    url = "hdfs://nowhere.invalid/work"
+
+    def below(self, directory: str) -> "InAStore":
+        return self
+
+
+@pytest.mark.usefixtures("on_a_cluster")
+def test_a_store_that_executors_do_not_reach_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(RejectedError, match="hdfs://nowhere.invalid/work is not shared with the executors") as refused:
+        check_shared(spark, DividedHome(MemoryFiles(), LocalFiles(tmp_path), InAStore()))
+    assert "Give the executors the client of that store" in refused.value.remedy
+
+
+@pytest.mark.usefixtures("on_a_cluster")
+def test_a_cache_that_is_not_shared_is_refused_with_the_work_root_as_the_remedy(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalFiles, "names", lambda self, directory: [])
+    with pytest.raises(RejectedError, match="the driver sees 0") as refused:
+        check_shared(spark, DividedHome(MemoryFiles(), LocalFiles(tmp_path)))
+    assert "Name a place in the home's store with --work-root" in refused.value.remedy

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.spark
 
 PARTS = 4
 EXECUTORS = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
+HOSTS = ("first host", "second host")
 ADMIT, WINDOWS = StageName("admit"), SinkName("windows")
 
 
@@ -39,7 +40,9 @@ class StoreSite:
     store: str
     marks: Path
     master: str | None = None
-    """The master of a cluster. Its executors then share a work root with the driver."""
+    """The master of a cluster."""
+    work_root: str | None = None
+    """The work root. None: work directories are on the disk of the driver's host."""
 
     @property
     def home(self) -> str:
@@ -53,7 +56,8 @@ class StoreSite:
     @property
     def options(self) -> list[str]:
         client = ["--jars", ",".join(jars(S3_JARS))] if self.store.startswith("s3:") else []
-        return ["--home", self.home, *client]
+        work = ["--work-root", self.work_root] if self.work_root else []
+        return ["--home", self.home, *work, *client]
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -70,20 +74,34 @@ def changes(tmp_path: Path) -> Changes:
 
 @pytest.fixture
 def master(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A cluster whose executors have the credentials of the store."""
+    """A cluster whose executors have the credentials of the store, and see nothing of the drivers' disks."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with spark_cluster(tmp_path / "cluster") as cluster:
+    hidden = []
+    for host in HOSTS:
+        (tmp_path / host).mkdir()
+        hidden.append(f'mount -t tmpfs none "{tmp_path / host}"')
+    apart = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{" && ".join(hidden)} && exec "$@"', "sh"]
+    with spark_cluster(tmp_path / "cluster", within=apart) as cluster:
         yield cluster.master
 
 
-@pytest.fixture(params=["in_s3", "in_hdfs", pytest.param("on_a_cluster", marks=pytest.mark.nightly)])
+@pytest.fixture(
+    params=[
+        "in_s3",
+        "in_hdfs",
+        "all_work_in_s3",
+        pytest.param("all_work_in_hdfs", marks=pytest.mark.nightly),
+        pytest.param("on_a_cluster", marks=pytest.mark.nightly),
+    ]
+)
 def drivers(changes: Changes, request: pytest.FixtureRequest) -> Iterator[Drivers]:
-    on_a_cluster = request.param == "on_a_cluster"
-    store = request.getfixturevalue("in_s3" if on_a_cluster else request.param)
-    master = request.getfixturevalue("master") if on_a_cluster else None
+    store = request.getfixturevalue("in_hdfs" if request.param.endswith("hdfs") else "in_s3")
+    master = request.getfixturevalue("master") if request.param == "on_a_cluster" else None
     store_pipeline.deliver_weights(store)
     settings = SETTINGS | ({"spark.master": master, **EXECUTORS, **delta_on_this_host()} if master else {})
-    found = Drivers(cast(RunSite, StoreSite(store, changes.path, master)), store_pipeline.__file__, settings=settings)
+    work_root = None if request.param in ("in_s3", "in_hdfs") else f"{store}/work"
+    site = StoreSite(store, changes.path, master, work_root)
+    found = Drivers(cast(RunSite, site), store_pipeline.__file__, settings=settings)
     try:
         yield found
     finally:
@@ -91,12 +109,9 @@ def drivers(changes: Changes, request: pytest.FixtureRequest) -> Iterator[Driver
 
 
 def on_a_new_host(drivers: Drivers, root: Path, monkeypatch: pytest.MonkeyPatch) -> KilledDrivers:
-    """Returns drivers whose disk, and on a cluster the work root, is a new directory."""
+    """Returns drivers whose disk is a new directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
-    found = KilledDrivers(replace(drivers, host=root), Random(1))
-    if cast(StoreSite, drivers.site).master:
-        found.options = ("--work-root", str(root / "work"))
-    return found
+    return KilledDrivers(replace(drivers, host=root), Random(1))
 
 
 def test_with_everything_in_a_store_a_lost_disk_costs_the_work_since_the_newest_checkpoint(
@@ -105,7 +120,7 @@ def test_with_everything_in_a_store_a_lost_disk_costs_the_work_since_the_newest_
     site = cast(StoreSite, drivers.site)
     store_pipeline.deliver(site.store, range(PARTS))
     changes.parts = PARTS
-    first, second = tmp_path / "first host", tmp_path / "second host"
+    first, second = (tmp_path / host for host in HOSTS)
     killed = on_a_new_host(drivers, first, monkeypatch)
     checkpoints = CheckpointStore(killed.files)
 

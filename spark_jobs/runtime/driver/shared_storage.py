@@ -1,19 +1,19 @@
-"""Checks that executors on other hosts share the home with the driver, because each reads files that others write.
+"""Checks that executors on other hosts share the work directories with the driver, because each reads files that others write.
 
 A directory that only looks shared is dangerous: each executor writes to its own disk, and Spark reports success.
 """
 
 import re
 from contextlib import suppress
-from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
 from spark_jobs.control.home import DividedHome
-from spark_jobs.home.layout import WORK
+from spark_jobs.home.layout import WORK, work_probe_path
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.runtime.spark.session import spark_failures
-from spark_jobs.storage.files import Files, local_path
+from spark_jobs.runtime.spark.store_clients import check_clients
+from spark_jobs.storage.files import Files, is_here
 
 _ON_THIS_HOST = re.compile(r"local(-cluster)?(\[.*\])?")
 _PARTS_MIN = 2
@@ -26,20 +26,23 @@ def is_on_this_host(master: str) -> bool:
 
 
 def check_shared(spark: SparkSession, home: Files) -> None:
-    """Refuses a home that the executors of a cluster do not share with the driver. Leaves nothing behind.
+    """Refuses work directories that the executors of a cluster do not share with the driver. Leaves nothing behind.
 
     As a sample, as many tasks as there are cores write a file each and read it back. This costs two small jobs, only on a cluster.
 
     Raises:
         RejectedError: They do not share it.
+        MissingRequirementError: The work directories are in a store, and Spark has no client of it.
     """
+    probe = work_probe_path()
+    url = home.below(probe).url
+    check_clients(spark, [url])
     master = str(spark.sparkContext.master)
     if is_on_this_host(master):
         return
-    probe = f"{WORK}/probe-{uuid4().hex}"
     parts = min(max(spark.sparkContext.defaultParallelism, _PARTS_MIN), _PARTS_MAX)
-    directory = local_path(home, probe)
-    url, made = f"file://{directory}", [above for above in directory.parents if not above.exists()]
+    directory = home.local(probe)
+    made = [] if directory is None else [above for above in directory.parents if not above.exists()]
     try:
         spark.range(0, parts, 1, parts).selectExpr("CAST(id AS STRING) AS value").write.text(url)
         seen = sum(len(home.read(f"{probe}/{name}").split()) for name in home.names(probe) if name.startswith("part-"))
@@ -59,16 +62,16 @@ def check_shared(spark: SparkSession, home: Files) -> None:
 
 
 def _refused(home: Files, master: str, what: str) -> RejectedError:
-    remedy = (
-        "Put homes and tables on a file system that the driver and every executor have mounted at the same path, and can write."
-    )
-    if isinstance(home, DividedHome):
-        remedy = (
-            "Name a directory that the driver and every executor have mounted at the same path, and can write, with --work-root. "
-            "Or run the pipeline with a local master."
-        )
+    place = home.work if isinstance(home, DividedHome) else home
+    mounted = "a directory that the driver and every executor have mounted at the same path, and can write"
+    if not is_here(place):
+        remedy = "Give the executors the client of that store, and credentials for it, as the driver has them."
+    elif isinstance(home, DividedHome):
+        remedy = f"Name a place in the home's store with --work-root, or {mounted}. Or run the pipeline with a local master."
+    else:
+        remedy = f"Put homes and tables into {mounted}. Or put them into a store."
     return RejectedError(
-        f"{local_path(home, WORK)} is not shared with the executors of {master}: {what}.",
+        f"{place.local(WORK) or place.url} is not shared with the executors of {master}: {what}.",
         safe="Nothing was started.",
         remedy=remedy,
         home=home.url,

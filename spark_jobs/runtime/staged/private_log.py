@@ -29,7 +29,7 @@ from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
 from spark_jobs.publication.empty_checkpoint import empty_checkpoint
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.log_segments import LogSegments, Segment, not_whole
-from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
 STAGE_OPERATION = "STAGE"
@@ -100,11 +100,6 @@ class PrivateLog:
     @property
     def url(self) -> str:
         return f"{self._files.url}/{self._directory}"
-
-    @property
-    def path(self) -> str:
-        """Returns the directory for Hadoop's file system of this host."""
-        return str(local_path(self._files, self._directory))
 
     @property
     def table_id(self) -> str:

@@ -162,7 +162,7 @@ def _begin_log(log: PrivateLog, outlet: Outlet, session: SparkSession, recorded:
             misfits=lambda staged: misfits_of([staged], public.shape, needed),
         )
     if replaced:
-        DeltaJvm(session).forget(log.path)
+        DeltaJvm(session).forget(log.url)
     return log
 
 

@@ -25,7 +25,7 @@ from spark_jobs.runtime.start.heal import heal_in_place
 from spark_jobs.runtime.start.restore import is_half_built, restore
 from spark_jobs.runtime.start.way_back import boot_id, new_work_directory, why_rebuilt
 from spark_jobs.runtime.state.rescale import rescale_stage
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, is_here
 
 _LOG = logging.getLogger(__name__)
 
@@ -151,7 +151,8 @@ def build_work_directory(home: Files, attempt: AttemptDocument, facts: HomeFacts
         return
     before = facts.newest_attempt  # None if a home begins with a savepoint
     others = [*([before.work_directory.path] if before else []), *map(work_path, work_directories(home.names(WORK)))]
-    local = [home.below(path) for path in dict.fromkeys(others) if path != attempt.work_directory.path]
+    earlier = [home.below(path) for path in dict.fromkeys(others) if path != attempt.work_directory.path]
+    local = [files for files in earlier if is_here(files)]
     rescale = None if attempt.state_partitions is None else partial(rescale_stage, spark, work, attempt.state_partitions)
     manifest = CheckpointStore(home).manifest(attempt.restored_from)
     restore(home, manifest, work, local, rescale, second_copy=attempt.second_copy)

@@ -4,6 +4,8 @@ This takes two steps. :func:`pin` runs at the cut and is quick: every needed fil
 name in the home, so that Spark may purge its own. :func:`persist` runs afterwards, in parallel to the stages, and makes the files durable.
 Neither changes Spark's files.
 
+If the work directory is in a store, :func:`pin` copies the files, and Spark keeps a hundred batches for that.
+
 A file of a state store gets a hard link. A file with two names is one file: a disk fault damages both the checkpoint and the work
 directory. State can be computed again from an older checkpoint. Spark's records, such as the log of a file source, cannot. They are small,
 so they are copied. If the settings request a second copy, :func:`persist` replaces the links by copies, too, and no checkpoint refers to
@@ -19,7 +21,7 @@ Invariants:
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -96,12 +98,20 @@ class StateCopies:
             self.work.replace(target, self.repointed(self.work.read(target)))
         return is_local
 
-    def pin(self, path: str, stored: str) -> None:
-        """Gives a file of Spark's checkpoint a second name in the home, or copies it. A store gets its copy in :func:`persist`."""
+    def pin(self, path: str, stored: str) -> Digest | None:
+        """Gives a file of Spark's checkpoint a second name in the home, or copies it.
+
+        Returns:
+            The digest if the work directory is in a store. Then the copy is in the home. From a directory a store gets its copy in
+            :func:`persist`.
+        """
+        if not is_here(self.work):
+            return self.home.copy(self.work, self.at(path), stored)
         if grows_with_state(path) or not is_here(self.home):
             self.home.adopt(local_path(self.work, self.at(path)), stored)
         else:
             self.home.copy(self.work, self.at(path), stored)
+        return None
 
     def give_back(self, file: StateFile) -> None:
         """Copies or links a lost file back into the home."""
@@ -114,7 +124,8 @@ class StateCopies:
             CorruptDocumentError: The metadata is not what Spark writes.
         """
         version, _, body = data.decode().partition("\n")
-        here = f"file:{local_path(self.work, self.log.directory)}"
+        place = self.work.local(self.log.directory)
+        here = f"{self.work.url}/{self.log.directory}" if place is None else f"file:{place}"
         facts: dict[str, Any] = json.loads(body)
         for store in facts.get("stateStoreInfo", []):
             for number, named in enumerate(store.get("stateSchemaFilePaths", [])):
@@ -163,6 +174,8 @@ class PinnedState:
     """Files that the parent checkpoint has."""
     new: tuple[str, ...]
     """Files that were pinned, relative to Spark's checkpoint directory."""
+    digests: Mapping[str, Digest | None]
+    """The digests of new files, as far as they are known."""
     place: str
     """The try's directory in the home."""
 
@@ -190,7 +203,7 @@ def pin(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None
         CorruptDocumentError: A file does not have the format that Spark writes.
         UnsupportedFormatError: The state was not written with the settings of our sessions.
     """
-    pinned: set[str] = set()
+    pinned: dict[str, Digest | None] = {}
     tries = 0
     while True:
         try:
@@ -212,7 +225,7 @@ def pin(copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None
 def persist(pinned: PinnedState) -> tuple[StateFile, ...]:
     """Makes pinned files durable, and returns them for a manifest. Can be repeated.
 
-    Reads every new file once, for its hash.
+    Reads every new file once, for its hash, unless that is known.
 
     Raises:
         StorageError: The home is full or does not answer.
@@ -221,7 +234,7 @@ def persist(pinned: PinnedState) -> tuple[StateFile, ...]:
     if pinned.copies.second_copy:
         stored = at_once([partial(_copied, home, pinned.place, path) for path in pinned.new])
     with step(Step.PERSIST_STATE):
-        digesting = [partial(home.digest, path) for path in stored]
+        digesting = [partial(_digest, home, kept, pinned.digests[path]) for path, kept in zip(pinned.new, stored, strict=True)]
         syncing = [partial(home.sync, *paths) for paths in by_directory(stored)]
         digests = at_once([*digesting, *syncing])[: len(stored)]
     replaced = {f"{pinned.place}/{path}" for path in pinned.new} - set(stored)
@@ -231,6 +244,10 @@ def persist(pinned: PinnedState) -> tuple[StateFile, ...]:
         for path, kept, digest in zip(pinned.new, stored, digests, strict=True)
     ]
     return tuple(sorted([*pinned.held, *new], key=lambda file: file.path))
+
+
+def _digest(home: Files, path: str, known: Digest | None) -> Digest:
+    return known or home.digest(path)
 
 
 def _copied(home: Files, place: str, path: str) -> str:
@@ -250,7 +267,13 @@ def _is_shared(home: Files, path: str) -> bool:
 
 
 def _pin_needed(
-    copies: StateCopies, batch: BatchId, place: str, parent: StageCut | None, pinned: set[str], *, checks_parent: bool
+    copies: StateCopies,
+    batch: BatchId,
+    place: str,
+    parent: StageCut | None,
+    pinned: dict[str, Digest | None],
+    *,
+    checks_parent: bool,
 ) -> PinnedState:
     """Chooses files and pins them until none is deleted in between. ``pinned`` are the files that are pinned already."""
     home, log = copies.home, copies.log
@@ -262,14 +285,21 @@ def _pin_needed(
     if copies.second_copy:
         held = [file for file in held if not _is_shared(home, file.stored)]
     new = set(needed) - {file.path for file in held}
+
+    def keep(path: str) -> None:
+        pinned[path] = copies.pin(path, f"{place}/{path}")
+
     with step(Step.PIN_STATE):
-        for path in sorted(new - pinned):
-            copies.pin(path, f"{place}/{path}")
-            pinned.add(path)
-        for path in sorted(pinned - new):
+        missing = sorted(new - pinned.keys())
+        if is_here(copies.work):  # a link takes less time than a thread
+            for path in missing:
+                keep(path)
+        else:
+            at_once([partial(keep, path) for path in missing])
+        for path in sorted(pinned.keys() - new):
             home.delete(f"{place}/{path}")
-            pinned.remove(path)
-    return PinnedState(copies, tuple(held), tuple(sorted(new)), place)
+            del pinned[path]
+    return PinnedState(copies, tuple(held), tuple(sorted(new)), dict(pinned), place)
 
 
 def _is_held(log: SparkLog, file: StateFile) -> bool:

@@ -16,7 +16,7 @@ from spark_jobs.publication.delta_jvm import java_message
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, session_for_run, spark_failures
 from spark_jobs.runtime.spark.spark_facts import repartition_state
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
-from spark_jobs.storage.files import Files, local_path
+from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
 _CANNOT = "[STATE_REPARTITION_"
@@ -51,7 +51,7 @@ def rescale_stage(spark: SparkSession, work: Files, partitions: int, name: Stage
     _ = session.streams  # starts the coordinator of state stores, which a driver lacks before its first query
     with step(Step.RESCALE):
         try:
-            repartition_state(session, str(local_path(work, log.directory)), partitions)
+            repartition_state(session, f"{work.url}/{log.directory}", partitions)
         except spark_failures() as error:
             raise _failure(name, before, partitions, java_message(error)) from error
     _LOG.info("the state of stage %s is in %d partitions, it was in %d", name, partitions, before)

@@ -6,9 +6,7 @@ rename. So all files that batch N needs are complete when N is committed, until 
 """
 
 import json
-import os
 import re
-from pathlib import Path
 from typing import Any
 
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, UnsupportedFormatError
@@ -16,7 +14,7 @@ from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.state.state_lineage import VERSION_FILE, StoreVersion, store_files
-from spark_jobs.storage.files import local_path
+from spark_jobs.storage.files import files_below
 
 _OF_BATCH = re.compile(r"(\d+)(?:_.*)?")
 _NOT_STORES = {"_metadata", "SSTs", "logs"}
@@ -152,7 +150,7 @@ def _partition_files(log: SparkLog, directory: str, batch: BatchId, ids: set[str
         if newest is None:
             continue
         left.remove(newest.id)
-        place = local_path(log.files, f"{log.directory}/{store}")
+        place = log.files.below(f"{log.directory}/{store}")
         found += [f"{store}/{name}" for name in store_files(place, names, newest)]
         found += _below(log, f"{store}/_metadata")
     if left:
@@ -176,9 +174,11 @@ def _names(log: SparkLog, directory: str) -> list[str]:
 
 def _below(log: SparkLog, directory: str) -> list[str]:
     """Returns all files below a directory that are not checksums."""
-    root = local_path(log.files, log.directory)
-    paths = ((Path(above) / name).relative_to(root) for above, _, names in os.walk(root / directory) for name in names)
-    return [path.as_posix() for path in paths if not path.name.startswith(".") and path.suffix != ".crc"]
+    found = files_below(log.files, f"{log.directory}/{directory}")
+    names = ((path, path.rpartition("/")[2]) for path in found)
+    return [
+        path.removeprefix(f"{log.directory}/") for path, name in names if not name.startswith(".") and not name.endswith(".crc")
+    ]
 
 
 def _purged(log: SparkLog, path: str) -> NotFoundError:

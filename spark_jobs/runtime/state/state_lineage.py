@@ -10,10 +10,11 @@ length of Spark's commit log does not matter: a changelog contains its whole lin
 import json
 import re
 import zipfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,
@@ -22,6 +23,7 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
     UnsupportedFormatError,
 )
+from spark_jobs.storage.files import Files, is_here, opened
 
 VERSION_FILE = re.compile(r"\d+_[0-9a-f-]{36}\.(zip|changelog)")
 """Matches the name of a snapshot or a changelog."""
@@ -51,7 +53,7 @@ class StoreVersion:
         return f"{self.version}_{self.id}.changelog"
 
 
-def store_files(store: Path, names: set[str], newest: StoreVersion) -> list[str]:
+def store_files(store: Files, names: set[str], newest: StoreVersion) -> list[str]:
     """Returns the files of a store that a query needs to go on from a version, relative to the store's directory.
 
     Args:
@@ -65,22 +67,22 @@ def store_files(store: Path, names: set[str], newest: StoreVersion) -> list[str]
         UnsupportedFormatError: The changelogs have an unknown compression.
     """
     if newest.snapshot in names:
-        return [newest.snapshot, *_shared_files(store / newest.snapshot)]
-    lineage = [*_lineage_before(store / newest.changelog), newest]
+        return [newest.snapshot, *_shared_files(store, newest.snapshot)]
+    lineage = [*_lineage_before(store, newest.changelog), newest]
     snapshot = max((item for item in lineage if item.snapshot in names), default=None)
     if snapshot is None and lineage[0].version != 1:
-        raise _gone(store / lineage[0].snapshot)
+        raise _gone(store, lineage[0].snapshot)
     changelogs = [item.changelog for item in lineage if snapshot is None or item.version > snapshot.version]
     for name in changelogs:
         if name not in names:
-            raise _gone(store / name)
-    return changelogs if snapshot is None else [snapshot.snapshot, *_shared_files(store / snapshot.snapshot), *changelogs]
+            raise _gone(store, name)
+    return changelogs if snapshot is None else [snapshot.snapshot, *_shared_files(store, snapshot.snapshot), *changelogs]
 
 
-def _lineage_before(changelog: Path) -> list[StoreVersion]:
+def _lineage_before(store: Files, name: str) -> list[StoreVersion]:
     """Returns the lineage in a version's changelog, oldest version first."""
-    with _opened(changelog) as file:
-        stream = BytesIO(_decompressed(changelog, file.read(_HEADER_BYTES_MAX)))
+    changelog = f"{store.url}/{name}"
+    stream = BytesIO(_decompressed(changelog, _beginning(store, name)))
     try:
         format_version = _text(stream)
         if format_version not in ("v3", "v4"):
@@ -100,7 +102,7 @@ def _text(stream: BytesIO) -> str:
     return data.decode("ascii")
 
 
-def _decompressed(changelog: Path, data: bytes) -> bytes:
+def _decompressed(changelog: str, data: bytes) -> bytes:
     """Returns the decompressed beginning of a changelog."""
     if data.startswith(_LZ4_BLOCK):
         return _lz4_blocks(changelog, data)
@@ -110,11 +112,11 @@ def _decompressed(changelog: Path, data: bytes) -> bytes:
         f"{changelog} is not compressed with LZ4 or Zstandard, so its lineage cannot be read.",
         safe="Nothing was changed.",
         remedy=f"Leave spark.sql.streaming.stateStore.compression.codec at lz4, and {BEGIN_ANEW}.",
-        path=str(changelog),
+        path=changelog,
     )
 
 
-def _lz4_blocks(changelog: Path, data: bytes) -> bytes:
+def _lz4_blocks(changelog: str, data: bytes) -> bytes:
     """Returns the content of the complete blocks in ``data``. A block has a magic word, a method, both sizes, a checksum and its bytes."""
     import pyarrow as pa
 
@@ -132,7 +134,7 @@ def _lz4_blocks(changelog: Path, data: bytes) -> bytes:
     return b"".join(found)
 
 
-def _zstd(changelog: Path, data: bytes) -> bytes:
+def _zstd(changelog: str, data: bytes) -> bytes:
     import pyarrow as pa
 
     stream, found = pa.CompressedInputStream(BytesIO(data), "zstd"), bytearray()
@@ -145,39 +147,51 @@ def _zstd(changelog: Path, data: bytes) -> bytes:
     return bytes(found)
 
 
-def _shared_files(snapshot: Path) -> list[str]:
+def _shared_files(store: Files, snapshot: str) -> list[str]:
     """Returns the other files of a snapshot, which snapshots of one store share."""
     try:
-        with _opened(snapshot) as file, zipfile.ZipFile(file) as archive:
+        with _opened(store, snapshot) as file, zipfile.ZipFile(file) as archive:
             _, _, body = archive.read("metadata").decode().partition("\n")
         metadata: dict[str, Any] = json.loads(body)
         return [f"{directory}/{entry[field]}" for key, (field, directory) in _SHARED.items() for entry in metadata.get(key) or []]
     except StreamPipelineError:
         raise
     except Exception as error:  # an archive with one other byte raises almost anything
-        raise _corrupt(snapshot, error) from error
+        raise _corrupt(f"{store.url}/{snapshot}", error) from error
 
 
-def _opened(path: Path) -> BinaryIO:
+def _beginning(store: Files, name: str) -> bytes:
+    """Returns the first bytes of a changelog, which has its lineage there."""
+    if is_here(store):
+        with _opened(store, name) as file:
+            return file.read(_HEADER_BYTES_MAX)
+    with closing(store.chunks(name)) as chunks:
+        return next(chunks, b"")[:_HEADER_BYTES_MAX]
+
+
+@contextmanager
+def _opened(store: Files, name: str) -> Iterator[IO[bytes]]:
     try:
-        return path.open("rb")
+        with opened(store, name) as file:
+            yield file
     except FileNotFoundError as error:
-        raise _gone(path) from error
+        raise _gone(store, name) from error
 
 
-def _gone(path: Path) -> NotFoundError:
+def _gone(store: Files, name: str) -> NotFoundError:
+    path = f"{store.url}/{name}"
     return NotFoundError(
         f"{path} is missing, but a version of Spark's state needs it.",
         safe="Nothing was changed.",
         remedy="Repeat: Spark may have deleted the file, or replaced it by a newer snapshot.",
-        path=str(path),
+        path=path,
     )
 
 
-def _corrupt(path: Path, error: Exception) -> CorruptDocumentError:
+def _corrupt(path: str, error: Exception) -> CorruptDocumentError:
     return CorruptDocumentError(
         f"{path} is not a complete file of Spark's state: {error}.",
         safe="The file was not used, and nothing was changed.",
         remedy="Start again: a work directory is built from the newest checkpoint.",
-        path=str(path),
+        path=path,
     )

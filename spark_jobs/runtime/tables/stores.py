@@ -4,19 +4,17 @@ Every commit of a table in a store creates the next version of the log, and the 
 commits of this runtime, of delta-rs, and of Spark with :mod:`spark_jobs.publication.conditional_log_store`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
 from spark_jobs.home.layout import CHANNELS
-from spark_jobs.protocol.errors import MissingRequirementError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.publication.conditional_log_store import check_commits, make_commits_conditional
-from spark_jobs.runtime.spark.session import hadoop_version, has_class
+from spark_jobs.runtime.spark.store_clients import check_clients
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.files import Files
-from spark_jobs.storage.object_store_settings import S3_FILE_SYSTEM
 from spark_jobs.storage.open import check_create_if_absent
 from spark_jobs.storage.table_uris import is_in_store, spark_path, table_files, uri_of
 
@@ -35,22 +33,6 @@ def check_stores(spark: SparkSession, home: Files, places: Mapping[SinkName, Tab
     check_clients(spark, uris)
     for uri in uris:
         make_commits_conditional(spark, uri)
-
-
-def check_clients(spark: SparkSession, urls: Iterable[str]) -> None:
-    """Refuses stores for which Spark has no client.
-
-    Raises:
-        MissingRequirementError: The client is missing. The error names its package.
-    """
-    if any(urlsplit(url).scheme == "s3" for url in urls) and not has_class(spark, S3_FILE_SYSTEM):
-        package = f"org.apache.hadoop:hadoop-aws:{hadoop_version(spark)}"
-        raise MissingRequirementError(
-            "Spark cannot reach S3: it has no Hadoop client for it.",
-            safe="Nothing was staged.",
-            remedy=f"Give Spark the client: --packages {package}; for a cluster, spark-submit --packages {package}.",
-            package=package,
-        )
 
 
 def check_conditional_writes(spark: SparkSession, places: Mapping[SinkName, TablePlace]) -> None:

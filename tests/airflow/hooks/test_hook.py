@@ -214,6 +214,7 @@ def test_the_test_of_a_connection_looks_at_the_roots_of_savepoints(homes: Homes,
         ("", True, "have no work root: drivers use their own disks"),
         (".", True, "work in"),
         ("gone", False, "The work root"),
+        (f"s3://{BUCKET}/work", True, f"work in s3://{BUCKET}/work"),
     ],
 )
 def test_the_test_of_a_connection_looks_at_the_work_root(
@@ -222,7 +223,7 @@ def test_the_test_of_a_connection_looks_at_the_work_root(
     """A home in a store needs a directory that the executors share with the driver, if they are on other hosts."""
     extra = {"home_root": f"s3://{BUCKET}/homes", "python": StreamPipelineHook().settings.python}
     if work_root:
-        extra["work_root"] = str(homes.root / work_root)
+        extra["work_root"] = work_root if ":" in work_root else str(homes.root / work_root)
     with object_store():
         monkeypatch.setenv("AIRFLOW_CONN_TRIED", connection(**extra))
         assert StreamPipelineHook("tried").test_connection()[0] is well

@@ -12,7 +12,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import DividedHome, cache_name, check_claim, look_interval_s, open_home
 from spark_jobs.control.liveness import claimed_request, driver_at_work, holding
 from spark_jobs.control.status import write_status
-from spark_jobs.home.layout import DRIVER_LOCK, log_path
+from spark_jobs.home.layout import DRIVER_LOCK, SPARK_LOG, log_path
 from spark_jobs.protocol.documents import RunState, Status
 from spark_jobs.protocol.errors import (
     AlreadyExistsError,
@@ -318,6 +318,61 @@ class TestPlaces:
         store.create("pipeline.json", LocalFiles(tmp_path / "another").read("pipeline.json"))
         with pytest.raises(RejectedError, match="it was begun in a directory and copied"):
             check_claim(DividedHome(store), Channel(store).pipeline())
+
+
+class TestWorkRootInAStore:
+    UUID = "12345678-1234-1234-1234-123456789012"
+
+    @pytest.fixture
+    def work(self) -> MemoryFiles:
+        return MemoryFiles()
+
+    @pytest.fixture
+    def home(self, documents: MemoryFiles, work: MemoryFiles, tmp_path: Path) -> DividedHome:
+        return DividedHome(documents, LocalFiles(tmp_path / "cache"), work)
+
+    @pytest.mark.parametrize("name", [UUID, f"probe-{UUID.replace('-', '')}"])
+    def test_what_executors_need_is_there(
+        self, home: DividedHome, documents: MemoryFiles, work: MemoryFiles, tmp_path: Path, name: str
+    ) -> None:
+        path = f"work/{name}/a"
+        home.create(path, b"there")
+        home.below(f"work/{name}").create("b", b"there, too")
+        assert work.contents == {path: b"there", f"work/{name}/b": b"there, too"}
+        assert (documents.contents, below(tmp_path)) == ({}, [])
+        assert home.local(path) is None
+        home.sync(path)
+        assert home.names(f"work/{name}") == ["a", "b"]
+        home.delete(f"work/{name}")
+        assert work.contents == {}
+
+    @pytest.mark.parametrize("path", [DRIVER_LOCK, SPARK_LOG, "logs/1.log", "work/publish-1.out"])
+    def test_what_is_the_drivers_own_is_on_its_disk(
+        self, home: DividedHome, work: MemoryFiles, tmp_path: Path, path: str
+    ) -> None:
+        home.create(path, b"here")
+        assert local_path(home, path).read_bytes() == home.read(path) == b"here"
+        home.sync(path)
+        assert work.contents == {}
+
+    def test_both_are_listed_and_deleted_together(self, home: DividedHome, work: MemoryFiles) -> None:
+        home.create(f"work/{self.UUID}/a", b"there")
+        home.create(DRIVER_LOCK, b"here")
+        assert home.names("work") == [self.UUID, "driver.lock"]
+        assert home.paths("work") == [f"work/{self.UUID}/a", DRIVER_LOCK]
+        home.delete("work")
+        assert home.names("work") == []
+
+    def test_a_home_has_a_place_of_its_own_below_the_root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        home = open_home("s3://lake/homes/flights", "s3://lake/work")
+        cache = cache_name(home.url)
+        assert home.below(f"work/{self.UUID}").url == f"s3://lake/work/{cache}/work/{self.UUID}"
+        assert local_path(home, DRIVER_LOCK) == tmp_path / "spark-jobs/homes" / cache / DRIVER_LOCK
+
+    def test_an_unknown_kind_of_root_is_refused(self) -> None:
+        with pytest.raises(InvalidParameterError, match="gs: is not supported"):
+            open_home("s3://lake/homes/flights", "gs://lake/work")
 
 
 class TestLiveness:

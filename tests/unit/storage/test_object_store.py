@@ -1,6 +1,7 @@
 """Responses of an object store that have no counterpart in a directory. Shared behaviour is tested in ``tests/contract``."""
 
 import multiprocessing
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.queues import Queue
 from threading import Thread
 from traceback import format_exception
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -23,7 +25,9 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.object_store import ObjectStoreFiles
+from spark_jobs.storage.open import open_place
 from tests.support.memory_files import MemoryFiles
+from tests.support.object_store import BUCKET, object_store
 
 
 class _Store(ThreadingHTTPServer):
@@ -156,6 +160,15 @@ def test_a_store_that_takes_a_second_object_of_a_name_is_refused_and_nothing_is_
 def test_what_was_tried_to_find_that_out_goes(store: _Store, files: Files) -> None:
     files.create("savepoint.json", b"{}")
     assert list(store.objects) == ["/bucket/savepoint/savepoint.json"]
+
+
+def test_an_empty_directory_that_hadoop_has_made_is_no_file() -> None:
+    with object_store() as url:
+        for name in ("checkpoint/state/", "checkpoint/sources/0/"):
+            urlopen(Request(f"{os.environ['AWS_ENDPOINT_URL']}/{BUCKET}/{name}", data=b"", method="PUT"), timeout=30).close()
+        files = open_place(url)
+        files.create("checkpoint/state/0", b"")
+        assert files.paths("checkpoint") == files.paths() == ["checkpoint/state/0"]
 
 
 def test_a_create_whose_answers_are_lost_has_made_it(store: _Store, files: Files) -> None:

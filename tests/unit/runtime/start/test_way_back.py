@@ -12,6 +12,7 @@ from spark_jobs.runtime.start.decision import HomeFacts
 from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over, why_not_in_place, why_rebuilt
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
+from tests.support.memory_files import MemoryFiles
 from tests.support.staged_pipeline import NOW, a_manifest
 from tests.support.state_site import HOURLY, cut
 from tests.unit.control.test_channel import attempt
@@ -40,6 +41,13 @@ def test_a_drain_goes_on_in_place_as_long_as_somebody_asks_for_it(home: LocalFil
     assert (drain_begun(work), why_not_in_place(home, attempt(1), None, None)) == (STOP, None)
     CheckpointRequests(home).answer(response(STOP))
     assert why_not_in_place(home, attempt(1), None, None) == "its stages were being drained for a request that is no longer open"
+
+
+def test_a_work_directory_in_a_store_is_of_one_attempt(home: LocalFiles) -> None:
+    store = MemoryFiles()
+    for path in home.paths():
+        store.create(path, home.read(path))
+    assert why_not_in_place(store, attempt(1), None, None) == "it is in a store, where each attempt has its own"
 
 
 def test_an_attempt_that_died_while_it_was_built_is_followed_in_place(home: LocalFiles) -> None:

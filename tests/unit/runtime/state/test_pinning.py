@@ -1,5 +1,6 @@
 """State at a cut is kept while its query continues."""
 
+import json
 import shutil
 from collections import Counter
 from contextlib import suppress
@@ -17,6 +18,7 @@ from spark_jobs.runtime.state.state_files import grows_with_state, needed_files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem
 from tests.support.damage import flip
+from tests.support.memory_files import MemoryFiles
 from tests.support.state_site import HOURLY, Site, cut
 from tests.support.systems import Crashed, CrashSystem, QuickSystem
 
@@ -37,6 +39,34 @@ def test_every_needed_file_is_kept_as_it_was_although_spark_deletes_it(site: Sit
     assert {file.path: site.home.read(file.stored) for file in files} == contents
     assert all(site.home.digest(file.stored) == (file.size_bytes, file.sha256) for file in files)
     assert {file.stored for file in files} == {f"state/hourly/1-1-1/{path}" for path in paths}
+
+
+def test_a_work_directory_in_a_store_is_kept_and_restored_there(site: Site) -> None:
+    site.batches(5)
+    site.checkpoint.snapshot(2)
+    store = MemoryFiles()
+    for path in site.work.paths():
+        if site.work.size_bytes(path) is not None:
+            store.create(f"work/1/{path}", site.work.read(path))
+    copies = StateCopies(store, SparkLog(store.below("work/1"), site.log.directory))
+    files = persist(pin(copies, BatchId(4), "state/hourly/1-1-1", None))
+    assert {file.path: store.read(file.stored) for file in files} == {
+        path: site.log.files.read(f"{site.log.directory}/{path}") for path in needed_files(site.log, BatchId(4))
+    }
+    restored = StateCopies(store, SparkLog(store.below("work/2"), site.log.directory))
+    assert [restored.place(file) for file in files] == [False] * len(files)
+    assert needed_files(restored.log, BatchId(4)) == needed_files(site.log, BatchId(4))
+
+
+def test_the_metadata_of_an_operator_gets_the_paths_of_a_store() -> None:
+    store = MemoryFiles()
+    there = "file:/old/work/stages/hourly/checkpoint/state/0/_stateSchema/default/0_a"
+    facts = f'v2\n{{"stateStoreInfo":[{{"stateSchemaFilePaths":["{there}"]}}]}}'
+    copies = StateCopies(store, SparkLog(store.below("work/2"), "stages/hourly/checkpoint"))
+    here = f"{store.below('work/2').url}/stages/hourly/checkpoint/state/0/_stateSchema/default/0_a"
+    assert json.loads(copies.repointed(facts.encode()).partition(b"\n")[2]) == {
+        "stateStoreInfo": [{"stateSchemaFilePaths": [here]}]
+    }
 
 
 def test_on_one_file_system_stores_are_linked_and_records_are_copied(site: Site) -> None:

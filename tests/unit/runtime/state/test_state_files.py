@@ -9,6 +9,7 @@ from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, Unsu
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.state.state_files import needed_files, never_reused
+from tests.support.memory_files import MemoryFiles
 from tests.support.state_stores import SparkCheckpoint, store_id
 from tests.support.systems import quick
 
@@ -23,6 +24,15 @@ def checkpoint(tmp_path: Path) -> SparkCheckpoint:
 def needed(checkpoint: SparkCheckpoint, batch: int) -> list[str]:
     log = SparkLog(quick(checkpoint.root.parent), "checkpoint")
     return needed_files(log, BatchId(batch))
+
+
+def in_a_store(checkpoint: SparkCheckpoint) -> SparkLog:
+    """Returns the log of a copy of the checkpoint in a store."""
+    files = MemoryFiles()
+    for path in checkpoint.root.rglob("*"):
+        if path.is_file():
+            files.create(f"checkpoint/{path.relative_to(checkpoint.root)}", path.read_bytes())
+    return SparkLog(files, "checkpoint")
 
 
 def of(prefix: str, paths: list[str]) -> list[str]:
@@ -74,6 +84,17 @@ def test_every_store_of_an_operator_with_several_is_taken(tmp_path: Path) -> Non
         suffixes = [path.rpartition(".")[2] for path in of(f"state/0/{name}/", paths) if "_metadata" not in path]
         assert suffixes == ["zip", "changelog", "changelog", "sst"], name
     assert "state/0/0/left-keyToNumValues/_metadata/schema" in paths
+
+
+@pytest.mark.parametrize("stores", [(("0",), ("1",)), JOIN])
+def test_in_a_store_the_same_files_are_found(tmp_path: Path, stores: tuple[tuple[str, ...], ...]) -> None:
+    checkpoint = SparkCheckpoint(tmp_path / "checkpoint", stores=stores)
+    for _ in range(6):
+        checkpoint.batch()
+    checkpoint.snapshot(2)
+    checkpoint.write(f"state/0/_stateSchema/default/0_{store_id(5)}", "schema")
+    for batch in (NO_BATCH, 1, 4, 5):
+        assert needed_files(in_a_store(checkpoint), BatchId(batch)) == needed(checkpoint, batch)
 
 
 def test_a_store_whose_version_is_gone_is_not_found(tmp_path: Path) -> None:

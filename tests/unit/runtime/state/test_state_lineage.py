@@ -7,6 +7,7 @@ import pytest
 
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, UnsupportedFormatError
 from spark_jobs.runtime.state.state_lineage import StoreVersion, store_files
+from spark_jobs.storage.local import LocalFiles
 from tests.support.state_stores import Store, changelog, lz4_blocks, store_id
 
 
@@ -16,7 +17,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def chosen(store: Store, newest: StoreVersion) -> list[str]:
-    return store_files(store.directory, {path.name for path in store.directory.iterdir()}, newest)
+    return store_files(LocalFiles(store.directory), {path.name for path in store.directory.iterdir()}, newest)
 
 
 def write(store: Store, versions: int) -> list[StoreVersion]:

@@ -9,7 +9,7 @@ from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.errors import MissingRequirementError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.runtime.tables import stores
-from spark_jobs.runtime.tables.stores import check_clients, check_conditional_writes, check_stores
+from spark_jobs.runtime.tables.stores import check_conditional_writes, check_stores
 from spark_jobs.runtime.tables.table_places import TablePlace
 from tests.support.memory_files import MemoryFiles
 
@@ -26,8 +26,7 @@ class Store(MemoryFiles):
 
 @pytest.fixture(autouse=True)
 def client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "has_class", lambda *_: True)
-    monkeypatch.setattr(stores, "hadoop_version", lambda _: "3.5.0")
+    monkeypatch.setattr(stores, "check_clients", lambda *_: None)
     monkeypatch.setattr(stores, "make_commits_conditional", lambda *_: None)
     monkeypatch.setattr(stores, "check_commits", lambda *_: None)
 
@@ -37,14 +36,6 @@ def test_spark_commits_to_a_store_only_by_conditional_writes(monkeypatch: pytest
     monkeypatch.setattr(stores, "make_commits_conditional", lambda _, uri: prepared.append(uri))
     check_stores(SPARK, DividedHome(Store()), {HOURLY: TablePlace("s3://lake/hourly")})
     assert prepared == ["s3://lake/home", "s3://lake/hourly"], "channels too"
-
-
-def test_a_spark_without_a_client_for_s3_is_told_which_package_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "has_class", lambda *_: False)
-    with pytest.raises(MissingRequirementError, match="no Hadoop client") as refused:
-        check_clients(SPARK, ["file:///home", "s3://lake/hourly"])
-    assert "--packages org.apache.hadoop:hadoop-aws:3.5.0" in str(refused.value.remedy)
-    check_clients(SPARK, ["file:///home", "hdfs://name-node/hourly"])
 
 
 def test_a_store_without_conditional_writes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
