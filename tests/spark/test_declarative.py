@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -528,9 +527,10 @@ def test_a_live_project_publishes_with_each_checkpoint_and_computes_tables_again
     )
     project(tmp_path, tables_sql=LIVE.replace("amount > 0", "amount > 50"))
     changed = load_pipeline(f"{entry}:live").rewired({}, str(site.tables))
-    with Running(site.spark, changed, site.home, options=replace(options, full_refresh=("orders",))) as running:
+    with Running(site.spark, changed, site.home, options=options.model_copy(update={"full_refresh": ("orders",)})) as running:
         assert "A full refresh of orders also needs hourly" in str(running.ends())
-    with Running(site.spark, changed, site.home, options=replace(options, full_refresh=("orders", "hourly"))) as running:
+    both = options.model_copy(update={"full_refresh": ("orders", "hourly")})
+    with Running(site.spark, changed, site.home, options=both) as running:
         kept = sum(n * 37 % 103 > 55 for n in range(200))
         running.until(lambda: public_count(site.tables / "orders") == kept)
         deliver(tmp_path, 200, 250)
