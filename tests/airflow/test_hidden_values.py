@@ -29,7 +29,7 @@ from airflow_provider.version_compat import HAS_PARTITION_EVENTS
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.errors import InvalidParameterError
 from tests.airflow.conftest import Homes
-from tests.airflow.operators.test_operator import context
+from tests.airflow.flights import context
 from tests.support.secret_shapes import CORE, SHAPES, WHOLE
 
 pytestmark = pytest.mark.every_version

@@ -11,7 +11,7 @@ from airflow_provider.links import LINKS, RECORD_KEY
 from airflow_provider.operators.publish_checkpoint import PublishCheckpointOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from tests.airflow.conftest import Homes, connection
-from tests.airflow.operators.test_operator import context
+from tests.airflow.flights import context
 
 pytestmark = pytest.mark.every_version
 

@@ -13,7 +13,7 @@ from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
-from tests.airflow.operators.test_operator import context, operator
+from tests.airflow.flights import context, operator
 
 
 @pytest.mark.parametrize("nothing", [None, {}, "", " ", "{}", "null", {"interval": "", "retained": None, "unaligned": "None"}])

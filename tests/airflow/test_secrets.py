@@ -21,8 +21,8 @@ from pyarrow import table
 
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from tests.airflow.conftest import AIRFLOW_HOME, ROOT, Homes, connection
+from tests.airflow.flights import once
 from tests.airflow.known_dags import run_dag
-from tests.airflow.operators.test_operator import once
 from tests.support.secret_shapes import SHAPES, basic_login, shapes
 from tests.support.short_jvm import SHORT_RUN
 

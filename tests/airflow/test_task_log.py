@@ -19,7 +19,7 @@ from spark_jobs.protocol.ids import CheckpointId, InputName, LossId, RoundNumber
 from spark_jobs.protocol.losses import LostFile, LostFiles
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
-from tests.airflow.operators.test_operator import TaskLog, context, once, operator
+from tests.airflow.flights import TaskLog, context, once, operator
 from tests.airflow.waits.test_waiting import status
 from tests.support.documents import SAMPLES
 from tests.support.hostile import HOSTILE, is_shown

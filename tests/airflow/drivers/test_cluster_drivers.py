@@ -40,7 +40,7 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
-from tests.airflow.operators.test_operator import GIVEN, RUN, TaskLog, context, failure, once, operator, task_log, until
+from tests.airflow.flights import GIVEN, RUN, TaskLog, context, failure, once, operator, task_log, until
 from tests.support import small_pipeline
 
 __all__ = ["task_log"]

@@ -18,7 +18,7 @@ from spark_jobs.protocol.errors import InterruptedRunError, RejectedError, RunCa
 from spark_jobs.protocol.ids import RequestId
 from tests.airflow.conftest import ROOT, connection
 from tests.airflow.deferral import carry_out
-from tests.airflow.operators.test_operator import context, failure
+from tests.airflow.flights import context, failure
 from tests.support import small_pipeline
 from tests.support.run_site import SMALL, RunSite
 from tests.support.short_jvm import SHORT_RUN

@@ -20,7 +20,7 @@ from spark_jobs.protocol.ids import AttemptNumber, RunId
 from spark_jobs.protocol.restart_settings import FixedDelay
 from tests.airflow.conftest import DAGS, connection
 from tests.airflow.deferral import carry_out
-from tests.airflow.operators.test_operator import context
+from tests.airflow.flights import context
 from tests.support.command_line import UsedHome
 from tests.unit.cli.test_checkpoint import LIVE, Driver
 

@@ -21,7 +21,7 @@ from spark_jobs.protocol.errors import InvalidParameterError, RejectedError, Sto
 from spark_jobs.protocol.ids import AttemptNumber, RunId
 from spark_jobs.protocol.spark_settings import conf_of_environment
 from tests.airflow.conftest import Homes, connection
-from tests.airflow.operators.test_operator import TaskLog
+from tests.airflow.flights import TaskLog
 from tests.support.left_behind import land_left_behind
 from tests.support.object_store import BUCKET, object_store
 from tests.support.secret_shapes import CORE, SHAPES

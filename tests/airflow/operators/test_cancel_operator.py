@@ -24,7 +24,7 @@ from tests.airflow.away import away
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
 from tests.airflow.fake_driver import ERRORS
-from tests.airflow.operators.test_operator import (
+from tests.airflow.flights import (
     GIVEN,
     RUN,
     TaskLog,

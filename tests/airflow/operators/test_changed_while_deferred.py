@@ -22,7 +22,7 @@ from spark_jobs.protocol.ids import AttemptNumber, RunId
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import first_event, restarted
-from tests.airflow.operators.test_operator import context, operator, until
+from tests.airflow.flights import context, operator, until
 from tests.support.staged_pipeline import a_manifest
 
 ANOTHER = RunId("another")

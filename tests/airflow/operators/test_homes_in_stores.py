@@ -19,7 +19,7 @@ from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId
 from spark_jobs.storage.files import Files
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
-from tests.airflow.operators.test_operator import GIVEN, TaskLog, context, driver_has_started, failure, once, operator, until
+from tests.airflow.flights import GIVEN, TaskLog, context, driver_has_started, failure, once, operator, until
 from tests.support.object_store import BUCKET, object_store
 
 URL = f"s3://{BUCKET}/homes/flights"

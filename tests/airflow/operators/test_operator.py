@@ -1,23 +1,18 @@
 """The operator with a fake driver."""
 
 import os
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import psutil
 import pytest
-from airflow.sdk import DAG, Context
+from airflow.sdk import DAG
 
-from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
+from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.facts import log_result, run_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.losses import AcceptLossOperator, BackfillLossOperator
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.orders import StartOrder
-from airflow_provider.retry import RETRIES
 from airflow_provider.tasks.driver_lease import DriverLease
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import AirflowSkipException
@@ -45,103 +40,25 @@ from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, PipelineNa
 from spark_jobs.protocol.losses import LostFile, LostFiles
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
+from tests.airflow.flights import (
+    RUN,
+    SILENCE_MAX_S,
+    TaskLog,
+    a_driver_at_work,
+    context,
+    driver_has_started,
+    failure,
+    in_the_worker,
+    once,
+    operator,
+    task_log,
+    until,
+    waits_deferred,
+)
 from tests.support.documents import SAMPLES
 from tests.support.staged_pipeline import a_manifest
 
-RUN = RunId("airflow/flights/manual__2026-01-01T00:00:00+00:00/run")
-DEADLINE_S = 20.0
-
-
-def context(
-    run_id: str = "manual__2026-01-01T00:00:00+00:00",
-    map_index: int = -1,
-    token: str = "first try",
-    try_number: int = 1,
-    max_tries: int = RETRIES,
-) -> Context:
-    pushed: dict[str, Any] = {}
-    names = {"dag_id": "flights", "run_id": run_id, "task_id": "run", "map_index": map_index}
-    tries = {"try_number": try_number, "max_tries": max_tries}
-    task = SimpleNamespace(**names, **tries, id=f"{run_id} {map_index} {token}", pushed=pushed, xcom_push=pushed.__setitem__)
-    return cast(Context, {"ti": task})
-
-
-@pytest.fixture(params=[True, False], ids=["deferred", "in the worker"], autouse=True)
-def waits_deferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Runs every test with both ways of waiting."""
-    monkeypatch.setitem(GIVEN, "deferrable", request.param)
-    return bool(request.param)
-
-
-in_the_worker = pytest.mark.parametrize("waits_deferred", [False], indirect=True)
-GIVEN: dict[str, Any] = {}
-SILENCE_MAX_S = "airflow_provider.waits.waiting.SILENCE_MAX_S"
-
-
-def operator(entry: str = "answers", **arguments: Any) -> StreamPipelineOperator:
-    given: dict[str, Any] = GIVEN | {"home": "flights", "poll_interval_s": 0.05, "max_poll_interval_s": 0.2, "timeout_s": 60.0}
-    return StreamPipelineOperator(task_id="run", entry=f"/pipelines/{entry}.py", **(given | arguments))
-
-
-class TaskLog:
-    """Records the log of a task."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def info(self, message: str, *arguments: object) -> None:
-        self.text += (message % arguments if arguments else message) + "\n"
-
-    warning = error = info
-
-
-@pytest.fixture
-def task_log(monkeypatch: pytest.MonkeyPatch) -> TaskLog:
-    log = TaskLog()
-    monkeypatch.setattr(StreamPipelineOperator, "log", log)
-    return log
-
-
-def a_driver_at_work(homes: Homes, run: RunId = RUN, entry: str = "waits") -> psutil.Process:
-    """Starts a driver of an earlier try, whose task no longer exists."""
-    hook = StreamPipelineHook()
-    _, driver = hook.submit("flights", StartOrder(entry=f"/pipelines/{entry}.py", run=run))
-    until(driver_has_started)
-    return psutil.Process(driver.pid)
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Waits for an effect of another process."""
-    pause = threading.Event()
-    for _ in range(int(DEADLINE_S / 0.02)):
-        if condition():
-            return
-        pause.wait(0.02)
-    raise AssertionError("It did not happen in time.")
-
-
-def once(condition: Callable[[], object], action: Callable[[], object]) -> threading.Thread:
-    """Calls ``action`` in another thread as soon as the condition holds."""
-
-    def act() -> None:
-        until(condition)
-        action()
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    return thread
-
-
-def driver_has_started() -> bool:
-    hook = StreamPipelineHook()
-    return hook.is_at_work("flights") and hook.status("flights") is not None
-
-
-def failure(task: StreamPipelineOperator, kind: type[StreamPipelineError]) -> PipelineRunError:
-    with pytest.raises(PipelineRunError) as caught:
-        carry_out(task, context())
-    assert type(caught.value.error) is kind
-    return caught.value
+__all__ = ["task_log", "waits_deferred"]
 
 
 def test_a_run_returns_the_facts_of_its_manifest(homes: Homes) -> None:

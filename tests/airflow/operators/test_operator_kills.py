@@ -20,7 +20,7 @@ from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
-from tests.airflow.operators.test_operator import (
+from tests.airflow.flights import (
     GIVEN,
     TaskLog,
     context,

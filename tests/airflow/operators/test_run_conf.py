@@ -13,8 +13,8 @@ from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.params import Below, params_from_schema
 from spark_jobs.api.parameters import schema
 from tests.airflow.conftest import Homes
+from tests.airflow.flights import TaskLog, task_log
 from tests.airflow.known_dags import run_dag
-from tests.airflow.operators.test_operator import TaskLog, task_log
 
 __all__ = ["task_log"]
 

@@ -29,7 +29,7 @@ from spark_jobs.storage.open import open_place
 from tests.airflow.away import away
 from tests.airflow.conftest import connection
 from tests.airflow.deferral import carry_out
-from tests.airflow.operators.test_operator import TaskLog, context, once, until
+from tests.airflow.flights import TaskLog, context, once, until
 from tests.airflow.test_assets import Events
 from tests.support.command_line import UsedHome
 from tests.support.object_store import object_store

@@ -12,7 +12,7 @@ from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.ids import RunId
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.conftest import Homes
-from tests.airflow.operators.test_operator import DEADLINE_S, driver_has_started, failure, once, operator, until, waits_deferred
+from tests.airflow.flights import DEADLINE_S, driver_has_started, failure, once, operator, until, waits_deferred
 from tests.support.left_behind import land_left_behind
 
 __all__ = ["waits_deferred"]

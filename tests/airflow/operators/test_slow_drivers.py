@@ -11,7 +11,7 @@ from spark_jobs.protocol.errors import HomeInUseError, StorageFullError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
-from tests.airflow.operators.test_operator import (
+from tests.airflow.flights import (
     TaskLog,
     a_driver_at_work,
     context,

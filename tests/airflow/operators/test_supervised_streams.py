@@ -31,7 +31,7 @@ from spark_jobs.protocol.restart_settings import FixedDelay
 from tests.airflow import fake_driver
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out, first_event, restarted
-from tests.airflow.operators.test_operator import (
+from tests.airflow.flights import (
     RUN,
     TaskLog,
     a_driver_at_work,

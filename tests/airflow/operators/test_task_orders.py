@@ -15,7 +15,7 @@ from spark_jobs.protocol.start_requests import START_ARGUMENTS, StartOptions
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
-from tests.airflow.operators.test_operator import context
+from tests.airflow.flights import context
 
 RUN = RunId("airflow/flights/now/run")
 

@@ -22,7 +22,7 @@ from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunI
 from tests.airflow.away import away
 from tests.airflow.conftest import connection
 from tests.airflow.deferral import carry_out, first_event
-from tests.airflow.operators.test_operator import context, once
+from tests.airflow.flights import context, once
 from tests.support.command_line import UsedHome
 from tests.support.staged_pipeline import NOW
 

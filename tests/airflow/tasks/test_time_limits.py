@@ -10,8 +10,8 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.tasks.time_limits import TimeLimits
 from tests.airflow.conftest import Homes
+from tests.airflow.flights import until
 from tests.airflow.known_dags import run_dag
-from tests.airflow.operators.test_operator import until
 
 
 @pytest.mark.parametrize(

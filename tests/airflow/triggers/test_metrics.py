@@ -15,7 +15,7 @@ from spark_jobs.control import pipeline_metrics
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.ids import CheckpointId
 from tests.airflow.conftest import Homes
-from tests.airflow.operators.test_operator import until
+from tests.airflow.flights import until
 from tests.airflow.triggers.test_run_trigger import event_of, hook, started, trigger
 from tests.support.command_line import UsedHome
 from tests.support.staged_pipeline import HOURLY

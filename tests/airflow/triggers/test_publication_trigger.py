@@ -22,7 +22,7 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import restarted
-from tests.airflow.operators.test_operator import until
+from tests.airflow.flights import until
 from tests.support.staged_pipeline import DAILY, HOURLY, PIPELINE, StagedPipeline
 
 SOON_S = 20.0

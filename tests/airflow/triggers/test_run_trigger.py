@@ -20,7 +20,7 @@ from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import first_event, restarted
-from tests.airflow.operators.test_operator import TaskLog, driver_has_started, until
+from tests.airflow.flights import TaskLog, driver_has_started, until
 
 pytestmark = pytest.mark.every_version
 
