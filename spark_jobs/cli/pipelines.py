@@ -6,7 +6,8 @@ from functools import partial
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from spark_jobs.checkpoint.savepoint_list import list_savepoints
@@ -38,7 +39,7 @@ def pipelines(root: Roots, output: Annotated[Output, output_option(PipelinesAnsw
     """List the pipelines below one or several directories: state, newest checkpoint, and reasons to look at them."""
     with command(output) as terminal:
         found = _found(root)
-        entries = at_once([partial(_pipeline, home) for each in found for home in each.homes])
+        entries = look_at_all([home for each in found for home in each.homes], terminal.aside)
         answer = PipelinesAnswer(roots=tuple(root), pipelines=tuple(entries), left_out=sum(each.left_out for each in found))
         terminal.answer(answer, *_pipelines_text(answer))
 
@@ -71,6 +72,20 @@ def _found(roots: Sequence[str]) -> list[Found]:
     for each in opened:
         check_directory(each)
     return [find_things(each) for each in opened]
+
+
+def look_at_all(homes: Sequence[Files], aside: Console) -> list[PipelineEntry]:
+    """Looks at many homes at once, with a progress bar. Returns the entries in order."""
+    columns = (TextColumn("looking at pipelines"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=aside, transient=True, disable=not aside.is_terminal) as progress:
+        task = progress.add_task("looking at pipelines", total=len(homes))
+
+        def look(home: Files) -> PipelineEntry:
+            entry = _pipeline(home)
+            progress.advance(task)
+            return entry
+
+        return at_once([partial(look, home) for home in homes])
 
 
 def _pipeline(home: Files) -> PipelineEntry:

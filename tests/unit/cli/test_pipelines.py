@@ -1,12 +1,15 @@
 """The lists of all pipelines, and of all savepoints, below some roots."""
 
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from spark_jobs.checkpoint.savepoint import export
+from spark_jobs.cli.pipelines import look_at_all
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.errors import PermanentFailureError
 from spark_jobs.protocol.ids import CheckpointId, RequestId
@@ -69,6 +72,15 @@ def test_savepoints_are_listed_the_newest_first_also_those_in_homes(tmp_path: Pa
     shown = spark_jobs("savepoints", "--root", tmp_path).stdout
     assert "flights" in shown
     assert "incomplete" in shown
+
+
+def test_a_terminal_shows_how_many_pipelines_were_looked_at(tmp_path: Path) -> None:
+    homes = [used_home(tmp_path / name).files for name in ("a", "b", "c")]
+    for is_terminal in (True, False):
+        screen = StringIO()
+        entries = look_at_all(homes, Console(file=screen, force_terminal=is_terminal))
+        assert [entry.home for entry in entries] == [home.url for home in homes]
+        assert ("3/3" in screen.getvalue()) == is_terminal
 
 
 @pytest.mark.parametrize("pipelines", [10, pytest.param(100, marks=pytest.mark.nightly)])
