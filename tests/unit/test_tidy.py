@@ -16,6 +16,7 @@ UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 JVM = re.compile(r"\b(_jvm|_jdf|_jsparkSession|_jsc|py4j)\b")
 MAY_TOUCH_THE_JVM = {
     "spark_jobs/declarative/sql.py",
+    "spark_jobs/runtime/spark/hadoop_defaults.py",
     "spark_jobs/runtime/spark/session.py",
     "spark_jobs/runtime/spark/spark_facts.py",
     "spark_jobs/runtime/spark/plan.py",

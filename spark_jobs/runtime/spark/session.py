@@ -28,6 +28,7 @@ from spark_jobs.protocol.spark_settings import redaction, shown_settings
 from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.class_archive import archive_path, using
 from spark_jobs.runtime.spark.delta_jars import DeltaJars
+from spark_jobs.runtime.spark.hadoop_defaults import remove_service_defaults
 from spark_jobs.runtime.spark.masked_log import mask_log
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, check_own_spark, checkpoint_class
 from spark_jobs.runtime.spark.starting import ended_unless_started
@@ -158,16 +159,20 @@ def start_session(
         builder = builder.config(key, value)
     try:
         with ended_unless_started(), using(archive_path(java)):
-            if known is not None:
-                return _with_s3(_started(builder))
-            session = _with_s3(_started(configure_spark_with_delta_pip(builder, extra_packages=list(packages))))
+            if known is None:
+                builder = configure_spark_with_delta_pip(builder, extra_packages=list(packages))
+            session = _with_s3(_started(builder))
+            if _local_cores(master) is not None:
+                context: Any = session.sparkContext._jsc
+                remove_service_defaults(session, context.hadoopConfiguration())
     except Exception as error:  # Spark reports a failed start with any exception
         raise MissingRequirementError(
             f"Spark did not start: {str(error).strip().splitlines()[0]}.",
             remedy="The lines above give the reason. Delta's jars for the installed delta-spark are fetched once. This needs "
             "a Maven repository that has them, or --jars.",
         ) from error
-    delta_jars.remember(session.sparkContext.getConf().get("spark.jars") or "")
+    if known is None:
+        delta_jars.remember(session.sparkContext.getConf().get("spark.jars") or "")
     return session
 
 
@@ -245,11 +250,17 @@ def _with_s3(session: SparkSession) -> SparkSession:
 
 def _shuffle_partitions(master: str) -> dict[str, str]:
     """Sets as many state partitions as cores on a single host. A stage keeps the number for ever, and each one costs a task per batch."""
-    cores = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
-    if cores is None:
-        return {}
-    number = cores.group(1) or "1"
-    return {SHUFFLE_PARTITIONS: str(os.cpu_count() or 1) if number == "*" else number}
+    cores = _local_cores(master)
+    return {} if cores is None else {SHUFFLE_PARTITIONS: str(cores)}
+
+
+def _local_cores(master: str) -> int | None:
+    """Returns the cores of a Spark that runs in one JVM on this host, or None for a cluster."""
+    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
+    if found is None:
+        return None
+    number = found.group(1) or "1"
+    return os.cpu_count() or 1 if number == "*" else int(number)
 
 
 def ship_modules(spark: SparkSession, archive: Path) -> None:
