@@ -339,5 +339,5 @@ def test_a_moved_table_goes_on(site: Site, request: pytest.FixtureRequest) -> No
 def test_only_a_source_can_be_taken_as_new(site: Site, request: pytest.FixtureRequest) -> None:
     source = Table(request)
     source.add(0)
-    with pytest.raises(InvalidParameterError, match="no source 'row'"):
+    with pytest.raises(InvalidParameterError, match="no source or static input 'row'"):
         site.run(copying(site, source), new_sources=["row"])
