@@ -80,6 +80,8 @@ _BEFORE_PIPELINE = frozenset(
     | {REQUESTS, RESPONSES, ROUNDS, RUNS, SAVEPOINTS, STATUS, WORK}
 )
 """Documents and logs that may exist before ``pipeline.json``: a first start may have been requested and refused."""
+_OF_A_TABLE = frozenset({"parquet", "json", "bin", "crc", "avro", "text", "tmp"})
+"""The endings of the names in the directory of a Delta table, with those of its log and of an Iceberg log beside it."""
 _STORE_URL = re.compile(r"([a-z0-9]+://[^/]*)/(.+)")
 
 
@@ -94,6 +96,10 @@ class Thing(NamedTuple):
     """A URL that is the same for all names of one place."""
     names: tuple[str | re.Pattern[str], ...] = ()
     """Names below it, and expressions for names, if a source reads a pattern."""
+    ending: str = ""
+    """The ending of all names that a source's pattern finds. Empty if they may have any."""
+    endings: frozenset[str] = frozenset()
+    """The endings of all names in it. Empty if they may have any."""
     is_read_table: bool = False
     """True for a Delta table that a source reads."""
 
@@ -138,7 +144,8 @@ def check_apart(own: Thing, others: Iterable[Thing]) -> None:
     """Refuses a thing at the place of another one, inside it, or around it.
 
     A thing is inside a pattern if a directory above it matches, and around it if the pattern is below it. If a wildcard matches the name
-    of the thing, the pattern is below it only if a wildcard follows: then the pattern finds all names in the thing.
+    of the thing, the pattern is below it only if a wildcard follows: then the pattern finds all names in the thing. Not so if names with
+    the pattern's ending cannot be in the thing.
 
     Raises:
         RejectedError: Two things overlap. The error names both.
@@ -172,7 +179,10 @@ def _relation(own: Thing, other: Thing) -> str | None:
         return "is around"
     if len(below) < len(other.names):
         by_wildcard = any(not isinstance(each, str) for each in other.names[: len(below)])
-        return None if by_wildcard and isinstance(other.names[len(below)], str) else "is around"
+        finds_none = isinstance(other.names[len(below)], str) or (
+            own.endings and other.ending and other.ending not in own.endings
+        )
+        return None if by_wildcard and finds_none else "is around"
     return "is also" if len(below) == len(other.names) else "is inside"
 
 
@@ -254,19 +264,23 @@ def check_places(home: Files | None, tables: Mapping[SinkName, str], *, begins: 
     check_home(home, [*others, *caches], begins=begins)
 
 
-def check_sources(home: Files | None, tables: Mapping[SinkName, str], sources: Collection[Thing]) -> None:
+def check_sources(
+    home: Files | None, tables: Mapping[SinkName, str], sources: Collection[Thing], partitioned: Collection[SinkName] = ()
+) -> None:
     """Refuses sources and archives that overlap the pipeline's home, its cache or a table. Writes nothing.
 
     Args:
         home: The home; None checks only the tables.
         tables: As for :func:`check_places`.
         sources: The places of sources and archives: see :mod:`~spark_jobs.home.source_places`.
+        partitioned: Sinks with a partitioned table. A value, and so the name of a directory, may have any ending.
 
     Raises:
         RejectedError: Two places overlap.
     """
     for sink, uri in tables.items():
-        own = thing(f"table of sink '{sink}',", table_files(uri))
+        endings = frozenset[str]() if sink in partitioned else _OF_A_TABLE
+        own = thing(f"table of sink '{sink}',", table_files(uri))._replace(endings=endings)
         check_apart(own, [other for other in sources if not (other.is_read_table and other.real == own.real)])
     if home is not None:
         for own in (thing(Kind.HOME, home), *_caches(home)):

@@ -17,6 +17,7 @@ from spark_jobs.storage.open import open_place
 from spark_jobs.storage.paths import check_root
 
 _SPECIAL = re.compile(r"[*?\[]")
+_ENDING = re.compile(r"\.(\w+)$")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -51,7 +52,9 @@ def _folders(what: str, url: str) -> Iterator[Thing]:
         names = path.strip("/").split("/")
         fixed = list(takewhile(_is_plain, names))
         place = thing(what, open_place("/".join([root, *fixed]) if fixed else f"{root}/"))
-        yield place._replace(url=url, names=tuple(_expression(name) for name in names[len(fixed) :]))
+        ending = _ENDING.search(names[-1])
+        expressions = tuple(_expression(name) for name in names[len(fixed) :])
+        yield place._replace(url=url, names=expressions, ending=ending[1].lower() if ending else "")
 
 
 def _is_plain(name: str) -> bool:

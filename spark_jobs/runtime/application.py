@@ -443,7 +443,7 @@ class Application:
         sources = find_sources(self.graph, session, self.parameters.values, mask, before=known, ended=ended, adopted=adopted)
         settled = self._settle(request, decision, facts, sources, before, anew)
         archives = archive_places(self.graph.archives(self.parameters))
-        check_sources(self.home, tables, [*source_places(settled.sources), *archives])
+        check_sources(self.home, tables, [*source_places(settled.sources), *archives], planned.partitioned)
         if settled.replaces_round:
             decision = replace_round(decision, facts)
             offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}

@@ -34,6 +34,11 @@ class PlannedPipeline:
     tables: Mapping[SinkName, PlannedTable]
     """The plan of each sink's table."""
 
+    @property
+    def partitioned(self) -> frozenset[SinkName]:
+        """Returns the sinks whose tables are partitioned."""
+        return frozenset(sink for sink, table in self.tables.items() if table.partition_by)
+
 
 def find_places(graph: Graph, parameters: BoundParameters, spark: SparkSession) -> dict[SinkName, TablePlace]:
     """Returns the places of the sinks' tables. Two names may be those of one table.
@@ -97,8 +102,8 @@ def check_pipeline(graph: Graph, parameters: BoundParameters, session: SparkSess
     with mistakes.noted():
         places = find_places(graph, parameters, session)
     with mistakes.noted():
-        plan_pipeline(graph, parameters, session, places)
+        planned = plan_pipeline(graph, parameters, session, places)
         tables = {sink: place.uri for sink, place in places.items()}
         sources = source_places(find_folders(graph, session, parameters.values))
-        check_sources(home, tables, [*sources, *archive_places(graph.archives(parameters))])
+        check_sources(home, tables, [*sources, *archive_places(graph.archives(parameters))], planned.partitioned)
     mistakes.check()

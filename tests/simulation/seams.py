@@ -30,6 +30,7 @@ from spark_jobs.runtime.checkpoints import (
 )
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.driver.cancellation import Cancellation
+from spark_jobs.runtime.planned_pipeline import PlannedPipeline
 from spark_jobs.runtime.spark.plan import BatchFacts
 from spark_jobs.runtime.staged import private_log
 from spark_jobs.runtime.stages import gate, passing_over, running_stage, stage, stage_query, staging
@@ -157,7 +158,7 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         (application, "check_shared", lambda *_: None),
         (application, "session_for_run", lambda spark: spark),
         (application, "Tombstones", _Tombstones),
-        (application, "plan_pipeline", lambda *_: SimpleNamespace(stages={}, tables={})),
+        (application, "plan_pipeline", lambda *_: PlannedPipeline({}, {})),
         (application, "check_stages", lambda *_: None),
         (application, "find_sources", lambda *_, **__: {}),
         (running_stage, "application_has_ended", lambda spark: False),

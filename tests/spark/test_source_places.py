@@ -46,7 +46,7 @@ def copying(folder: str, table: Path, kind: str = "text", **source: Any) -> Pipe
         ("in/*", "out", "home"),
         ("*/{a,b}", "out", "home"),
         ("in/a", "in/a/out", "table"),
-        ("*/*/*.txt", "in", "table"),
+        ("*/*/*", "in", "table"),
     ],
 )
 def test_an_overlap_with_a_folder_or_a_pattern_is_refused_by_every_command(
@@ -81,6 +81,34 @@ def test_an_archive_in_a_table_or_in_the_home_is_refused(site: Site, tmp_path: P
         with pytest.raises(RejectedError, match=rf"The {overlap} .* is around the archive of source 'rows', file://{tmp_path}/"):
             refused()
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize("partition_by", [[], ["value"]])
+def test_a_table_may_be_where_a_pattern_finds_other_files_unless_it_is_partitioned(
+    site: Site, tmp_path: Path, partition_by: list[str]
+) -> None:
+    """The directories of a table that is partitioned by names of files could end as the pattern does."""
+    (tmp_path / "data/in").mkdir(parents=True)
+    (tmp_path / "data/in/rows.csv").write_text("a.csv,1\n")
+    pipeline = Pipeline("copying")
+    pipeline.source(bounded=True, name="rows")(
+        lambda spark: spark.readStream.schema("value string, n int").csv(f"{tmp_path}/data/*/*.csv")
+    )
+    sink = DeltaSink(str(tmp_path / "data/out"), partition_by=partition_by)
+    pipeline.stage(name="copied", sink=sink)(lambda rows: rows)
+    starts = (
+        lambda: site.run(pipeline),
+        lambda: check(pipeline.graph(), pipeline.bind({}), lambda: site.spark, LocalFiles(site.home)),
+    )
+    for start in starts:
+        if partition_by:
+            with pytest.raises(RejectedError, match=r"The table .* is around the source 'rows'"):
+                start()
+        else:
+            start()
+    if not partition_by:
+        site.run(pipeline, run_id="again")
+        assert public_count(tmp_path / "data/out") == 1
 
 
 def test_a_table_may_be_a_source_and_a_sink(site: Site, tmp_path: Path) -> None:

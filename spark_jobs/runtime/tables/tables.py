@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -75,6 +75,8 @@ class PlannedTable:
     """The present table. None: it will be created."""
     grown: Growth
     """The columns and types that it gets."""
+    partition_by: tuple[str, ...]
+    """The columns that it is partitioned by."""
 
 
 def plan_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> PlannedTable:
@@ -93,11 +95,11 @@ def plan_table(session: SparkSession, place: TablePlace, frame: DataFrame, desig
     found = find_table(session, place.uri)
     if found is None:
         _check_arranged(frame, design, name)
-        return PlannedTable(None, Growth(frame.schema))
+        return PlannedTable(None, Growth(frame.schema), design.partition_by)
     grown = _growth(found, frame, design)
     _check_fits(found, frame, name, grown)
     _check_design(session, found, design, name)
-    return PlannedTable(found, grown)
+    return PlannedTable(found, grown, tuple(found.metadata["partitionColumns"]))
 
 
 def prepare_table(session: SparkSession, place: TablePlace, frame: DataFrame, design: TableDesign, name: str) -> StagingTable:
@@ -118,7 +120,7 @@ def apply_plan(
     if planned.table is None:
         create_table(session, place, frame.schema, design, name)
         table = read_table(session, place.uri)
-        planned = PlannedTable(table, _growth(table, frame, design))
+        planned = replace(planned, table=table, grown=_growth(table, frame, design))
         _check_fits(table, frame, name, planned.grown)
     assert planned.table is not None
     if not planned.grown:

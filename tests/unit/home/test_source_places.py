@@ -186,3 +186,47 @@ def test_a_link_leads_no_pattern_and_no_place_away(tmp_path: Path) -> None:
         sources = source_places(reads(folder(f"file://{tmp_path}/{read}/*.json")))
         with pytest.raises(RejectedError, match="is also the source"):
             check_sources(LocalFiles(tmp_path / place / "home.json"), {}, sources)
+
+
+@pytest.mark.parametrize(
+    ("read", "around"),
+    [
+        ("*/*.csv", False),
+        ("*/*.CSV.gz", False),
+        ("*/*/a.csv", False),
+        ("{o*/*.csv,in/*.csv}", False),
+        ("*/*.{csv,txt}", False),
+        ("*/*.parquet", True),
+        ("*/*.{csv,json}", True),
+        ("*/*/*.json", True),
+        ("*/*.csv*", True),
+        ("*/*.c?v", True),
+        ("*/*csv", True),
+        ("*/*/a", True),
+        ("*/*.csv/*", True),
+        ("out/in/*.csv", True),
+    ],
+)
+def test_a_table_is_apart_from_a_pattern_that_finds_no_file_of_a_table(tmp_path: Path, read: str, around: bool) -> None:
+    """A VACUUM of a table deletes all files in it, so its directory is named by no source."""
+    sources, tables = source_places(reads(folder(f"file://{tmp_path}/{read}"))), {HOURLY: (tmp_path / "out").as_uri()}
+    if around:
+        with pytest.raises(RejectedError, match="is around the source"):
+            check_sources(None, tables, sources)
+    else:
+        check_sources(None, tables, sources)
+        with pytest.raises(RejectedError, match="The home .* is around the source"):
+            check_sources(LocalFiles(tmp_path / "out"), {}, sources)
+
+
+def test_a_directory_of_a_partition_may_have_any_ending(tmp_path: Path) -> None:
+    sources, tables = source_places(reads(folder(f"file://{tmp_path}/*/*.csv"))), {HOURLY: (tmp_path / "out").as_uri()}
+    with pytest.raises(RejectedError, match="is around the source"):
+        check_sources(None, tables, sources, partitioned=[HOURLY])
+
+
+@pytest.mark.parametrize("place", ["in/rows.csv", "in/rows.csv/out"])
+def test_a_table_that_a_pattern_finds_is_refused_with_any_ending(tmp_path: Path, place: str) -> None:
+    sources = source_places(reads(folder(f"file://{tmp_path}/*/*.csv")))
+    with pytest.raises(RejectedError, match="is also|is inside"):
+        check_sources(None, {HOURLY: (tmp_path / place).as_uri()}, sources)
