@@ -1,28 +1,23 @@
 """Lets Spark commit to Delta tables in S3, by a log store whose commits are conditional writes.
 
 Delta's own log store for S3 takes a lock inside one JVM: it replaces what another process has committed. Ours is
-``ConditionalLogStore.java``, beside this file. Spark's compiler, Janino, makes a class of it in about a second, so no host needs a JDK and
-the package has no binary. Imports no Spark: whoever has a session has it already.
+``ConditionalLogStore.java``, in this directory. Imports no Spark: whoever has a session has it already.
 """
 
-from importlib.resources import files as package_files
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
-from zipfile import ZipFile
 
 from spark_jobs.protocol.errors import MissingRequirementError, RejectedError
-from spark_jobs.publication.delta_jvm import DeltaJvm, java_class, java_class_names, java_message
+from spark_jobs.publication.delta_jvm import DeltaJvm, java_class_names, java_message
+from spark_jobs.publication.java_sources import JavaSourceError, load_java
 from spark_jobs.storage.table_uris import spark_path, table_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG_STORE = "sparkjobs.ConditionalLogStore"
-_SOURCE = "ConditionalLogStore.java"
 _SETTINGS = ("spark.delta.logStore.s3.impl", "spark.delta.logStore.s3a.impl")
 _FOR_ALL = "spark.delta.logStore.class"
 _TAKEN = "java.nio.file.FileAlreadyExistsException"
@@ -57,44 +52,19 @@ def make_commits_conditional(spark: "SparkSession", uri: str) -> None:
                 )
         if chosen.keys() >= set(_SETTINGS):
             return
-        delta = DeltaJvm(spark)
-        _load(delta)
+        try:
+            load_java(spark, LOG_STORE, "spark_jobs.publication")
+        except JavaSourceError as error:
+            raise MissingRequirementError(
+                f"The log store for tables in S3 cannot be compiled: {error}",
+                safe="Nothing was staged.",
+                remedy="Give Spark Delta's jars as --packages or --jars, and hadoop-aws in the version of Spark's Hadoop.",
+            ) from error
         for name in _SETTINGS:
             conf.set(name, LOG_STORE)
-        delta.object("org.apache.spark.sql.delta.DeltaLog$").clearCache()  # each log keeps the store that it was opened with
-
-
-def _load(delta: DeltaJvm) -> None:
-    """Compiles the log store, unless a jar of the application has it. Only drivers commit, so no executor needs it."""
-    from py4j.protocol import Py4JError, Py4JJavaError
-
-    spark = delta.spark
-    utils = java_class(spark, "org.apache.spark.util.Utils")
-    try:
-        utils.classForName(LOG_STORE, False, False)
-    except Py4JJavaError:
-        pass
-    else:
-        return
-    source = package_files("spark_jobs.publication").joinpath(_SOURCE).read_text()
-    try:
-        with TemporaryDirectory(prefix="log-store-") as directory:
-            loader = java_class(spark, "java.lang.Thread").currentThread().getContextClassLoader()
-            compiler = java_class(spark, "org.codehaus.janino.SimpleCompiler")()
-            compiler.setParentClassLoader(loader)
-            compiler.cook(_SOURCE, source)
-            jar = Path(directory, "spark-jobs-log-store.jar")
-            with ZipFile(jar, "w") as made:
-                for entry in compiler.getBytecodes().entrySet().toArray():
-                    made.writestr(f"{entry.getKey().replace('.', '/')}.class", bytes(entry.getValue()))
-            loader.addURL(java_class(spark, "java.io.File")(str(jar)).toURI().toURL())
-            utils.classForName(LOG_STORE, True, False)  # read now, so that the file need not stay
-    except Py4JError as error:
-        raise MissingRequirementError(
-            f"The log store for tables in S3 cannot be compiled: {java_message(error)}",
-            safe="Nothing was staged.",
-            remedy="Give Spark Delta's jars as --packages or --jars, and hadoop-aws in the version of Spark's Hadoop.",
-        ) from error
+        DeltaJvm(spark).object(
+            "org.apache.spark.sql.delta.DeltaLog$"
+        ).clearCache()  # each log keeps the store that it was opened with
 
 
 def check_commits(spark: "SparkSession", uri: str) -> None:

@@ -59,6 +59,7 @@ from spark_jobs.runtime.open_requests import OpenRequests, UnfinishedStop
 from spark_jobs.runtime.planned_pipeline import find_places, plan_pipeline
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
+from spark_jobs.runtime.spark.direct_checkpoint_files import write_directly
 from spark_jobs.runtime.spark.session import SHUFFLE_PARTITIONS, jvm_has_ended, session_for_run
 from spark_jobs.runtime.spark.spark_errors import full, without_stack
 from spark_jobs.runtime.spark.spark_facts import CAN_REPARTITION, SPARK_MINOR
@@ -664,6 +665,8 @@ class Application:
         own = session_for_run(spark)
         if attempt.state_partitions is not None:
             own.conf.set(SHUFFLE_PARTITIONS, str(attempt.state_partitions))
+        work = self.home.below(attempt.work_directory.path)
+        write_directly(own, work.url)
         return RoundSite(
             spark=own,
             pipeline=self.pipeline.name,
@@ -671,7 +674,7 @@ class Application:
             round=round_document,
             rounds=Rounds(self.home),
             statics=pins_of_attempt(self.home, attempt.attempt),
-            work=self.home.below(attempt.work_directory.path),
+            work=work,
             places=places,
             channels=uri_of(self.home.below(channels_path(attempt.incarnation))),
             tombstones=uri_of(self.home.below(tombstones_path(attempt.incarnation))),

@@ -23,6 +23,7 @@ MAY_TOUCH_THE_JVM = {
     "spark_jobs/runtime/spark/columns_at_import.py",
     "spark_jobs/publication/conditional_log_store.py",
     "spark_jobs/publication/delta_jvm.py",
+    "spark_jobs/publication/java_sources.py",
     "spark_jobs/publication/spark.py",
 }
 AIRFLOWS_VERSION = re.compile(

@@ -315,8 +315,13 @@ def session_for_run(spark: SparkSession) -> SparkSession:
     for key, value in (dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST | _SCHEMA_LOGS).items():
         own.conf.set(key, value)
     if own.conf.get(CHECKPOINT_FILES, None) is None:
-        own.conf.set(CHECKPOINT_FILES, str(checkpoint_class(spark, _IN_DIRECTORIES).getName()))
+        own.conf.set(CHECKPOINT_FILES, spark_checkpoint_files(spark))
     return own
+
+
+def spark_checkpoint_files(spark: SparkSession) -> str:
+    """Returns the class of Spark with which queries write checkpoints, unless the user has set another one."""
+    return str(checkpoint_class(spark, _IN_DIRECTORIES).getName())
 
 
 _FUNCTIONS = threading.RLock()
