@@ -12,7 +12,7 @@ import pytest
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.home import open_home
-from spark_jobs.home.layout import CHANNELS, TOMBSTONES, WORK
+from spark_jobs.home.layout import CHANNELS, TOMBSTONES, WORK, work_directories
 from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
@@ -146,3 +146,6 @@ def test_with_everything_in_a_store_a_lost_disk_costs_the_work_since_the_newest_
     names = set(open_place(site.home).names(""))
     assert names >= {CHANNELS, TOMBSTONES}, "rows between stages, and deleted keys, are in the store"
     assert WORK not in names
+    if site.work_root:
+        left = work_directories(open_home(site.home, site.work_root).names(WORK))
+        assert left == [last.work_directory], "the killed attempt's is deleted"
