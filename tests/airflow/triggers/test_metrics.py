@@ -52,6 +52,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     monkeypatch.setattr(stats_utils, "get_stats_factory", lambda: lambda: made)
     metrics._set_up.cache_clear()
     yield made
+    monkeypatch.undo()  # before Airflow's own backend is restored
     metrics._set_up.cache_clear()
     stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
 
