@@ -26,7 +26,7 @@ from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.publication.delta_rs import data_files, open_table
-from spark_jobs.storage.checksums import add_checksum, checksum_name, forget_checksum
+from spark_jobs.storage.checksums import add_missing_checksums, forget_checksum
 from spark_jobs.storage.files import Files, sync_below
 
 FOLD_VERSIONS = 20
@@ -97,14 +97,7 @@ def add_checksums(files: Files) -> None:
         StorageError: The storage fails. May be repeated.
     """
     for directory in (DELTA_LOG, ""):
-        names = files.names(directory)
-        known = set(names)
-        for name in names:
-            if name.startswith(".") or name == LAST_CHECKPOINT or checksum_name(name) in known:
-                continue
-            path = f"{directory}/{name}" if directory else name
-            if files.size_bytes(path) is not None:  # directories have no checksum
-                add_checksum(files, path)
+        add_missing_checksums(files, directory, {LAST_CHECKPOINT})
 
 
 def _check_folded(files: Files, uri: str) -> None:

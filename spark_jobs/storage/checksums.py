@@ -5,7 +5,7 @@ is changed: a crash in between leaves the old bytes, which can be read.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, suppress
 
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
@@ -56,6 +56,27 @@ def add_checksum(files: Files, path: str) -> None:
     checksum = _MAGIC + _BLOCK_BYTES.to_bytes(_HEADER_BYTES - len(_MAGIC), "big") + _sums(files, path, _BLOCK_BYTES)
     with suppress(AlreadyExistsError):
         files.create(checksum_path(path), checksum)
+
+
+def add_missing_checksums(files: Files, directory: str, leave_out: Collection[str] = ()) -> None:
+    """Writes the checksums of the files in a directory that have none. Needs one listing and reads only those files.
+
+    Args:
+        files: Files of the storage.
+        directory: Directory of final files.
+        leave_out: Names of files that may be overwritten.
+
+    Raises:
+        StorageError: The storage fails. May be repeated.
+    """
+    names = files.names(directory)
+    known = set(names)
+    for name in names:
+        if name.startswith(".") or name in leave_out or checksum_name(name) in known:
+            continue
+        path = f"{directory}/{name}" if directory else name
+        if files.size_bytes(path) is not None:  # directories have no checksum
+            add_checksum(files, path)
 
 
 def _sums(files: Files, path: str, block_bytes: int) -> bytes:

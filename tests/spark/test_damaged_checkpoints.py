@@ -5,8 +5,11 @@ import logging
 import re
 from collections import Counter, defaultdict
 from functools import partial
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -15,12 +18,14 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.errors import CorruptDocumentError
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.stage_cut import StateFile
+from spark_jobs.publication.verification import named_by_home
 from spark_jobs.runtime.stages import replay
+from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.spark.test_running_pipelines import all_minutes, closed_minutes, events
-from tests.support.damage import flip
+from tests.support.damage import flip, flipped
 from tests.support.growing_table import Events, bounded_at_night
 from tests.support.running import Running, lose
 from tests.support.staged_pipeline import path_of
@@ -159,3 +164,22 @@ def test_a_file_that_every_kept_checkpoint_needs_is_named_with_what_to_do(site: 
     assert file.stored in error.failed
     assert str(parent.checkpoint) in error.exists
     assert "--restore" in error.remedy
+
+
+def test_every_flipped_byte_of_a_log_of_the_runtime_s_own_tables_is_found(site: Site, tmp_path: Path) -> None:
+    """No document has the hashes of these files. Without Spark, nothing but the runtime writes a checksum."""
+    write_deltalake(str(tmp_path / "events"), pa.table({"key": [1, 2], "id": [1, 2]}))
+    pipeline = Pipeline("damaged")
+    pipeline.source(name="events", bounded=True)(lambda spark: spark.readStream.format("delta").load(str(tmp_path / "events")))
+    pipeline.stage(name="copied")(lambda events: events)
+    merged = DeltaSink(str(site.tables / "newest"), mode="upsert", keys=["key"], sequence_by="id", apply_as_deletes="id > 9")
+    pipeline.stage(name="newest", sink=merged)(lambda copied: copied)
+    site.run(pipeline)
+    home = LocalFiles(site.home)
+    logs = [path for path in site.home.glob("[!w]*/**/_delta_log/*") if path.is_file() and not path.name.startswith(".")]
+    assert {path.relative_to(site.home).parts[0] for path in logs} == {"channels", "tombstones"}
+    assert named_by_home(home).verify() == []
+    for path in logs:
+        for at in {0, path.stat().st_size // 2, path.stat().st_size - 1}:
+            with flipped(path, at):
+                assert path.as_uri() in [error.evidence["path"] for error in named_by_home(home).verify()]

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.sink import MergeRule, Sink
 from spark_jobs.api.stage import Stage
+from spark_jobs.protocol.delta_log import DELTA_LOG, LAST_CHECKPOINT
 from spark_jobs.protocol.documents import Publisher, SinkMode
 from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.ids import BatchId
@@ -21,6 +22,8 @@ from spark_jobs.runtime.tables.schemas import as_held, fit
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import PlannedTable, StagingTable, apply_plan, plan_table, prepare_table
 from spark_jobs.runtime.tables.tombstones import prepare_tombstones
+from spark_jobs.storage.checksums import add_missing_checksums
+from spark_jobs.storage.table_uris import table_files
 
 _MEANING = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
 """The settings that decide the results of ``apply_as_deletes`` and of a table's generated columns and constraints."""
@@ -67,6 +70,8 @@ def prepare_outlet(
 ) -> Outlet:
     """Creates and checks the tables of a stage. Idempotent.
 
+    Files in the logs of the runtime's own tables get checksums, because no document has their hashes.
+
     Args:
         stage: The stage.
         session: Its session.
@@ -81,7 +86,9 @@ def prepare_outlet(
     """
     sink = stage.sink
     if sink is None or place is None:
-        return Outlet(prepare_table(session, TablePlace(channel), frame, own_design(frame), stage.name), None, None, frame)
+        staged_in = prepare_table(session, TablePlace(channel), frame, own_design(frame), stage.name)
+        add_missing_checksums(table_files(staged_in.uri), DELTA_LOG, {LAST_CHECKPOINT})
+        return Outlet(staged_in, None, None, frame)
     rule = sink.merge
     planned = plan_outlet(sink, session, frame, place)
     table = apply_plan(planned, session, place, with_versions(frame, rule), sink.design, sink.name)
@@ -94,6 +101,8 @@ def prepare_outlet(
     frame = as_held(frame, table.schema, table.metadata["partitionColumns"])
     staged_in = event_channel(session, table, fit(frame, table.schema), channel, sink)
     grave = _tombstones(session, rule, staged_in, frame, tombstones)
+    for uri in filter(None, (staged_in.uri, grave)):
+        add_missing_checksums(table_files(uri), DELTA_LOG, {LAST_CHECKPOINT})
     settings = {key: str(session.conf.get(key)) for key in _MEANING}
     cut = MergeCut(**vars(rule), staged_in=staged_in.uri, tombstones=grave, settings=settings)
     return Outlet(staged_in, public, cut, frame)

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.inputs.file_source import FileSourceLog
 from spark_jobs.runtime.spark.spark_log import OffsetEntry, SparkLog
-from spark_jobs.storage.checksums import add_checksum, checksum_name, fits_checksum, forget_checksum, rewrite
+from spark_jobs.storage.checksums import (
+    add_checksum,
+    add_missing_checksums,
+    checksum_name,
+    fits_checksum,
+    forget_checksum,
+    rewrite,
+)
 from spark_jobs.storage.local import LocalFiles
 from tests.support.damage import flipped, write_checksum
 
@@ -111,3 +118,14 @@ def test_a_checksum_that_exists_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "0").write_text("bytez")
     add_checksum(LocalFiles(tmp_path), "0")
     assert fits_checksum(LocalFiles(tmp_path), "0") is False
+
+
+def test_the_files_of_a_directory_without_checksums_get_them(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    for path in ("log/0.json", "log/_newest", "log/inside/1.json"):
+        files.create(path, b"x")
+    for _ in range(2):
+        add_missing_checksums(files, "log", {"_newest"})
+    assert files.names("log") == [".0.json.crc", "0.json", "_newest", "inside"]
+    assert fits_checksum(files, "log/0.json")
+    assert files.names("log/inside") == ["1.json"]
