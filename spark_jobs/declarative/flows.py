@@ -1,5 +1,6 @@
 """Finds the inputs of each flow of a project, and calls flows as stages."""
 
+import re
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from spark_jobs.api.functions import Function
+from spark_jobs.declarative.columns import as_defined
 from spark_jobs.declarative.definitions import Definitions
 from spark_jobs.declarative.frames import FrameStandIn, Use
 from spark_jobs.declarative.names import parts_of
@@ -45,6 +47,16 @@ class FoundFlow:
     """True if its rows are groups, which change when rows are added."""
     streams: bool = True
     """False if it reads no table of the project and no stream: a materialized view that each run computes again."""
+    copies: Mapping[str, str] = field(default_factory=dict)
+    """By input, the stage that it reads instead: see :attr:`FoundInputs.copies`."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A stage that passes the rows of an input on unchanged. An input has one watermark, and this is another one."""
+
+    input: str
+    watermark: tuple[str, str]
 
 
 @dataclass
@@ -54,6 +66,8 @@ class FoundInputs:
     outside: dict[str, Read] = field(default_factory=dict)
     """The reads that become sources or static inputs, by name."""
     uses: list[Use] = field(default_factory=list)
+    copies: dict[str, Copy] = field(default_factory=dict)
+    """The stages that pass an input on with another watermark, by name."""
 
     def name_of(self, read: Read) -> str | None:
         return next((name for name, known in self.outside.items() if known == read), None)
@@ -70,23 +84,19 @@ class FoundInputs:
         return name
 
     def watermark(self, name: str) -> tuple[str, str] | None:
-        """Returns the column and the delay of an input's watermark.
+        """Returns the column and the delay of an input's watermark: those of the first flow that sets one."""
+        if name in self.copies:
+            return self.copies[name].watermark
+        return next((use.watermark for use in self.uses if use.input == name and use.watermark is not None), None)
 
-        Raises:
-            InvalidPipelineError: Two flows set different watermarks.
-        """
-        marked = [use for use in self.uses if use.input == name and use.watermark is not None]
-        for use in marked[1:]:
-            if use.watermark != marked[0].watermark:
-                (column, delay), (other_column, other_delay) = marked[0].watermark or ("", ""), use.watermark or ("", "")
-                raise InvalidPipelineError(
-                    f"{marked[0].place}: the flow reads {name!r} with the delay {delay!r} on {column!r}, but another one, "
-                    f"at {use.place}, with the delay {other_delay!r} on {other_column!r}.",
-                    safe="Nothing was written.",
-                    remedy="Give both the same watermark, or let one of them read a table of its own.",
-                    input=name,
-                )
-        return marked[0].watermark if marked else None
+    def copy(self, name: str, watermark: tuple[str, str]) -> str:
+        """Returns the name of the stage that passes an input on with a watermark that is not its own."""
+        copy = Copy(name, watermark)
+        column, delay = (re.sub(r"\W+", "_", text) for text in watermark)
+        short, long = f"{name}_{delay}", f"{name}_{column}_{delay}"
+        found = short if self.copies.get(short, copy) == copy else long
+        self.copies[found] = copy
+        return found
 
 
 class Flows:
@@ -148,7 +158,9 @@ class Flows:
                 "Join them in a streaming table, and read that table here.",
             )
         aggregated = isinstance(returned, FrameStandIn) and returned.aggregated
-        return FoundFlow(flow, tuple(dict.fromkeys(finding.inputs)), finding.conf, aggregated, finding.streams)
+        copies = finding.copies()
+        names = dict.fromkeys(copies.get(name, name) for name in finding.inputs)
+        return FoundFlow(flow, tuple(names), finding.conf, aggregated, finding.streams, copies)
 
     def _materialized(self, flow: Flow) -> bool:
         return isinstance(self.definitions.find(flow.target), MaterializedView)
@@ -158,7 +170,7 @@ class Flows:
 
         def run(**frames: DataFrame) -> Any:
             session = next(iter(frames.values())).sparkSession if frames else SparkSession.active()
-            running = _Running(self, found.flow, frames, session)
+            running = _Running(self, found, frames, session)
             with answering(running), found_as_active(self.session):
                 frame: object = found.flow.func()
             whole = found.aggregated and self._materialized(found.flow)  # no row is late then
@@ -191,6 +203,7 @@ class _Finding:
         self._flow = flow
         self._materialized = materialized
         self._views: list[str] = []
+        self._uses: list[Use] = []
         self.inputs: list[str] = []
         self.conf: dict[str, str] = dict(flow.spark_conf)
         self.streams = False
@@ -277,7 +290,28 @@ class _Finding:
         use = Use(name, self._flows.definitions.place(self._flow.source_code_location))
         if streaming:
             self._flows.inputs.uses.append(use)
+            self._uses.append(use)
         return FrameStandIn(self._flows.session, use if streaming else None, mark=self._mark)
+
+    def copies(self) -> dict[str, str]:
+        """Returns the stages that the flow reads instead of inputs, because it sets watermarks that these do not have.
+
+        Raises:
+            InvalidPipelineError: The flow reads one input with two watermarks.
+        """
+        found: dict[str, str] = {}
+        inputs, marks = self._flows.inputs, dict[str, tuple[str, str]]()
+        for use in self._uses:
+            if use.watermark is None:
+                continue
+            if marks.setdefault(use.input, use.watermark) != use.watermark:
+                raise self._refused(
+                    f"reads {use.input!r} with the watermarks {' and '.join(map(repr, (marks[use.input], use.watermark)))}.",
+                    "Give both reads the same watermark.",
+                )
+            if use.watermark != inputs.watermark(use.input):
+                found[use.input] = inputs.copy(use.input, use.watermark)
+        return found
 
     def _mark(self, use: Use | None, column: str, delay: str) -> None:
         if self._materialized:
@@ -300,9 +334,10 @@ class _Finding:
 class _Running:
     """Answers the reads of a flow that runs as a stage."""
 
-    def __init__(self, flows: Flows, flow: Flow, frames: Mapping[str, DataFrame], session: SparkSession) -> None:
+    def __init__(self, flows: Flows, found: FoundFlow, frames: Mapping[str, DataFrame], session: SparkSession) -> None:
         self._flows = flows
-        self._flow = flow
+        self._flow = found.flow
+        self._copies = found.copies
         self._frames = frames
         self._session = session
         self._given: dict[str, InputFrame] = {}
@@ -329,7 +364,8 @@ class _Running:
         if output is None:
             return None
         if is_inlined(output, read):
-            return self._flows.view(output).func()
+            frame = self._flows.view(output).func()
+            return as_defined(output, output.name, frame) if isinstance(output, MaterializedView) else frame
         return self._input(self._flows.definitions.namespace.short(output.name), name)
 
     def outside(self, read: Read) -> Any:
@@ -359,6 +395,7 @@ class _Running:
         )
 
     def _input(self, name: str | None, what: str) -> DataFrame:
+        name = self._copies.get(name or "", name)
         frame = self._frames.get(name or "")
         if frame is None or name is None:
             raise self._unexpected(what)

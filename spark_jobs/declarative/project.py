@@ -5,25 +5,23 @@ import keyword
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import reduce
-from typing import Any, cast
+from typing import Any
 
 from pyspark.pipelines.cli import PipelineSpec
 from pyspark.pipelines.flow import AutoCdcFlow, Flow
 from pyspark.pipelines.output import MaterializedView, Table
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from spark_jobs.api.functions import Function
 from spark_jobs.api.pipeline import Pipeline
 from spark_jobs.api.refusals import Mistakes, suggestion
 from spark_jobs.api.sink import DeltaSink
 from spark_jobs.declarative.changes import changes_of
+from spark_jobs.declarative.columns import as_defined, united
 from spark_jobs.declarative.definitions import Definitions
 from spark_jobs.declarative.flows import Flows, FoundFlow
 from spark_jobs.declarative.session import SPARKS, ProjectSession, Read
 from spark_jobs.declarative.sql import ParserProcess
-from spark_jobs.protocol.errors import InvalidPipelineError
 
 _LIVE_INTERVAL = "1 minute"
 """How often a live project computes a view that reads no stream."""
@@ -58,12 +56,21 @@ def build_pipeline(
     stages = [(table, _own(definitions, table, found)) for table in definitions.outputs.values() if isinstance(table, Table)]
     with mistakes.noted():
         _declare_inputs(pipeline, flows, found.values(), live=live)
+    for name, copy in flows.inputs.copies.items():
+        with mistakes.noted():
+            column, delay = copy.watermark
+            _declare_stage(pipeline, name, [copy.input], _only, event_time=column, watermark_delay=delay)
     for table, own in stages:
         if len(own) == _flows_into(definitions, table) and (own or sound):  # otherwise the mistake is known
             with mistakes.noted(), definitions.defined_at(table.source_code_location):
                 _declare_table(pipeline, flows, table, own, live=live)
     mistakes.check()
     return pipeline
+
+
+def _only(frames: dict[str, DataFrame]) -> DataFrame:
+    (frame,) = frames.values()
+    return frame
 
 
 def _flows_into(definitions: Definitions, table: Table) -> int:
@@ -141,7 +148,7 @@ def _declare_table(pipeline: Pipeline, flows: Flows, table: Table, found: list[F
         names.append(_flow_stage(definitions, each.flow, name))
         with definitions.defined_at(each.flow.source_code_location):
             _declare_flow(pipeline, flows, table, each, names[-1])
-    _declare_stage(pipeline, name, names, lambda frames: _united(table, list(frames.values())), **whole)
+    _declare_stage(pipeline, name, names, lambda frames: united(table, list(frames.values())), **whole)
 
 
 def _declare_flow(pipeline: Pipeline, flows: Flows, table: Table, found: FoundFlow, name: str, **options: Any) -> None:
@@ -151,7 +158,7 @@ def _declare_flow(pipeline: Pipeline, flows: Flows, table: Table, found: FoundFl
         pipeline,
         name,
         found.inputs,
-        lambda frames: _as_defined(table, name, run(**frames)),
+        lambda frames: as_defined(table, name, run(**frames)),
         conf=found.conf,
         **options,
     )
@@ -187,7 +194,7 @@ def _declare_changes(pipeline: Pipeline, flows: Flows, table: Table, flow: AutoC
         pipeline,
         name,
         found[0].inputs,
-        lambda frames: _as_defined(table, name, changes.of(run(**frames)), added=changes.computed),
+        lambda frames: as_defined(table, name, changes.of(run(**frames)), added=changes.computed),
         conf=found[0].conf,
         sink=sink,
     )
@@ -229,51 +236,3 @@ def _sink(definitions: Definitions, table: Table) -> DeltaSink:
         comment=table.comment,
         schema_evolution="add_columns",
     )
-
-
-def _as_defined(table: Table, name: str, frame: DataFrame, added: Iterable[str] = ()) -> DataFrame:
-    """Returns the rows of a flow with the columns of the table's definition, if it has one.
-
-    Args:
-        table: The table.
-        name: Name of its stage.
-        frame: The rows.
-        added: Columns of the rows that no definition has.
-
-    Raises:
-        InvalidPipelineError: The flow returns a column that the definition does not have.
-    """
-    if table.schema is None:
-        return frame
-    schema = table.schema if isinstance(table.schema, StructType) else cast(StructType, StructType.fromDDL(table.schema))
-    schema = StructType([*schema.fields, *(frame.schema[column] for column in added)])
-    known = {column.casefold() for column in schema.names}
-    unknown = [column for column in frame.columns if column.casefold() not in known]
-    if unknown:
-        raise InvalidPipelineError(
-            f"Stage '{name}' returns {', '.join(unknown)}, which the table's schema= does not have.",
-            exists=f"The schema has {', '.join(schema.names)}.",
-            safe="Nothing was staged.",
-            remedy="Add the column to schema=, or leave it out of the flow.",
-            stage=name,
-        )
-    return frame.to(schema)
-
-
-def _united(table: Table, frames: list[DataFrame]) -> DataFrame:
-    """Returns the rows of all flows of a table. A column that a flow does not return is null.
-
-    Raises:
-        InvalidPipelineError: Two flows return a column with two types.
-    """
-    types: dict[str, str] = {}
-    for column in (column for frame in frames for column in frame.schema):
-        known = types.setdefault(column.name.casefold(), column.dataType.simpleString())
-        if known != column.dataType.simpleString():
-            raise InvalidPipelineError(
-                f"Two flows into {table.name!r} give {column.name!r} two types: {known} and {column.dataType.simpleString()}.",
-                safe="Nothing was staged.",
-                remedy="Cast it in one of them, or give the table a schema=.",
-                column=column.name,
-            )
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)

@@ -80,9 +80,14 @@ def totals():
     return groups.where("n > 65")
 
 
-@dp.materialized_view
+@dp.materialized_view(schema="id LONG, name STRING")
 def cheap():
     return spark.table("named").where("amount < 10").select("id", "name")
+
+
+@dp.materialized_view
+def far():
+    return spark.table("cheap").selectExpr("id * 2000000000 AS far")
 
 
 dp.create_streaming_table("newest")
@@ -207,6 +212,7 @@ def test_a_project_gives_the_tables_of_batch_queries_and_goes_on_in_the_next_run
         "SELECT user, COUNT(*) AS n, SUM(CAST(amount AS DECIMAL(10, 2))) AS amount FROM orders GROUP BY user HAVING n > 65",
     )
     _same(spark, site, "cheap", "SELECT CAST(id AS INT) AS id, CONCAT('user ', user) AS name FROM orders WHERE amount < 10")
+    _same(spark, site, "far", "SELECT CAST(id AS LONG) * 2000000000 AS far FROM orders WHERE amount < 10")
 
 
 def test_a_project_in_sql_gives_the_tables_of_batch_queries(site: Site, tmp_path: Path) -> None:
@@ -331,7 +337,7 @@ def test_the_command_makes_the_tables_in_the_catalog_and_finds_them_again(tmp_pa
         tables = {name: sink["table"] for name, sink in json.loads(done.stdout)["sinks"].items()}
         counts.append(DeltaTable(tables["orders"]).to_pyarrow_table().num_rows)
     assert tables["orders"] == (tmp_path / "warehouse" / "orders").as_uri()
-    assert set(tables) == {"orders", "hourly", "notable", "totals", "cheap", "newest"}
+    assert set(tables) == {"orders", "hourly", "notable", "totals", "cheap", "far", "newest"}
     assert counts == [sum(number * 37 % 103 > 5 for number in range(last)) for last in (100, 200)]
 
 
@@ -486,6 +492,36 @@ def test_spark_pipelines_and_spark_jobs_give_equal_tables(site: Site, tmp_path: 
         assert sorted(made["ours"].column_names) == sorted(made["sparks"].column_names), name
         columns = sorted(made["ours"].column_names)
         assert_same(counted(made["ours"], columns), counted(made["sparks"], columns))
+
+
+DELAYS = """
+CREATE STREAMING TABLE orders AS SELECT * FROM STREAM raw;
+CREATE STREAMING TABLE quick AS SELECT window(at, '1 hour').start AS hour, count(*) AS n
+  FROM STREAM orders WATERMARK at DELAY OF INTERVAL 10 MINUTES GROUP BY window(at, '1 hour');
+CREATE STREAMING TABLE patient AS SELECT window(at, '1 hour').start AS hour, count(*) AS n
+  FROM STREAM orders WATERMARK at DELAY OF INTERVAL 3 HOURS GROUP BY window(at, '1 hour');
+CREATE STREAMING TABLE quick_raw AS SELECT window(at, '1 hour').start AS hour, count(*) AS n
+  FROM STREAM raw WATERMARK at DELAY OF INTERVAL 10 MINUTES GROUP BY window(at, '1 hour');
+CREATE STREAMING TABLE patient_raw AS SELECT window(at, '1 hour').start AS hour, count(*) AS n
+  FROM STREAM raw WATERMARK at DELAY OF INTERVAL 3 HOURS GROUP BY window(at, '1 hour');
+"""
+
+
+def test_each_flow_drops_rows_by_its_own_delay(site: Site, tmp_path: Path) -> None:
+    entry = project(tmp_path, raw_py=RAW.partition("@dp.table")[0], delays_sql=DELAYS)
+    deliver(tmp_path, 0, 200)
+    site.run(load_pipeline(entry).rewired({}, str(site.tables)))
+    deliver(tmp_path, 130, 135)  # once more, and more than two hours late
+    deliver(tmp_path, 200, 250)
+    site.run(load_pipeline(entry).rewired({}, str(site.tables)), on_end="drain")
+    spark = site.spark.newSession()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    all_rows = spark.read.parquet(str(tmp_path / "incoming"))
+    all_rows.createOrReplaceTempView("orders")
+    all_rows.distinct().createOrReplaceTempView("in_time")
+    _same(spark, site, "orders", "SELECT * FROM orders")
+    for table, found in {"quick": "in_time", "quick_raw": "in_time", "patient": "orders", "patient_raw": "orders"}.items():
+        _same(spark, site, table, f"SELECT date_trunc('HOUR', at) AS hour, count(*) AS n FROM {found} GROUP BY 1")
 
 
 LIVE = """

@@ -210,21 +210,57 @@ def test_a_watermark_is_set_on_the_input_where_a_flow_sets_it(orders: Project) -
     assert (source.event_time, source.delay_ms, source.held) == ("seen", 3_600_000, True)
 
 
-def test_two_watermarks_for_one_input_are_refused_with_both_places(orders: Project) -> None:
+def test_a_flow_with_another_watermark_reads_a_copy_of_the_input(orders: Project) -> None:
     orders.write(
         "more.py",
         """
-        @dp.table
-        def hourly():
-            return spark.readStream.table("orders").withWatermark("at", "10 minutes").groupBy(F.window("at", "1 hour")).count()
+        def of(delay):
+            return spark.readStream.table("orders").withWatermark("at", delay)
 
         @dp.table
-        def more():
-            return spark.readStream.table("orders").withWatermark("at", "2 hours")
+        def first():
+            return of("10 minutes").groupBy(F.window("at", "1 hour")).count()
+
+        @dp.table
+        def second():
+            return of("2 hours").dropDuplicates(["id", "at"])
+
+        @dp.table
+        def third():
+            return of("2 hours")
+
+        @dp.table
+        def fourth():
+            return spark.readStream.table("orders").withWatermark("id", "2 hours")
+
+        @dp.table
+        def fifth():
+            return spark.readStream.table("orders")
         """,
     )
-    error = orders.refused("but another one, at transformations/more.py, line 8, with the delay '2 hours' on 'at'")
-    assert "transformations/more.py, line 4: the flow reads 'orders' with the delay '10 minutes' on 'at'" in str(error)
+    graph = orders.load().graph()
+    names = ("first", "second", "third", "fourth", "fifth")
+    assert [inputs(graph, name) for name in names] == [
+        ["orders"],
+        ["orders_2_hours"],
+        ["orders_2_hours"],
+        ["orders_id_2_hours"],
+        ["orders"],
+    ]
+    stages = {str(name): stage for name, stage in graph.stages.items()}
+    times = {name: (stages[name].event_time, stages[name].delay_ms) for name in ("orders", "orders_2_hours", "orders_id_2_hours")}
+    assert times == {
+        "orders": ("at", 600_000),
+        "orders_2_hours": ("at", 7_200_000),
+        "orders_id_2_hours": ("id", 7_200_000),
+    }
+    assert stages["orders_2_hours"].sink is None
+
+
+def test_one_flow_with_two_watermarks_on_one_input_is_refused(orders: Project) -> None:
+    read = 'spark.readStream.table("orders").withWatermark("at", "{}")'
+    orders.write("more.py", flow(f"{read.format('1 hour')}.union({read.format('2 hours')})"))
+    orders.refused("reads 'orders' with the watermarks .*1 hour.* and .*2 hours")
 
 
 def test_a_flow_that_reads_something_else_when_it_runs_is_refused(orders: Project) -> None:
