@@ -16,6 +16,7 @@ from tests.support.running_airflow import until
 
 FAILURES = Path(__file__).parents[2] / "build/screenshots"
 """The screenshots of pages with which tests have failed. CI keeps this directory."""
+_STOPS_MAX = 100
 _FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-port=0")
 
 
@@ -80,6 +81,21 @@ class Chromium:
         """Clicks on an element as soon as it exists."""
         self.shows(f"document.querySelector({json.dumps(selector)}) !== null", f"{selector} is there")
         self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
+
+    def press(self, key: str) -> None:
+        """Presses a key, such as ``Tab`` or ``Enter``, where the focus is."""
+        code = {"Tab": 9, "Enter": 13}[key]
+        typed = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **typed)
+
+    def tab_to(self, selector: str) -> None:
+        """Presses the tabulator key until the focus is on an element."""
+        for _ in range(_STOPS_MAX):
+            self.press("Tab")
+            if self.evaluate(f"document.activeElement.matches({json.dumps(selector)})"):
+                return
+        raise AssertionError(f"no key press leads to {selector}")
 
 
 def _keep(browser: Chromium, directory: Path) -> None:

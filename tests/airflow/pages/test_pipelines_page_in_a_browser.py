@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Thread
+from shutil import copytree
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from sqlalchemy import select, update
 from airflow_provider.control_dag import control_dag
 from spark_jobs.control.liveness import holding
 from spark_jobs.control.status import write_status
-from spark_jobs.home.layout import DRIVER_LOCK
+from spark_jobs.home.layout import DRIVER_LOCK, history_path
 from spark_jobs.protocol.documents import (
     CheckpointKind,
     ErrorReport,
@@ -35,13 +36,17 @@ from spark_jobs.protocol.history import StepTime
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, PipelineName, RunId, StageName
 from spark_jobs.storage.files import create_document
 from tests.airflow.browser import init_auth_manager, token
+from tests.airflow.conftest import connection
 from tests.airflow.known_dags import store_dag
-from tests.airflow.pages.test_pipelines_page import OF_A_DAG, auth, controlled, root, used_home
+from tests.airflow.pages.test_pipelines_page import HOSTILE, OF_A_DAG, auth, controlled, root, used_home
 from tests.support.chromium import Chromium, chromium
-from tests.support.command_line import UsedHome, a_try
+from tests.support.command_line import UsedHome, a_try, lose_files
 from tests.support.pages import ROOT
 from tests.support.running_airflow import until
 from tests.support.staged_pipeline import DAILY, HOURLY, NOW, PIPELINE
+
+from airflow_provider.pages import look_limits, pipelines  # isort: skip
+from airflow_provider.pages.pipeline_looks import Listing, Row, list_pipelines  # isort: skip
 
 __all__ = ["auth", "root"]
 
@@ -280,3 +285,104 @@ def test_from_the_navigation_to_the_stop_of_a_pipeline_that_needs_somebody(root:
             Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, stages=stages),
         )
         browser.shows("document.body.innerText.includes('another reason')", "the page has refreshed itself")
+
+
+def test_a_keyboard_is_enough_and_hostile_texts_are_shown_as_they_are(root: Path, tmp_path: Path) -> None:
+    home = used_home(root, "orders", OF_A_DAG)
+    home.complete(run=OF_A_DAG, parameters={"warehouse": HOSTILE})
+    for number in range(2, 5):
+        failure = ErrorReport(error="StorageError", retry="at once", failed=HOSTILE) if number == 3 else None
+        home.staged.store.record(a_try(number, began_at=NOW.replace(minute=number), failure=failure))
+    lose_files(home, f"/data/{HOSTILE}")
+    fields: dict[str, Any] = {"stages": {StageName("daily"): StageStatus(state=StageState.FAILED, reason=HOSTILE)}}
+    write_status(
+        home.files, Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, **fields)
+    )
+    dag_id = controlled(home)
+    with (
+        holding(home.directory / "home" / DRIVER_LOCK, "start-1"),
+        served() as airflow,
+        chromium(tmp_path / "profile") as browser,
+    ):
+        init_auth_manager()
+        browser.sign_in(token("user"))
+        browser.open(f"{airflow}/stream-pipelines/pipelines?dag_id=flights")
+        assert "<script>alert(1)</script>" in text(browser)
+        browser.tab_to("tbody tr a")
+        browser.press("Enter")
+        browser.shows("document.querySelectorAll('.uplot canvas').length === 4", "the pipeline's page")
+        assert text(browser).count("<script>alert(1)</script>") >= 4  # the stage, the loss, the parameter, the failure
+        browser.tab_to("[aria-label='Compare 4-1 with another one']")
+        browser.press("Enter")
+        browser.shows("document.body?.innerText.includes('Choose the checkpoint to compare with 4, try 1')", "the first choice")
+        browser.tab_to("[aria-label='Compare 4-1 with 3-1']")
+        browser.press("Enter")
+        browser.shows("document.getElementById('compared') !== null", "the comparison")
+        assert "StorageError: </td><script>alert(1)</script>" in text(browser)
+        browser.tab_to("[data-action=stop]")
+        browser.press("Enter")
+        browser.shows("document.activeElement?.innerText === 'Stop the pipeline?'", "the question")
+        browser.press("Enter")
+        browser.shows(f"location.pathname.startsWith('/dags/{dag_id}/runs/')", "the run that was started")
+        assert complaints(browser) == []  # an inline script or an event handler would be blocked and reported
+
+
+def test_a_storage_that_hangs_hides_no_other_pipeline_and_the_page_says_when_it_is_back(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = Event()
+
+    def hanging(conn_id: str) -> Listing:
+        if conn_id == "away":
+            goes_on.wait()
+        return list_pipelines(conn_id)
+
+    monkeypatch.setattr(pipelines, "list_pipelines", hanging)
+    monkeypatch.setattr(look_limits, "LOOK_MAX_S", 2.0)
+    (tmp_path / "away").mkdir()
+    monkeypatch.setenv("AIRFLOW_CONN_AWAY", connection(home_root=str(tmp_path / "away")))
+    here, away = used_home(root, "orders", OF_A_DAG), used_home(tmp_path / "away", "prices", OF_A_DAG)
+    said = "away: The storage of the homes does not answer"
+    try:
+        with served() as airflow, chromium(tmp_path / "profile") as browser:
+            init_auth_manager()
+            browser.sign_in(token("op"))
+            browser.open(f"{airflow}/stream-pipelines/pipelines")
+            assert said in text(browser)
+            assert (here.url in text(browser), away.url in text(browser)) == (True, False)
+            browser.click("tbody tr a")
+            browser.shows("document.body?.innerText.includes('Newest checkpoint')", "the page of the other pipeline")
+            browser.open(f"{airflow}/stream-pipelines/pipelines")
+            goes_on.set()
+            browser.shows(f"document.body?.innerText.includes({json.dumps(away.url)})", "the storage is back")
+            assert said not in text(browser)
+            assert complaints(browser) == []
+    finally:
+        goes_on.set()
+
+
+PAINT_MAX_MS = 2_000
+LOOKS = 5
+
+
+def test_a_hundred_pipelines_and_a_thousand_checkpoints_are_painted_within_two_seconds(root: Path, tmp_path: Path) -> None:
+    """The list reads no history, so only one of the pipelines has one here. Of several looks the best counts: this host is busy."""
+    home = used_home(root, "0", OF_A_DAG)
+    home.complete(run=OF_A_DAG)
+    for number in range(1, 100):
+        copytree(root / "0", root / str(number))
+    for number in range(2, 1_001):
+        create_document(home.files, history_path(CheckpointId(number), 1), a_try(number))
+    with served() as airflow, chromium(tmp_path / "profile") as browser:
+        init_auth_manager()
+        browser.sign_in(token("viewer"))
+        own = f"stream_pipeline_default/{Row('', home.url, None).key}"
+        for page in ("pipelines", f"pipelines/{own}"):
+            painted_ms = []
+            for _ in range(LOOKS):
+                browser.open("about:blank")
+                browser.open(f"{airflow}/stream-pipelines/{page}")
+                browser.shows("performance.getEntriesByName('first-contentful-paint').length === 1", "the page is painted")
+                painted_ms.append(browser.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+            assert min(painted_ms) < PAINT_MAX_MS, (page, painted_ms)
+        assert browser.evaluate("document.querySelectorAll('.uplot canvas').length") == 4
