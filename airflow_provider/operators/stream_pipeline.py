@@ -87,15 +87,12 @@ class StreamPipelineOperator(WaitingOperator):
     If the pipeline has a restart strategy, the strategy starts it again without using up a retry. Returns as XCom the value of
     :func:`airflow_provider.facts.run_facts`.
 
-    The arguments from ``on_end`` to ``full_refresh``, ``on_rewind`` and ``checkpoint`` are the options of a start:
-    :class:`~spark_jobs.protocol.start_requests.StartOptions` describes them. All but ``fresh`` are templated; an empty text counts as not
-    given. Every DAG run starts from the savepoint of ``restore`` again, but a retry continues its own run. ``restore="latest"`` is the
-    newest checkpoint of the home.
-
     Args:
         entry: ``FILE.py[:NAME]``, ``package.module[:NAME]`` or ``spark-pipeline.yml[:live]``. Not templated, because it is code.
         parameters: The pipeline's parameters, without secrets. Templated.
         secrets: Secret parameters: by name, the id of the Airflow connection whose password is the value.
+        options: The options of a start. Templated, except for ``fresh``; an empty text counts as not given. Every DAG run starts from the
+            savepoint of ``restore`` again, but a retry continues its own run. ``restore="latest"`` is the newest checkpoint of the home.
         on_loss: The result of a run that has left out rows whose loss is not accepted: ``"succeed"``, ``"fail"`` or ``"skip"``.
             Its published rows stay. After the losses were accepted, a cleared task succeeds at once.
         wait_for: The event that ends the task: ``"final_checkpoint"``; ``"running"``, when the pipeline runs; or ``"submitted"``, when

@@ -61,7 +61,7 @@ def with_clocks(pipeline: str, declarations: Mapping[str, Declaration]) -> dict[
 
 
 def _read_clock(spark: Any) -> Any:
-    return importlib.import_module("spark_jobs.runtime.inputs.clock_source").clock(spark)
+    return importlib.import_module("spark_jobs.runtime.inputs.clock_source").clock(spark, MOMENT)
 
 
 def _for_each_moment(function: Function, clock: str) -> Function:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, suppress
 
 from spark_jobs.protocol.errors import AlreadyExistsError, NotFoundError
-from spark_jobs.storage.files import Files, is_here
+from spark_jobs.storage.files import Files
 
 _MAGIC = b"crc\0"
 _HEADER_BYTES = 8
@@ -24,9 +24,8 @@ def checksum_name(name: str) -> str:
 
 
 def forget_checksum(files: Files, path: str) -> None:
-    """Deletes the checksum of ``path``, if there is one. Hadoop writes none into a store."""
-    if is_here(files):
-        files.delete(checksum_path(path))
+    """Deletes the checksum of ``path``, if there is one."""
+    files.delete(checksum_path(path))
 
 
 def fits_checksum(files: Files, path: str) -> bool | None:

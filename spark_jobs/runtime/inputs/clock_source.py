@@ -13,7 +13,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.api.clocked_stages import MOMENT
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import InputName
 from spark_jobs.protocol.known_sources import KnownSource
@@ -29,10 +28,10 @@ _CLOCK = "spark_jobs.clock"
 """An option that distinguishes the stream from a user's."""
 
 
-def clock(spark: SparkSession) -> DataFrame:
-    """Returns the stream. It has the column :data:`~spark_jobs.api.clocked_stages.MOMENT`."""
+def clock(spark: SparkSession, column: str) -> DataFrame:
+    """Returns the stream. It has one column."""
     reader = spark.readStream.format(_FORMAT).option(_CLOCK, True)
-    return reader.option("rowsPerBatch", 1).option("numPartitions", 1).load().selectExpr(f"value AS {MOMENT}")
+    return reader.option("rowsPerBatch", 1).option("numPartitions", 1).load().selectExpr(f"value AS {column}")
 
 
 class ClockSource(OtherSource):

@@ -21,7 +21,7 @@ from spark_jobs.protocol.errors import BEGIN_ANEW, CorruptDocumentError, NotFoun
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage import checksums
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, is_here
 
 NO_BATCH = BatchId(-1)
 """The last batch of a query without batches."""
@@ -232,7 +232,8 @@ class SparkLog:
             self._create(f"commits/{batch}", "\n".join([_COMMITS_VERSION, commit]).encode())
 
     def _create(self, name: str, data: bytes) -> None:
-        checksums.forget_checksum(self.files, f"{self.directory}/{name}")
+        if is_here(self.files):  # Hadoop writes no checksum into a store
+            checksums.forget_checksum(self.files, f"{self.directory}/{name}")
         self.files.create(f"{self.directory}/{name}", data)
 
     def _batches(self, log: str) -> list[BatchId]:
