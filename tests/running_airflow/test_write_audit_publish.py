@@ -64,6 +64,20 @@ def test_what_a_person_rejects_stays_staged_and_what_they_approve_is_published(a
     }
 
 
+def test_a_declarative_project_is_audited_and_published_and_the_next_day_goes_on(airflow: RunningAirflow) -> None:
+    runs, versions = list[TaskRun](), list[dict[str, int]]()
+    for day in ("2013-01-01", "2013-01-02"):
+        runs.append(airflow.trigger("declarative_project", day=day))
+        assert ended(runs[-1]) == dict.fromkeys(("arrive", "run", "audit", "publish"), "success")
+        versions.append({name: version for name, (version, _) in tables(runs[-1]).items()})
+    first, second = versions
+    assert set(first) == {"hourly_departures", "origins"}
+    assert all(second[name] > version for name, version in first.items())
+    sinks = task(runs[-1], "run").xcom()["sinks"]
+    hours, origins = (DeltaTable(sinks[name]["table"]).to_pyarrow_table() for name in ("hourly_departures", "origins"))
+    assert sum(origins["flights"].to_pylist()) == sum(hours["flights"].to_pylist()) > 842  # more than those of the first day
+
+
 def test_an_audit_that_fails_leaves_every_table_as_it_was_and_what_passes_starts_the_dag_that_waits_for_it(
     airflow: RunningAirflow,
 ) -> None:
