@@ -118,14 +118,17 @@ class LossLedger:
         own = [loss for loss, (recorded_in, _) in names.recorded.items() if recorded_in == number]
         return tuple(self.read(loss).loss for loss in [*carried, *own] if loss not in names.undone)
 
-    def passed_over(self, since: datetime, read: Callable[[LossId], RecordedLoss] | None = None) -> list[RecordedLoss]:
+    def passed_over(
+        self, since: datetime, read: Callable[[LossId], RecordedLoss] | None = None, names: LossNames | None = None
+    ) -> list[RecordedLoss]:
         """Returns the records of rows that stages have passed over since a time and that are not undone, newest first.
 
         Args:
             since: The time.
             read: Returns the record of a loss. None: :meth:`read`. Records never change, so a caller may keep them.
+            names: Result of :meth:`names`, if it is known.
         """
-        names, found = self.names(), list[RecordedLoss]()
+        names, found = self.names() if names is None else names, list[RecordedLoss]()
         for loss in [loss for loss in names.recorded if loss not in names.undone][::-1]:
             recorded = (read or self.read)(loss)
             if recorded.recorded_at < since:
@@ -220,9 +223,7 @@ class LossLedger:
 
     def can_be_backfilled(self) -> list[LossId]:
         """Returns the open losses whose rows were passed over, oldest first."""
-        names = self.names()
-        left = [loss for loss in names.recorded if loss not in names.closed]
-        return [loss for loss in left if isinstance(self.read(loss).loss, PassedOver)]
+        return [loss for loss in self.names().open if isinstance(self.read(loss).loss, PassedOver)]
 
     def backfill(self, manifest: Manifest) -> None:
         """Records that a complete checkpoint has the rows of losses. Durable on return. Idempotent."""

@@ -110,6 +110,5 @@ def overview(files: Files) -> PipelineOverview:
         CorruptDocumentError: A document of the pipeline, or of its newest attempt, cannot be used.
     """
     name = Channel(files).claimed().name
-    losses = LossLedger(files).names()
-    open_losses = frozenset(losses.recorded) - losses.closed
+    open_losses = frozenset(LossLedger(files).names().open)
     return PipelineOverview(files.url, name, look_at_pipeline(files), newest_manifest(files), open_losses)

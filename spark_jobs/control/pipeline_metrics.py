@@ -64,6 +64,8 @@ class PipelineFacts:
     """Seconds since 1970."""
     passed_over: tuple[RecordedLoss, ...] | None = ()
     """The records of rows that tolerant stages have passed over. None: the loss ledger could not be read yet."""
+    open_losses: int | None = None
+    """The number of losses that nobody has accepted or backfilled. None as for :attr:`passed_over`."""
 
     def age_ms(self, then_s: float) -> float:
         """Returns the time since ``then_s``. Clocks differ between hosts, so it is never negative."""
@@ -227,7 +229,12 @@ METRICS = (
         "time for which a table has refused a publication; 0 if none does",
         _blocked_ms,
     ),
-    _head("num_losses", Unit.LOSSES, "losses of input in the newest checkpoint", lambda head: len(head.losses)),
+    _pipeline(
+        "num_open_losses",
+        Unit.LOSSES,
+        "losses of input that nobody has accepted or backfilled",
+        lambda facts: facts.open_losses,
+    ),
     _pipeline("num_failed_stages", Unit.STAGES, "stages that have failed for good", _failed_stages),
     _pipeline("attempt", Unit.ATTEMPTS, "number of the attempt", lambda facts: facts.status.attempt),
     _stage("num_records_in", Unit.RECORDS, "rows that this attempt has read", lambda _, stage: stage.rows_in, flink=True),
@@ -286,10 +293,12 @@ class MetricsReader:
         self._ledger = LossLedger(files)
         self._read_loss = lru_cache(_LOSSES_KEPT)(self._ledger.read)
         self._passed_over: tuple[RecordedLoss, ...] | None = None
+        self._open_losses: int | None = None
 
     def facts(self, status: Status, now_s: float) -> PipelineFacts:
-        """Returns the facts. Reads the newest manifest if the heartbeat has a new checkpoint, and new losses if a stage has a tolerance.
+        """Returns the facts. Lists the loss ledger, and reads the newest manifest and losses that it has not read yet.
 
+        It reads a manifest if the heartbeat has a new checkpoint, and losses if a stage has a tolerance.
         If the storage fails, the last known facts stay, and everything that needs the home reports the error.
 
         Args:
@@ -302,12 +311,11 @@ class MetricsReader:
                 self._head = newest_manifest(self._files)
                 self._head_of = head_of
         with suppress(StreamPipelineError):
-            self._passed_over = self._look_for_losses(status, now_s)
-        return PipelineFacts(status, self._head, now_s, self._passed_over)
-
-    def _look_for_losses(self, status: Status, now_s: float) -> tuple[RecordedLoss, ...]:
-        since = [_since(stage.tolerates, now_s) for stage in status.stages.values() if stage.tolerates is not None]
-        return tuple(self._ledger.passed_over(min(since), self._read_loss)) if since else ()
+            names = self._ledger.names()
+            self._open_losses = len(names.open)
+            since = [_since(stage.tolerates, now_s) for stage in status.stages.values() if stage.tolerates is not None]
+            self._passed_over = tuple(self._ledger.passed_over(min(since), self._read_loss, names)) if since else ()
+        return PipelineFacts(status, self._head, now_s, self._passed_over, self._open_losses)
 
     def tags(self) -> dict[str, str]:
         """Returns the tags of all values: the home and, unless the storage fails, the name of the pipeline."""

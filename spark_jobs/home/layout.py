@@ -295,6 +295,12 @@ class LossNames(NamedTuple):
         """Returns the losses that are not open any more."""
         return self.accepted | self.undone | self.backfilled
 
+    @property
+    def open(self) -> list[LossId]:
+        """Returns the open losses, ascending."""
+        closed = self.closed
+        return [loss for loss in self.recorded if loss not in closed]
+
 
 def loss_names(names: Iterable[str]) -> LossNames:
     """Reads the names in :data:`LOSSES`."""
