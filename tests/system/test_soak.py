@@ -23,6 +23,7 @@ from tests.support.soak_pipeline import Orders
 
 pytestmark = pytest.mark.spark
 
+ROUNDS = 40
 ROWS = 400
 BEHIND_MAX = 2
 """In checkpoints."""
@@ -97,9 +98,9 @@ class Soak(KilledDrivers):
         owners.cancel(owners.take_charge("test").owner, "the test is over")
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
 def test_healthy_tables_keep_up_and_the_ledger_has_what_is_missing_until_it_is_backfilled(
-    tmp_path: Path, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = Orders(tmp_path / "orders")
     site = RunSite(tmp_path / "site", orders.path, soak_pipeline.pipeline)
@@ -108,7 +109,7 @@ def test_healthy_tables_keep_up_and_the_ledger_has_what_is_missing_until_it_is_b
         orders.add(ROWS)
         driver = soak.start()
         soak.until(lambda: soak.healthy_have_all() and public_ids(soak.table(REFUSING)), driver)
-        for number in range(rounds):
+        for number in range(ROUNDS):
             if number % 2 == 0:
                 soak.until(lambda: len(public_ids(soak.table(REFUSING))) == orders.rows, driver)
                 soak.refusing().alter.add_constraint({"closed": f"id < {orders.rows}"})
@@ -123,7 +124,7 @@ def test_healthy_tables_keep_up_and_the_ledger_has_what_is_missing_until_it_is_b
                 soak.until(soak.healthy_have_all, driver)
         soak.until(lambda: soak.adds_up() and len(public_ids(soak.table(REFUSING))) == orders.rows, driver)
         assert soak.most_behind <= BEHIND_MAX
-        assert len(soak.ledger.entries()) == rounds + 1
+        assert len(soak.ledger.entries()) == ROUNDS + 1
         soak.cancel()
         ended(driver)
 
