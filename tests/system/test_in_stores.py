@@ -87,9 +87,9 @@ def master(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.fixture(
     params=[
-        "in_s3",
         "in_hdfs",
         "all_work_in_s3",
+        pytest.param("in_s3", marks=pytest.mark.nightly),
         pytest.param("all_work_in_hdfs", marks=pytest.mark.nightly),
         pytest.param("on_a_cluster", marks=pytest.mark.nightly),
     ]
