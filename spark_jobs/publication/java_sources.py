@@ -44,7 +44,6 @@ def load_java(spark: "SparkSession", name: str, package: str, *, for_executors: 
         return
     source = f"{name.rpartition('.')[2]}.java"
     directory = Path(mkdtemp(prefix="spark-jobs-java-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)  # an executor may start at any time
     try:
         loader = java_class(spark, "java.lang.Thread").currentThread().getContextClassLoader()
         jar = directory / f"{name}.jar"
@@ -53,9 +52,14 @@ def load_java(spark: "SparkSession", name: str, package: str, *, for_executors: 
             context: Any = spark.sparkContext._jsc
             context.addJar(str(jar))
         loader.addURL(java_class(spark, "java.io.File")(str(jar)).toURI().toURL())
-        utils.classForName(name, True, False)
+        utils.classForName(name, True, False)  # read now, so that this process does not need the file again
     except Py4JError as error:
         raise JavaSourceError(java_message(error)) from error
+    finally:
+        if for_executors:
+            atexit.register(shutil.rmtree, directory, ignore_errors=True)  # an executor may start at any time
+        else:
+            shutil.rmtree(directory)
 
 
 def _compile(compiler: Any, loader: Any, package: str, source: str, jar: Path) -> None:
