@@ -192,7 +192,7 @@ matrix)
     check_java
     install_packages
     fetch_jars
-    : >"$venv/.source.jars" # the sample reads no Kafka and no Avro
+    : >"$venv/.source.jars" >"$venv/.s3.jars" # the sample reads no Kafka and no Avro, and is not in a store
     ;;
 *) fail "there is no part '$part'." "Use: scripts/setup.sh [packages | everything | warm | matrix POINT]" ;;
 esac

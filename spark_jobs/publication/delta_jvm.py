@@ -206,9 +206,8 @@ class DeltaJvm:
         described = actions.fromJson(canonical({"metaData": dict(metadata)}).decode())
         features = options.apply(actions.fromJson(canonical({"protocol": dict(protocol)}).decode()))
         base = log.logPath(), log, described
-        # Delta 4.0 finds the protocol by the metadata
         snapshot = call_fitting(
-            self.java("org.apache.spark.sql.delta.DummySnapshot"), (*base, options.apply(None), features), base
+            self.java("org.apache.spark.sql.delta.DummySnapshot"), (*base, options.apply(None), features), (*base, features)
         )
         files = self.convert.asScala(self.add_files(adds)).toList()
         return log.createDataFrame(snapshot, files, False, options.apply(None))

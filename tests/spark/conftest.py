@@ -127,7 +127,7 @@ def store_site(spark: SparkSession, store: str, tmp_path: Path, monkeypatch: pyt
     return Site(spark, tmp_path, f"{store}/{tmp_path.name}")
 
 
-@pytest.fixture(params=["on a disk", "in a store"])
+@pytest.fixture(params=["on a disk", pytest.param("in a store", marks=pytest.mark.stores)])
 def any_site(request: pytest.FixtureRequest) -> Site:
     """A site on a disk, and one in a store."""
     found: Site = request.getfixturevalue("site" if request.param == "on a disk" else "store_site")

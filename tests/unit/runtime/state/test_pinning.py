@@ -1,6 +1,7 @@
 """State at a cut is kept while its query continues."""
 
 import json
+import os
 import shutil
 from collections import Counter
 from contextlib import suppress
@@ -79,17 +80,18 @@ def test_on_one_file_system_stores_are_linked_and_records_are_copied(site: Site)
 
 
 class _Counting(QuickSystem):
-    """A system that counts the new files and the flushes."""
+    """A system that counts the new files, and the flushes of each path."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+        self.created = 0
+        self.flushed: list[str] = []
 
     def create_file(self, path: str) -> int:
-        self.counts["created"] += 1
+        self.created += 1
         return super().create_file(path)
 
     def fsync(self, descriptor: int) -> None:
-        self.counts["flushed"] += 1
+        self.flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))  # several threads flush
 
 
 def test_only_new_records_are_copied_and_each_is_flushed_once(site: Site) -> None:
@@ -101,12 +103,17 @@ def test_only_new_records_are_copied_and_each_is_flushed_once(site: Site) -> Non
     pinned = pin(StateCopies(home, site.log), BatchId(51), "state/hourly/2-1-1", parent)
     records = [path for path in pinned.new if not path.startswith("state/")]
     assert len(records) == 6
-    assert system.counts == {"created": 6}, "the cut flushes nothing"
+    assert (system.created, system.flushed) == (6, []), "the cut flushes nothing"
     persist(pinned)
-    directories = {str(Path("state/hourly/2-1-1", path).parent) for path in pinned.new}
-    above = 5 * len(directories) + 5  # each group of files makes the directories up to the root durable, and once those above it
-    assert system.counts["flushed"] <= len(pinned.new) + above + len(site.root.parts)
-    assert system.counts["created"] == 6
+    new = {str(site.root / "home/state/hourly/2-1-1" / path) for path in pinned.new}
+    flushes = Counter(system.flushed)
+    assert {path: flushes.pop(path, 0) for path in new} == dict.fromkeys(new, 1)
+    directories = {os.path.dirname(path) for path in new}
+    assert flushes.keys() >= directories
+    assert max(flushes.values()) <= len(directories), (
+        "the files of each directory are flushed together, and what is above them once"
+    )
+    assert system.created == 6
 
 
 def test_what_the_parent_holds_is_referred_to_where_it_lies(site: Site) -> None:
