@@ -163,7 +163,7 @@ SUSPENDED: dict[str, Any] = {"on_end": "suspend"}
 POISON = frozenset({3, 8, 22})
 
 
-@pytest.mark.parametrize("on_end", ["suspend", "drain"])
+@pytest.mark.parametrize("on_end", [pytest.param("suspend", marks=pytest.mark.nightly), "drain"])
 def test_staged_rows_are_backfilled_through_all_stages_into_every_kind_of_table_also_after_the_work_directory_is_lost(
     site: Site, tmp_path: Path, on_end: str
 ) -> None:
@@ -177,6 +177,7 @@ def test_staged_rows_are_backfilled_through_all_stages_into_every_kind_of_table_
     diamond.assert_whole()
 
 
+@pytest.mark.nightly
 def test_staged_rows_are_kept_through_later_rounds_until_they_are_backfilled(site: Site, tmp_path: Path) -> None:
     diamond = Diamond(site, tmp_path, SUSPENDED)
     for _ in range(4):
