@@ -123,7 +123,7 @@ def test_a_home_goes_from_spark_to_newer_spark_with_open_windows_upserts_and_sav
     succeeded(site.run("4.1"))
     older = site.run("4.0")
     assert older.returncode == 2, older.stdout + older.stderr
-    assert "was taken with Spark 4.1, and this is Spark 4.0" in " ".join((older.stdout + older.stderr).split())
+    assert "was taken with Spark 4.1, but this is Spark 4.0" in " ".join((older.stdout + older.stderr).split())
     site.add(40)
     succeeded(site.run("4.2", "--on-end=drain"))
     assert site.hourly() == site.counted()

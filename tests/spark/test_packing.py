@@ -54,6 +54,7 @@ def _files(table: Path) -> int:
     return len(DeltaTable(str(table)).file_uris())
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize(
     ("sink", "files"),
     [

@@ -20,6 +20,7 @@ from spark_jobs.publication.delta_jvm import DeltaJvm, java_message
 from spark_jobs.publication.labels import column_of
 from spark_jobs.publication.staged_frame import staged_frame
 from spark_jobs.runtime.spark.session import cancel_for_good, spark_failures
+from spark_jobs.runtime.spark.spark_facts import partitioned
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.beside import beside
 
@@ -91,7 +92,7 @@ def _written(
         context.setJobGroup(group, f"packs the files of stage '{stage.stage.name}' up to batch {last}", interruptOnCancel=True)
         staged = staged_frame(session, table.uri, table.metadata, table.protocol, small, label=_BIN)
         with step(Step.PACK_FILES):
-            rows = staged.repartitionById(bins, number.cast("int")).drop(number)
+            rows = partitioned(staged, bins, number.cast("int")).drop(number)
             return DeltaJvm(session).write_files(rows, table.path, f"{stage.file_prefix}{last}-")
 
     try:

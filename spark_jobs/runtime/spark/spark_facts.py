@@ -11,7 +11,8 @@ from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -56,6 +57,23 @@ def _arrow_schema() -> Callable[[StructType], Any]:
 
 arrow_schema = _arrow_schema()
 """Returns the Arrow schema of rows from Python to Spark. It only uses PySpark, because Python workers may not have this package."""
+
+
+def partitioned(frame: DataFrame, count: int, number: Column) -> DataFrame:
+    """Returns a frame whose rows are in the partitions that a column of numbers from 0 names.
+
+    Spark 4.0 only partitions by a hash, so each number is replaced by one whose hash leads to its partition.
+    """
+    if hasattr(frame, "repartitionById"):
+        return frame.repartitionById(count, number)
+    found, tried = dict[int, int](), count
+    while len(found) < count:
+        tried *= 2
+        candidate = F.col("id").cast("int").alias("candidate")
+        hashed = frame.sparkSession.range(tried).select(candidate, F.pmod(F.hash(candidate), F.lit(count)).alias("partition"))
+        found = {row.partition: row.candidate for row in hashed.collect()}
+    return frame.repartition(count, F.element_at(F.lit([found[each] for each in range(count)]), number + 1))
+
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
