@@ -1,10 +1,12 @@
 """A driver whose home and tables are in a store is killed and its disk is lost. Another host continues from the newest checkpoint."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from shutil import rmtree
+from subprocess import Popen
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -12,15 +14,16 @@ import pytest
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.home import open_home
+from spark_jobs.control.status import read_status
 from spark_jobs.home.layout import CHANNELS, TOMBSTONES, WORK, work_directories
 from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
 from tests.support import store_pipeline
 from tests.support.bounded_pipeline import Changes
-from tests.support.drivers import ROOT, SETTINGS, Drivers
+from tests.support.drivers import ROOT, SETTINGS, Drivers, ended
 from tests.support.kafka_broker import jars
-from tests.support.killed_drivers import KilledDrivers
+from tests.support.killed_drivers import PATIENCE_S, KilledDrivers
 from tests.support.object_store import S3_JARS
 from tests.support.run_site import RunSite
 from tests.support.spark_cluster import delta_on_this_host, spark_cluster
@@ -43,10 +46,12 @@ class StoreSite:
     """The master of a cluster."""
     work_root: str | None = None
     """The work root. None: work directories are on the disk of the driver's host."""
+    name: str = "orders"
+    """The name of the home."""
 
     @property
     def home(self) -> str:
-        return f"{self.store}/homes/orders"
+        return f"{self.store}/homes/{self.name}"
 
     @property
     def warehouse(self) -> str:
@@ -149,3 +154,35 @@ def test_with_everything_in_a_store_a_lost_disk_costs_the_work_since_the_newest_
     if site.work_root:
         left = work_directories(open_home(site.home, site.work_root).names(WORK))
         assert left == [last.work_directory], "the killed attempt's is deleted"
+
+
+@pytest.mark.nightly
+def test_with_everything_in_a_store_a_stopped_run_goes_on_elsewhere_with_its_savepoint(
+    drivers: Drivers, changes: Changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = cast(StoreSite, drivers.site)
+    store_pipeline.deliver(site.store, range(PARTS))
+    changes.parts = PARTS
+    first, second = (tmp_path / host for host in HOSTS)
+    stopped = on_a_new_host(drivers, first, monkeypatch)
+    checkpoints = CheckpointStore(stopped.files)
+
+    changes.admit(2, "admit")
+    driver = stopped.start()
+    stopped.until(lambda: (head := checkpoints.head()) and head.stages[ADMIT].batch >= 1, driver)
+    savepoint = f"{site.store}/savepoints/orders"
+    asking = Popen([sys.executable, "-m", "spark_jobs", "stop", "--home", site.home, "--target", savepoint], cwd=ROOT)
+    stopped.until(lambda: (status := read_status(stopped.files)) and status.stop, driver)
+    changes.admit(PARTS, "admit")  # a batch that waits for its part would hold the stop
+    ended(driver)
+    assert asking.wait(PATIENCE_S) == 0
+    stopped.drivers.wait_gone()
+    rmtree(first)
+
+    moved = replace(drivers, site=cast(RunSite, replace(site, name="moved")))
+    going_on = on_a_new_host(moved, second, monkeypatch)
+    going_on.options = ("--restore", savepoint)
+    taken = CheckpointStore(going_on.files)
+    found = going_on.comes_to_its_end(going_on.start(), lambda: (changes.begun(), taken.taken()))
+    assert found.code == 0, found.answer
+    assert store_pipeline.public(site.store, site.warehouse) == store_pipeline.answer(PARTS)
