@@ -44,8 +44,8 @@ class LossSearch:
             return []
         if pipeline.uuid != self._pipeline:  # a new home was made at the same place
             self._pipeline, self._seen = pipeline.uuid, None
-        new = [loss for loss, position in names.recorded.items() if self._seen is None or position > self._seen]
-        found = [ledger.read(loss) for loss in new if loss not in names.closed]
+        new = [loss for loss in names.open if self._seen is None or names.recorded[loss] > self._seen]
+        found = [ledger.read(loss) for loss in new]
         self._names = names
         self._seen = max(names.recorded.values(), default=self._seen)
         return [(pipeline.uuid, loss) for loss in found]

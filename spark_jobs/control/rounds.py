@@ -93,7 +93,7 @@ class Rounds:
         names = ledger.names()
         losses = ledger.of_round(number, begun.losses if begun else (), names)
         own = {loss.id for loss in losses}
-        older = [loss for loss in names.recorded if loss not in own and loss not in names.closed]
+        older = [loss for loss in names.open if loss not in own]
         return LeftOut(losses, names.backfilled, ledger.needed_files(older))
 
     def tidy(self, tidied: TidiedInput) -> None:

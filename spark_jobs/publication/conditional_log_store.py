@@ -62,9 +62,8 @@ def make_commits_conditional(spark: "SparkSession", uri: str) -> None:
             ) from error
         for name in _SETTINGS:
             conf.set(name, LOG_STORE)
-        DeltaJvm(spark).object(
-            "org.apache.spark.sql.delta.DeltaLog$"
-        ).clearCache()  # each log keeps the store that it was opened with
+        logs = DeltaJvm(spark).object("org.apache.spark.sql.delta.DeltaLog$")
+        logs.clearCache()  # each log keeps the store that it was opened with
 
 
 def check_commits(spark: "SparkSession", uri: str) -> None:

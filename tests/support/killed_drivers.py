@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from signal import SIGKILL
 from subprocess import Popen
@@ -10,6 +11,7 @@ from threading import Event
 from psutil import NoSuchProcess, Process
 
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import RunState
 from tests.support.drivers import Drivers, Ended, ended
@@ -29,6 +31,16 @@ class KilledDrivers:
 
     def start(self) -> Popen[str]:
         return self.drivers.start(*self.options, run="live")
+
+    def table(self, name: str) -> Path:
+        return self.drivers.site.table(name)
+
+    def cancel(self) -> None:
+        """Cancels the newest attempt."""
+        live = Channel(self.files).attempts.latest()
+        assert live is not None
+        owners = Owners(self.files, live.attempt)
+        owners.cancel(owners.take_charge("test").owner, "the test is over")
 
     def wait(self, most_s: float) -> None:
         Event().wait(self.random.uniform(0.0, most_s))

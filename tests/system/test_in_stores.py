@@ -119,20 +119,27 @@ def on_a_new_host(drivers: Drivers, root: Path, monkeypatch: pytest.MonkeyPatch)
     return KilledDrivers(replace(drivers, host=root), Random(1))
 
 
+def with_a_checkpoint(drivers: KilledDrivers, changes: Changes) -> Popen[str]:
+    """Delivers the input and starts a driver. Returns it when it has a checkpoint and waits for more input."""
+    site = cast(StoreSite, drivers.drivers.site)
+    store_pipeline.deliver(site.store, range(PARTS))
+    changes.parts = PARTS
+    checkpoints = CheckpointStore(drivers.files)
+    changes.admit(2, "admit")
+    driver = drivers.start()
+    drivers.until(lambda: (head := checkpoints.head()) and head.stages[ADMIT].batch >= 1, driver)
+    return driver
+
+
 def test_with_everything_in_a_store_a_lost_disk_costs_the_work_since_the_newest_checkpoint(
     drivers: Drivers, changes: Changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = cast(StoreSite, drivers.site)
-    store_pipeline.deliver(site.store, range(PARTS))
-    changes.parts = PARTS
     first, second = (tmp_path / host for host in HOSTS)
     killed = on_a_new_host(drivers, first, monkeypatch)
-    checkpoints = CheckpointStore(killed.files)
-
-    changes.admit(2, "admit")
-    driver = killed.start()
-    killed.until(lambda: (head := checkpoints.head()) and head.stages[ADMIT].batch >= 1, driver)
+    driver = with_a_checkpoint(killed, changes)
     killed.kill(driver)
+    checkpoints = CheckpointStore(killed.files)
     head = checkpoints.head()
     assert head is not None
     rmtree(first)
@@ -161,15 +168,9 @@ def test_with_everything_in_a_store_a_stopped_run_goes_on_elsewhere_with_its_sav
     drivers: Drivers, changes: Changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = cast(StoreSite, drivers.site)
-    store_pipeline.deliver(site.store, range(PARTS))
-    changes.parts = PARTS
     first, second = (tmp_path / host for host in HOSTS)
     stopped = on_a_new_host(drivers, first, monkeypatch)
-    checkpoints = CheckpointStore(stopped.files)
-
-    changes.admit(2, "admit")
-    driver = stopped.start()
-    stopped.until(lambda: (head := checkpoints.head()) and head.stages[ADMIT].batch >= 1, driver)
+    driver = with_a_checkpoint(stopped, changes)
     savepoint = f"{site.store}/savepoints/orders"
     asking = Popen([sys.executable, "-m", "spark_jobs", "stop", "--home", site.home, "--target", savepoint], cwd=ROOT)
     stopped.until(lambda: (status := read_status(stopped.files)) and status.stop, driver)

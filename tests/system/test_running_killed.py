@@ -12,7 +12,6 @@ import pytest
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.ids import StageName
 from tests.support import live_pipeline
@@ -41,9 +40,6 @@ class Live(KilledDrivers):
         super().__init__(drivers, random)
         self.events = events
 
-    def table(self, name: str) -> Path:
-        return self.drivers.site.table(name)
-
     def run_and_kill(self, *, worker: bool) -> None:
         """Kills a driver some time after its stages have begun. With ``worker`` it kills one of the Python workers first."""
         before = self.attempts()
@@ -55,12 +51,6 @@ class Live(KilledDrivers):
             self.random.choice(self.workers(driver)).kill()
             self.wait(2.0)
         self.kill(driver)
-
-    def cancel(self) -> None:
-        live = Channel(self.files).attempts.latest()
-        assert live is not None
-        owners = Owners(self.files, live.attempt)
-        owners.cancel(owners.take_charge("test").owner, "the test is over")
 
     def has_staged_all(self, stage: str) -> bool:
         status = read_status(self.files)

@@ -8,9 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger, LossState
-from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.protocol.losses import PassedOver, TableFile
@@ -38,9 +36,6 @@ class Soak(KilledDrivers):
         super().__init__(drivers, random)
         self.orders, self.ledger = orders, LossLedger(self.files)
         self.most_behind = 0
-
-    def table(self, name: str) -> Path:
-        return self.drivers.site.table(name)
 
     def refusing(self) -> DeltaTable:
         return DeltaTable(str(self.table(REFUSING)))
@@ -90,12 +85,6 @@ class Soak(KilledDrivers):
 
     def adds_up(self) -> bool:
         return public_ids(self.table("scored")) == sorted(set(range(self.orders.rows)) - self.left_out())
-
-    def cancel(self) -> None:
-        live = Channel(self.files).attempts.latest()
-        assert live is not None
-        owners = Owners(self.files, live.attempt)
-        owners.cancel(owners.take_charge("test").owner, "the test is over")
 
 
 @pytest.mark.nightly
