@@ -5,11 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
+from threading import enumerate as threads
 from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 Series = tuple[str, frozenset[tuple[str, str]]]
+_EXPORTER = "OtelPeriodicExportingMetricReader"
+"""The name of an exporter's thread."""
+_ENDS_S = 60.0
 
 
 @dataclass
@@ -48,7 +52,9 @@ class Receiver:
 
 @contextmanager
 def receiver(answer: Callable[[], int] = lambda: 200) -> Iterator[Receiver]:
-    """Starts a receiver.
+    """Starts a receiver. At the end it answers until the exporters of all runs have ended.
+
+    An exporter without a receiver would try again in a background thread, beside the next tests.
 
     Args:
         answer: Returns the status code of each answer. It may hang.
@@ -83,6 +89,9 @@ def receiver(answer: Callable[[], int] = lambda: 200) -> Iterator[Receiver]:
     thread.start()
     try:
         yield found
+        for exporter in [each for each in threads() if each.name == _EXPORTER]:
+            exporter.join(_ENDS_S)
+            assert not exporter.is_alive(), "An exporter goes on after its run."
     finally:
         server.shutdown()
         thread.join()
