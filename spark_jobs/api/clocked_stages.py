@@ -1,6 +1,7 @@
 """Stages without a stream: each computes its whole table anew, once in a round, or at its ``trigger_interval``.
 
-The graph gives each of them a clock, a source with one row for each time that the table is computed. So it is a stage like all others.
+They read static inputs, or the tables of other stages. The graph gives each of them a clock, a source with one row for each time that the
+table is computed. So it is a stage like all others.
 """
 
 import importlib
@@ -25,6 +26,8 @@ MOMENT = "__moment"
 
 def is_clocked(stage: DeclaredStage, declarations: Mapping[str, Declaration]) -> bool:
     """Returns True if a stage reads no stream, and its rows can replace those of its table."""
+    if stage.reads_tables:
+        return True
     reads = [declarations.get(read) for read in stage.inputs.values()]
     return stage.sink is not None and stage.sink.mode is SinkMode.COMPLETE and all(isinstance(each, Static) for each in reads)
 
@@ -46,7 +49,7 @@ def with_clocks(pipeline: str, declarations: Mapping[str, Declaration]) -> dict[
         expanded[clock] = Source(
             name=InputName(clock),
             function=_read_clock,
-            bounded=part.limits.trigger_interval_ms is None,
+            bounded=part.reads_tables or part.limits.trigger_interval_ms is None,
             event_time=None,
             delay_ms=None,
             held=False,

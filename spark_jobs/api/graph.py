@@ -106,10 +106,10 @@ class Graph:
         return frozenset(name for name, source in self.sources.items() if source.on_gone is OnGone.SKIP)
 
     def reads(self) -> dict[StageName, tuple[tuple[StageName, ...], tuple[InputName, ...]]]:
-        """Returns for each stage the stages and the sources that it reads."""
+        """Returns for each stage the stages and the sources whose rows it reads as streams."""
         return {
             name: (
-                tuple(StageName(node.name) for node in stage.inputs.values() if isinstance(node, Stage)),
+                tuple(StageName(node.name) for node in stage.streamed),
                 tuple(InputName(node.name) for node in stage.inputs.values() if isinstance(node, Source)),
             )
             for name, stage in self.stages.items()
@@ -196,6 +196,7 @@ def build_graph(
         )
     placed = [node for node in nodes.values() if isinstance(node, Stage)]
     for node in placed:
+        _check_tables_end(Place(name, "stage", node.name), node)
         _check_pace(Place(name, "stage", node.name), node, [other for other in placed if node in other.inputs.values()])
     return Graph(
         pipeline=name,
@@ -248,6 +249,13 @@ def _check_inputs(place: Place, stage: DeclaredStage, declarations: Mapping[str,
             raise place.refused(
                 f"it reads {read!r}, whose every batch is the whole result.",
                 f"Read what {read!r} reads, and aggregate it here.",
+                input=read,
+            )
+        has_no_table = isinstance(producer, Source) or (isinstance(producer, DeclaredStage) and producer.sink is None)
+        if stage.reads_tables and has_no_table:
+            raise place.refused(
+                f"it reads tables, but {read!r} has none.",
+                "Name a stage with a sink, or a static input.",
                 input=read,
             )
     reads_stream = any(isinstance(declarations[read], Source | DeclaredStage) for read in stage.inputs.values())
@@ -386,6 +394,17 @@ def _check_stage_delays(
             delayed.add(name)
 
 
+def _check_tables_end(place: Place, stage: Stage) -> None:
+    """Refuses a stage that reads a table that never has all its rows."""
+    endless = [node.name for node in stage.inputs.values() if isinstance(node, Stage) and node.unbounded]
+    if stage.reads_tables and endless:
+        raise place.refused(
+            f"it reads the table of {endless[0]!r}, which has an unbounded source upstream: the table never has all its rows.",
+            f"Read the rows of {endless[0]!r} as a stream, or let a task compute the table.",
+            input=endless[0],
+        )
+
+
 def _check_pace(place: Place, stage: Stage, consumers: Sequence[Stage]) -> None:
     """Refuses limits that have no effect.
 
@@ -414,9 +433,14 @@ def _check_pace(place: Place, stage: Stage, consumers: Sequence[Stage]) -> None:
 
 def _describe_stage(stage: Stage) -> dict[str, Any]:
     sink = stage.sink
-    return {
+    described: dict[str, Any] = {
         "inputs": {argument: node.name for argument, node in stage.inputs.items()},
         "event_time": stage.event_time,
         "delay_ms": stage.delay_ms,
         "sink": None if sink is None else sink.describe(),
-    } | ({} if stage.output_mode is OutputMode.APPEND else {"output_mode": stage.output_mode.value})
+    }
+    if stage.output_mode is not OutputMode.APPEND:
+        described["output_mode"] = stage.output_mode.value
+    if stage.reads_tables:
+        described["reads_tables"] = True
+    return described

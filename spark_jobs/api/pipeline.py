@@ -217,6 +217,7 @@ class Pipeline:
         on_violation: OnViolation | Literal["fail", "drop", "divert"] | None = None,
         violations: DeltaSink | None = None,
         tolerate: Tolerate | None = None,
+        reads_tables: bool = False,
         name: str | None = None,
     ) -> Callable[[F], F]: ...
 
@@ -240,6 +241,7 @@ class Pipeline:
         on_violation: OnViolation | Literal["fail", "drop", "divert"] | None = None,
         violations: DeltaSink | None = None,
         tolerate: Tolerate | None = None,
+        reads_tables: bool = False,
         name: str | None = None,
     ) -> F | Callable[[F], F]:
         """Declares a streaming query. The function's arguments are its inputs, by name: sources, static inputs and stages.
@@ -271,6 +273,9 @@ class Pipeline:
             violations: The table of diverted rows. It has the stage's columns, ``violated_expectations``, ``violated_in_batch`` and
                 ``violated_at``.
             tolerate: Lets the stage continue without rows that fail its batch each time.
+            reads_tables: Gives the function the tables of the stages that it reads, as batch frames with the rows of this checkpoint,
+                instead of streams of their rows. Each round computes the whole table again when these stages have ended. All inputs are
+                stages with a table, or static. The sink has ``mode="complete"``.
             name: Name of the stage; by default that of the function.
         """
 
@@ -301,6 +306,7 @@ class Pipeline:
                     on_violation=on_violation,
                     violations=violations,
                     tolerate=tolerate,
+                    reads_tables=reads_tables,
                 )
                 self._add(place, stage)
             return function

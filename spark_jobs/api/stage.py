@@ -86,6 +86,7 @@ class DeclaredStage:
     begin: BeginAt = BeginAt.EARLIEST
     expectations: Expectations | None = None
     tolerance: Tolerance | None = None
+    reads_tables: bool = False
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
@@ -131,6 +132,7 @@ class DeclaredStage:
             begin=self.begin,
             expectations=self.expectations,
             tolerance=self.tolerance,
+            reads_tables=self.reads_tables,
         )
 
 
@@ -159,6 +161,13 @@ class Stage:
     """None: every row is accepted."""
     tolerance: Tolerance | None = None
     """None: a row that the stage cannot process fails it."""
+    reads_tables: bool = False
+    """True if it gets the tables of the stages that it reads, as batch frames, instead of streams of their rows."""
+
+    @property
+    def streamed(self) -> "tuple[Stage, ...]":
+        """Returns the stages whose rows it reads as streams."""
+        return () if self.reads_tables else tuple(node for node in self.inputs.values() if isinstance(node, Stage))
 
 
 def declare_stage(
@@ -177,9 +186,14 @@ def declare_stage(
     on_violation: str | None = None,
     violations: DeltaSink | None = None,
     tolerate: Tolerate | None = None,
+    reads_tables: bool = False,
 ) -> DeclaredStage:
     """Returns a stage, checked as far as possible on its own; see :meth:`spark_jobs.Pipeline.stage`."""
     declared = None if sink is None else declare_sink(place, sink)
+    if reads_tables and (declared is None or declared.mode is not SinkMode.COMPLETE):
+        raise place.refused(
+            "it reads tables, so each round computes all of its rows again.", 'Give it a sink with mode="complete".'
+        )
     return DeclaredStage(
         name=StageName(place.name),
         function=function,
@@ -193,6 +207,7 @@ def declare_stage(
         begin=choice(place.refused, "begin", BeginAt, begin),
         expectations=declare_expectations(place, expect, on_violation, violations, declared),
         tolerance=declare_tolerance(place, tolerate, declared),
+        reads_tables=reads_tables,
     )
 
 

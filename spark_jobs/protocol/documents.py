@@ -168,6 +168,11 @@ class AttemptDocument(Document):
         """True if the home always keeps its own copy of state files instead of hard links."""
         return self.checkpointing.second_copy
 
+    def rewinds(self, parent: "Manifest | None", sink: SinkName, stage: StageName) -> bool:
+        """Returns True if the first rows of a sink after ``parent`` replace all rows of its table: its stage has begun anew."""
+        begins_line = parent is None or sink not in parent.sinks
+        return (parent is None and self.on_rewind is OnRewind.REPLACE) or (begins_line and stage in self.refreshed)
+
 
 class RoundDocument(Document):
     """``rounds/<r>.json``: round r belongs to this run id. The way it ends is fixed when it begins."""

@@ -64,15 +64,38 @@ class KeyedMerge(ABC):
     def merge_into(self, table: DeltaTable, tombstones: DataFrame | None) -> None:
         """Merges the staged rows into the table, after their deletes were stored."""
         values, deleted = _values(self._written), _of(_STAGED, self._deleted)
-        merge = table.alias(_TABLE).merge(self._changes(table, tombstones).alias(_STAGED), self._same(self._found_by))
+        merge = table.alias(_TABLE).merge(self._changes(table.toDF(), tombstones).alias(_STAGED), self._same(self._found_by))
         wins = F.lit(True) if self.replace else self._wins()
         if wins is not None:
             merge = merge.whenMatchedDelete(deleted & wins).whenMatchedUpdate(~deleted & wins, set=values)
         merge = merge.whenNotMatchedInsert(~deleted, values=values)
         (merge.whenNotMatchedBySourceDelete() if self.replace else merge).execute()
 
+    def merged(self, table: DataFrame, tombstones: DataFrame | None) -> DataFrame:
+        """Returns the rows that the table will have after :meth:`merge_into`. Writes nothing.
+
+        Args:
+            table: Its present rows.
+            tombstones: The deletes of earlier merges. Those among the staged rows may be missing.
+        """
+        stored, staged = self._unused("__is_stored"), self._unused("__is_staged")
+        before = table.where(F.lit(not self.replace)).withColumn(stored, F.lit(True))
+        changes = self._changes(table, None if self.replace else tombstones).withColumn(staged, F.lit(True))
+        both = before.alias(_TABLE).join(changes.alias(_STAGED), self._same(self._found_by), "full_outer")
+        wins = self._wins()
+        changed = _quoted(staged).isNotNull() & (_quoted(stored).isNull() | (F.lit(False) if wins is None else wins))
+        written = {name.casefold() for name in self._written}
+        values = {
+            name: F.when(changed, _of(_STAGED, name)).otherwise(_of(_TABLE, name))
+            if name.casefold() in written
+            else _of(_TABLE, name)
+            for name in self.schema.names
+        }
+        rows = both.where(F.when(changed, ~_of(_STAGED, self._deleted)).otherwise(_quoted(stored).isNotNull()))
+        return rows.select(*(value.alias(name) for name, value in values.items()))
+
     @abstractmethod
-    def _changes(self, table: DeltaTable, tombstones: DataFrame | None) -> DataFrame:
+    def _changes(self, table: DataFrame, tombstones: DataFrame | None) -> DataFrame:
         """Returns the rows that the MERGE writes or deletes, at most one per row of the table, marked as deleting or not."""
 
     @abstractmethod
@@ -173,7 +196,7 @@ class KeyedMerge(ABC):
 class Upsert(KeyedMerge):
     """Keeps the greatest row of each key among staged rows, table and stored deletes."""
 
-    def _changes(self, table: DeltaTable, tombstones: DataFrame | None) -> DataFrame:
+    def _changes(self, table: DataFrame, tombstones: DataFrame | None) -> DataFrame:
         rows = self._one_of_each_key(F.max_by)
         return rows if tombstones is None else self._risen(rows, tombstones)
 
@@ -196,7 +219,7 @@ class Upsert(KeyedMerge):
 class Insert(KeyedMerge):
     """Adds the least row of each key that the table does not have."""
 
-    def _changes(self, table: DeltaTable, tombstones: DataFrame | None) -> DataFrame:
+    def _changes(self, table: DataFrame, tombstones: DataFrame | None) -> DataFrame:
         return self._one_of_each_key(F.min_by)
 
     def _wins(self) -> None:
@@ -239,14 +262,14 @@ class History(KeyedMerge):
         """Returns the names of the columns with the stored end of a version and its stored mark as current."""
         return self._unused("__was_end"), self._unused("__was_current")
 
-    def _changes(self, table: DeltaTable, tombstones: DataFrame | None) -> DataFrame:
+    def _changes(self, table: DataFrame, tombstones: DataFrame | None) -> DataFrame:
         staged = self._marked.select(
             *map(_quoted, self._columns), _quoted(self._sequence()).alias(self._start), _quoted(self._deleted)
         )
         touched = staged.select(*self._keys()).distinct()
         changes = staged.withColumn(self._stored, F.lit(False))
         if not self.replace:
-            changes = changes.unionByName(self._published(table.toDF(), touched), allowMissingColumns=True)
+            changes = changes.unionByName(self._published(table, touched), allowMissingColumns=True)
         if tombstones is not None:
             buried = tombstones.select(
                 *self._keys(),

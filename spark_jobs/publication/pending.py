@@ -22,7 +22,7 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName, app_id
 from spark_jobs.protocol.merge_cut import MergeCut
-from spark_jobs.protocol.table_shape import distinct
+from spark_jobs.protocol.table_shape import TableShape, distinct
 from spark_jobs.publication.delta_rs import OpenTable, open_table, publisher_now, refuse_lossy
 from spark_jobs.publication.fitting import conditions_of, misfits_of
 from spark_jobs.publication.staged_files import missing_files
@@ -70,6 +70,59 @@ def conditions_now(cut: SinkCut, table: OpenTable) -> dict[str, str]:
     A MERGE checks them itself.
     """
     return {} if cut.merge else conditions_of(cut.staged_for, table.facts.shape)
+
+
+@dataclass(frozen=True)
+class WaitingRows:
+    """The staged rows of checkpoints that a sink's table lacks."""
+
+    lines: tuple[dict[str, Any], ...] = ()
+    """Their files, ``{"add": …, "batch": …}``."""
+    replace: bool = False
+    """True if they replace the present rows of the table."""
+    shapes: tuple[TableShape, ...] = ()
+    """The shapes of the table that they were staged for."""
+
+
+def waiting_rows(store: CheckpointStore, manifest: Manifest, sink: SinkName, table: OpenTable) -> WaitingRows:
+    """Returns the rows that publishing a checkpoint would make public in a sink's table.
+
+    Raises:
+        RejectedError: The checkpoint cannot be published.
+        CorruptDocumentError: A manifest or a file of actions was altered.
+        NotFoundError: A document is missing.
+    """
+    if sink not in manifest.sinks:  # its stage begins with the rows that a savepoint has brought
+        brought = manifest.brought.get(sink, ())
+        return WaitingRows(
+            lines=tuple(line for each in brought for line in store.read_actions(each)),
+            replace=any(each.replace for each in brought),
+            shapes=distinct(shape for each in brought for shape in each.staged_for),
+        )
+    reached = table.transaction_version(manifest.sinks[sink].app)
+    pending = pending_manifests(store, manifest, sink, reached)
+    if not pending:
+        return WaitingRows()
+    lines, counting = _lines(store, pending, sink, reached), _counting(pending, sink)
+    return WaitingRows(
+        lines=tuple(line for m in counting for line in lines[m.checkpoint]),
+        replace=_replaces(counting, pending, sink, reached),
+        shapes=distinct(shape for m in counting for shape in m.sinks[sink].staged_for),
+    )
+
+
+def _replaces(counting: Sequence[Manifest], pending: Sequence[Manifest], sink: SinkName, reached: CheckpointId | None) -> bool:
+    """Returns True if the rows of checkpoints replace the present ones of a table, also those that the oldest pending one carries.
+
+    Args:
+        counting: The checkpoints.
+        pending: All checkpoints that the table lacks.
+        sink: The sink.
+        reached: Version of the sink's app id in the table.
+    """
+    oldest = counting[0]
+    carries = oldest is pending[0] and any(each.replace for each in _carried(oldest.sinks[sink], reached))
+    return oldest.sinks[sink].replace or carries
 
 
 def chosen_manifest(store: CheckpointStore, checkpoint: CheckpointId | None) -> Manifest:
@@ -313,18 +366,17 @@ def prepare(
         )
     refuse_changed(table, sink, pending)
     lines = _lines(store, pending, sink, reached)
-    carries_replacement = any(each.replace for each in _carried(pending[0].sinks[sink], reached))
     adds = [line["add"] for some in lines.values() for line in some]
     publisher = publisher_now(table, cut.publisher, cut.mode)
     if publisher is Publisher.DELTA_RS:
         for add in adds:
             refuse_lossy(cut.table, add)
     refuse_missing(cut, sink, reached, adds)
-    transactions = []
+    transactions, found = [], reached
     for group in alike(pending, sink) if together else _groups(pending, sink, by_round=by_round):
         counting = _counting(group, sink)
         added = tuple(line for m in counting for line in lines[m.checkpoint])
-        replaces = counting[0].sinks[sink].replace or (counting[0] is pending[0] and carries_replacement)
+        replaces = _replaces(counting, pending, sink, found)
         unchecked = {name: each for m in counting for name, each in conditions_now(m.sinks[sink], table).items()}
         pending_now = PendingTransaction(publisher, reached, tuple(group), added, replaces, unchecked if added else {})
         transactions.append(_by_spark_if_needed(pending_now, sink, table))
@@ -506,7 +558,4 @@ def pending_lines(files: Files, sink: SinkName, checkpoint: CheckpointId | None 
     store = CheckpointStore(files)
     manifest = chosen_manifest(store, checkpoint)
     cut = sink_cut(manifest, sink)
-    reached = open_table(cut.table).transaction_version(cut.app)
-    pending = pending_manifests(store, manifest, sink, reached)
-    lines = _lines(store, pending, sink, reached) if pending else {}
-    return [line for m in _counting(pending, sink) for line in lines[m.checkpoint]]
+    return list(waiting_rows(store, manifest, sink, open_table(cut.table)).lines)

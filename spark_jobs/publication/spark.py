@@ -1,7 +1,7 @@
 """The publisher for everything that delta-rs cannot do. Needs Spark: :mod:`spark_jobs.publication.publisher` loads it by name."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import unquote
@@ -15,17 +15,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.protocol.codec import canonical
-from spark_jobs.protocol.documents import SinkCut
+from spark_jobs.protocol.documents import SinkCut, SinkMode
 from spark_jobs.protocol.errors import BEGIN_ANEW, ConflictError, NotFoundError, OutcomeUnknownError, UnsupportedTableError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.protocol.steps import Step, step
+from spark_jobs.protocol.table_shape import TableShape
 from spark_jobs.publication.conditional_log_store import make_commits_conditional
 from spark_jobs.publication.delta_jvm import DeltaJvm, JvmTransaction, java_causes, java_message
 from spark_jobs.publication.delta_rs import LARGE_FILE_BYTES, OpenTable, open_table
 from spark_jobs.publication.fitting import renaming
 from spark_jobs.publication.labels import column_of
-from spark_jobs.publication.merges import keyed_merge
+from spark_jobs.publication.merges import KeyedMerge, keyed_merge
 from spark_jobs.publication.staged_frame import staged_frame
 from spark_jobs.storage.table_uris import spark_path
 
@@ -174,15 +175,10 @@ class SparkTransaction:
             self._session.conf.set(key, value)
 
     def _merge(self, cut: SinkCut, rule: MergeCut, lines: Iterable[Mapping[str, Any]], *, replace: bool) -> None:
-        table, shape = cut.table, self.table.facts.shape
-        names = renaming(cut.staged_for or (shape,), shape, rule.compared).columns  # a checkpoint without rows has no shape
+        table = cut.table
         for key, value in rule.settings.items():  # otherwise another time zone would change the result
             self._session.conf.set(key, value)
-        _, metadata, protocol = DeltaJvm(self._session).snapshot(spark_path(rule.staged_in))
-        rows = staged_frame(self._session, rule.staged_in, metadata, protocol, lines, label="batch")
-        schema = StructType.fromJson(json.loads(shape.table_schema))
-        label = column_of("batch", metadata)
-        merge = keyed_merge(cut.mode, rule, rows, label, replace, schema, names)
+        merge = merge_of(self._session, cut.mode, rule, lines, cut.staged_for, self.table.facts.shape, replace=replace)
         tombstones = None
         if rule.tombstones is not None:
             path = spark_path(rule.tombstones)
@@ -197,6 +193,34 @@ class SparkTransaction:
                 table=table,
             )
         merge.merge_into(DeltaTable.forPath(self._session, spark_path(table)), tombstones)
+
+
+def merge_of(
+    session: SparkSession,
+    mode: SinkMode,
+    rule: MergeCut,
+    lines: Iterable[Mapping[str, Any]],
+    staged_for: Sequence[TableShape],
+    shape: TableShape,
+    *,
+    replace: bool,
+) -> KeyedMerge:
+    """Returns the merge of staged files into a table.
+
+    Args:
+        session: A session with the settings of the rule.
+        mode: Mode of the sink.
+        rule: Merge rule of the sink.
+        lines: ``{"add": …, "batch": …}`` for each file.
+        staged_for: Shapes of the table that the files were staged for.
+        shape: Present shape of the table.
+        replace: True if the present rows of the table are removed.
+    """
+    names = renaming(staged_for or (shape,), shape, rule.compared).columns  # without rows there is no shape
+    _, metadata, protocol = DeltaJvm(session).snapshot(spark_path(rule.staged_in))
+    rows = staged_frame(session, rule.staged_in, metadata, protocol, lines, label="batch")
+    schema = StructType.fromJson(json.loads(shape.table_schema))
+    return keyed_merge(mode, rule, rows, column_of("batch", metadata), replace, schema, names)
 
 
 def _begin(session: SparkSession, uri: str, app: AppId) -> SparkTransaction:

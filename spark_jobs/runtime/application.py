@@ -671,6 +671,8 @@ class Application:
             spark=own,
             pipeline=self.pipeline.name,
             incarnation=attempt.incarnation,
+            attempt=attempt,
+            checkpoints=CheckpointStore(self.home),
             round=round_document,
             rounds=Rounds(self.home),
             statics=pins_of_attempt(self.home, attempt.attempt),

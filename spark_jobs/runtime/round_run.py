@@ -295,7 +295,10 @@ class RoundRun:
         Attempts(self.home).check_live(self.attempt.attempt)
         if not self._has_finished(stage):
             heartbeat.stage(name, StageState.RUNNING)
-            stage.run_to_end()
+            if stage.stage.reads_tables:
+                self._compute_table(stage)
+            else:
+                stage.run_to_end()
             heartbeat.stage(name, StageState.DRAINING)
             if self.round.on_end is OnEnd.DRAIN:
                 stage.drain()
@@ -303,6 +306,17 @@ class RoundRun:
                 stage.release()
         heartbeat.stage(name, StageState.ENDED)
         stage.output.ended.set()
+
+    def flush(self, stage: StageRun) -> None:
+        """Ends a stage at its present position, after those that it reads; see :meth:`StageRun.flush`. Idempotent."""
+        if stage.stage.reads_tables:
+            self._compute_table(stage)
+        else:
+            stage.flush()
+
+    def _compute_table(self, stage: StageRun) -> None:
+        """Computes the table of a stage from the present tables of the stages that it reads, which have ended."""
+        self.build_again(stage).compute_table()
 
     def complete(self, due: Due, stages: Sequence[StageRun], parent: Manifest | None) -> Manifest:
         """Completes a checkpoint. Durable on return.
@@ -470,6 +484,8 @@ class RoundRun:
     def _has_finished(self, stage: StageRun) -> bool:
         """Returns True if that checkpoint has the stage's last batch of this round. The stage's own logs do not show pending timers."""
         parent, log = self.parent, stage.spark_log
+        if stage.stage.reads_tables:  # rows may have been staged since in the tables that it reads
+            return False
         if parent is None or (parent.incarnation, parent.round) != (self.attempt.incarnation, self.round.round):
             return False
         cut = parent.stages.get(stage.stage.name)

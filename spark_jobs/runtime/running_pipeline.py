@@ -374,7 +374,7 @@ class RunningPipeline:
             stage.run.gate.admit()
             stage.run.gate.make_room()  # its consumers come later, and the rows of one drain are finite
             stage.release()
-            stage.run.flush()
+            self._run.flush(stage.run)
             self._run.site.heartbeat.stage(stage.name, StageState.ENDED)
 
     def checkpoint(self, request: CheckpointRequest) -> Manifest:

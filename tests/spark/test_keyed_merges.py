@@ -44,6 +44,8 @@ class Site:
             tombstones=str(root / "graves") if remembers else None,
             version_columns=VERSIONS if mode is SinkMode.HISTORY else (),
         )
+        self.foretold = Counter[Row]()
+        """The rows of the table that the last publication should have left."""
         for name, columns in {"table": TABLES.get(mode, ROWS), "graves": GRAVES}.items():
             spark.sql(f"CREATE TABLE delta.`{root / name}` ({columns}) USING delta")
 
@@ -57,8 +59,10 @@ class Site:
         return keyed_merge(self.mode, self.rule, events, "batch", replace, schema, names)
 
     def publish(self, changes: list[Change], *, dies: bool = False, replace: bool = False) -> None:
-        """Merges as the publisher does. With ``dies``, it stops between the two merges."""
+        """Merges as the publisher does, and foretells the result. With ``dies``, it stops between the two merges."""
         merge, graves = self.merge(changes, replace=replace), None
+        before = self.table("graves").toDF() if self.rule.tombstones else None
+        self.foretold = Counter(map(tuple, merge.merged(self.table().toDF(), before).collect()))
         if self.rule.tombstones:
             merge.bury(self.table("graves"))
             graves = self.spark.read.format("delta").load(self.rule.tombstones)
@@ -133,6 +137,7 @@ def test_the_table_is_that_of_all_changes(spark: SparkSession, tmp_path: Path, n
         public += [{**change, "publication": number} for change in changes]
         table = pa.Table.from_pylist(public, pa.schema([*CHANGES, pa.field("publication", pa.int64())]))
         _assert_same(site.rows(), answer(table), public)
+        _assert_same(site.foretold, answer(table), public)
     assert site.rows().total() > CASES // 2, "a table with few rows proves nothing"
 
 

@@ -18,7 +18,6 @@ from spark_jobs.protocol.documents import (
     CheckpointKind,
     Manifest,
     OnEnd,
-    OnRewind,
     PipelineDocument,
     Publish,
     RoundDocument,
@@ -221,10 +220,7 @@ class CheckpointTry:
         if staged_for is None:
             raise ValueError(f"the log of stage {name} was begun without its table")
         actions = self._in_time(lambda: store.write_actions(number, sink.name, lines))
-        begins_line = self.parent is None or sink.name not in self.parent.sinks
-        rewinds = (self.parent is None and self.attempt.on_rewind is OnRewind.REPLACE) or (
-            begins_line and name in self.attempt.refreshed
-        )
+        rewinds = self.attempt.rewinds(self.parent, sink.name, name)
         replace = (whole and bool(counting)) or rewinds
         known = published.get(sink.name)
         before: Sequence[CarriedActions] = ()

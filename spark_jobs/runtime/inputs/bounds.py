@@ -84,6 +84,10 @@ class Bound:
         """
         return None
 
+    def once_more(self, line: str) -> str:
+        """Returns the line of a batch after ``line`` in which a clock gives another row. Other streams have no new rows in it."""
+        return line
+
     def available(self, line: str) -> str | None:
         """Returns the line that Spark may use as its end in a query that has come to ``line``. None if Spark uses none."""
         return None

@@ -79,6 +79,10 @@ class ClockBound(Bound):
     def cut_back(self, previous: str | None, line: str) -> str:
         return json.dumps(_offset(line) | {"timestamp": self.moment_ms})
 
+    def once_more(self, line: str) -> str:
+        offset = _offset(line)
+        return json.dumps(offset | {"offset": offset["offset"] + 1})
+
     def rows_expected(self, line: str | None) -> int:
         return 0 if self.reached(line) else 1
 

@@ -348,6 +348,19 @@ def as_active(session: SparkSession) -> Iterator[None]:
 
 
 @contextmanager
+def with_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Lets a session analyse frames with other settings while the context is open."""
+    before = {key: str(session.conf.get(key)) for key in settings}
+    for key, value in settings.items():
+        session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            session.conf.set(key, value)
+
+
+@contextmanager
 def publications_of(spark: SparkSession) -> Iterator[None]:
     """Lets the jobs of this thread share the cores with those of the stages while the context is open, if Spark schedules fairly.
 

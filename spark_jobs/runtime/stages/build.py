@@ -94,7 +94,7 @@ def build_stage(
     outlet = outlet_of(stage, session, frame, site)
     prepare_streams(stage, streams, outlet.frame, spark_log)
     log = PrivateLog(site.work, log_directory(stage.name), outlet.staged_in.uri)
-    output = earlier.output if earlier else _output(stage, frame, _begin_log(log, outlet, session, recorded), watermarks)
+    output = earlier.output if earlier else _output(stage, frame, outlet, _begin_log(log, outlet, session, recorded), watermarks)
     return StageRun(
         stage=stage,
         query_name=f"{site.pipeline}.{stage.name}",
@@ -166,9 +166,11 @@ def _begin_log(log: PrivateLog, outlet: Outlet, session: SparkSession, recorded:
     return log
 
 
-def _output(stage: Stage, frame: DataFrame, log: PrivateLog, watermarks: Mapping[InputName, InputWatermark]) -> StageOutput:
+def _output(
+    stage: Stage, frame: DataFrame, outlet: Outlet, log: PrivateLog, watermarks: Mapping[InputName, InputWatermark]
+) -> StageOutput:
     found = event_time_of(stage, frame, watermarks)
-    return StageOutput(stage.name, log, found.column, found.delay_ms, found.held)
+    return StageOutput(stage.name, log, found.column, found.delay_ms, found.held, outlet=outlet)
 
 
 def call_stage(stage: Stage, available: Mapping[str, Any], *, streaming: bool = True) -> DataFrame:

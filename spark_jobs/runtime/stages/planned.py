@@ -106,7 +106,7 @@ def _inputs(
     for argument, node in stage.inputs.items():
         if not isinstance(node, Stage) or node.name in planned:
             with mistakes.noted():
-                found[argument] = _input(node, session, params, planned, known)
+                found[argument] = _input(node, session, params, planned, known, reads_tables=stage.reads_tables)
                 if stage.tolerance is not None and isinstance(node, Source):
                     _check_units(stage, node, found[argument])
     mistakes.check()
@@ -159,9 +159,12 @@ def _input(
     params: Any,
     planned: Mapping[StageName, PlannedStage],
     known: dict[str, DataFrame],
+    *,
+    reads_tables: bool = False,
 ) -> DataFrame:
     if isinstance(node, Stage):
-        return _stream_like(planned[node.name].frame, session)
+        frame = planned[node.name].frame
+        return session.createDataFrame([], frame.schema) if reads_tables else _stream_like(frame, session)
     if node.name not in known:
         if isinstance(node, Static):
             known[node.name] = static_frame(node, session, params, None)[0]
@@ -179,7 +182,7 @@ def _stream_like(frame: DataFrame, session: SparkSession) -> DataFrame:
 def _with_watermark(
     node: Source | Static | Stage, frame: DataFrame, planned: Mapping[StageName, PlannedStage], position: int, stage: Stage
 ) -> ReadInput:
-    if isinstance(node, Static):
+    if isinstance(node, Static) or (isinstance(node, Stage) and stage.reads_tables):
         return ReadInput(frame, {})
     if isinstance(node, Stage):
         output = planned[node.name].event_time

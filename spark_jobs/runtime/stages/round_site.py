@@ -6,9 +6,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.pins import Pins
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import RoundDocument
+from spark_jobs.protocol.documents import AttemptDocument, RoundDocument
 from spark_jobs.protocol.ids import IncarnationId, InputName, PipelineName, SinkName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss
@@ -25,6 +26,9 @@ class RoundSite:
     spark: SparkSession
     pipeline: PipelineName
     incarnation: IncarnationId
+    attempt: AttemptDocument
+    checkpoints: CheckpointStore
+    """The checkpoints of the home."""
     round: RoundDocument
     rounds: Rounds
     statics: Pins

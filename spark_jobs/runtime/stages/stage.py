@@ -51,6 +51,22 @@ class StageRun(BuiltStage):
             if failure is not None:
                 self.replan(failure)
 
+    def compute_table(self) -> None:
+        """Computes the table of a stage that reads tables, also if an earlier attempt has: its result may lack rows. Can be repeated.
+
+        Raises:
+            InterruptedRunError: The stage's query failed.
+        """
+        before = self.log.latest()
+        self.run_to_end()
+        if self.log.latest() > before:
+            return
+        last = self.spark_log.last_commit()
+        entry = self.spark_log.offsets(last)
+        lines = tuple(bound.once_more(line) for bound, line in zip(self.bounds, entry.sources, strict=True))
+        self.spark_log.plan(BatchId(last + 1), entry.with_sources(lines))
+        self.run_planned()
+
     def ended_inputs(self) -> frozenset[str]:
         """Returns the inputs whose rows are all in committed batches. Bounded inputs end at their pins."""
         last = self.spark_log.last_commit()

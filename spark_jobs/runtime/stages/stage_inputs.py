@@ -30,6 +30,7 @@ from spark_jobs.runtime.stages.begin_anew import begins_anew
 from spark_jobs.runtime.stages.built_stage import InputWatermark
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage_output import StageOutput
+from spark_jobs.runtime.stages.table_so_far import table_so_far
 from spark_jobs.runtime.stages.watermark import held_delay_ms
 
 _WHOLE_VERSIONS = 2**31 - 1
@@ -84,6 +85,8 @@ def read_input(
     if isinstance(node, Source):
         return _read_source(node, position, stage, session, site, ended)
     output = outputs[node.name]
+    if stage.reads_tables:
+        return ReadInput(table_so_far(node, output, session, site.checkpoints, site.attempt), {})
     begins = site.round.begins.get(stage.name, {}).get(node.name, NO_BATCH)
     losses, oldest = site.losses_of(stage.name, InputName(node.name)), output.log.oldest()
     passed_over = [unit.file for unit in units_of(losses) if isinstance(unit, StagedFile) and unit.batch >= oldest]

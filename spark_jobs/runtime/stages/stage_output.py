@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.runtime.staged.log_folding import Consumer
 from spark_jobs.runtime.staged.private_log import PrivateLog
+from spark_jobs.runtime.tables.outlets import Outlet
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,9 @@ class StageOutput:
     ended: threading.Event = field(default_factory=threading.Event)
     """Set when the stage has staged its last row."""
     consumers: list[Consumer] = field(default_factory=list)
-    """The consumers. Every stage that reads this one adds itself before anything runs."""
+    """The consumers. Every stage that reads this one as a stream adds itself before anything runs."""
+    outlet: Outlet | None = None
+    """The tables of the stage."""
 
     def ahead_bytes(self) -> int:
         """Returns the number of staged bytes that the slowest consumer has not read."""

@@ -95,7 +95,8 @@ class StageWriter:
         earlier = run.log.read(batch)
         fitted = self._fitted(frame, batch)
         if earlier is not None:
-            if not earlier.backfilled:  # otherwise the stage has no state that needs it again
+            # after a backfill, and of a stage that reads tables, there is no state that needs it again
+            if not (earlier.backfilled or run.stage.reads_tables):
                 self._check_same(earlier, offsets, fitted.count())
             return
         if run.backfill is not None:

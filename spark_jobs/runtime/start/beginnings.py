@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.source import Source
-from spark_jobs.api.stage import BeginAt, Stage
+from spark_jobs.api.stage import BeginAt
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import BatchId, InputName, StageName
 from spark_jobs.protocol.known_sources import KnownSource
@@ -22,7 +22,7 @@ def behind_stages(before: Manifest, graph: Graph) -> dict[StageName, dict[StageN
     found = {name: dict(cut.begins) for name, cut in before.stages.items() if name in graph.stages}
     for stage in graph.stages.values():
         if stage.name not in before.stages:
-            producers = [StageName(node.name) for node in stage.inputs.values() if isinstance(node, Stage)]
+            producers = [node.name for node in stage.streamed]
             found[stage.name] = {name: before.stages[name].channel.last for name in producers if name in before.stages}
     return {name: after for name, after in found.items() if after}
 

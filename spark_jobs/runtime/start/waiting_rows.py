@@ -12,7 +12,6 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from spark_jobs.api.graph import Graph
-from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError
 from spark_jobs.protocol.ids import BatchId, StageName
@@ -116,11 +115,7 @@ def _table_columns(known: KnownSource) -> set[str]:
 
 
 def _readers(graph: Graph, producer: StageName) -> list[StageName]:
-    return [
-        stage.name
-        for stage in graph.stages.values()
-        if any(isinstance(node, Stage) and node.name == producer for node in stage.inputs.values())
-    ]
+    return [stage.name for stage in graph.stages.values() if any(node.name == producer for node in stage.streamed)]
 
 
 def _consumed(work: Files, reader: StageName, log: PrivateLog, begins: BatchId) -> BatchId:

@@ -59,10 +59,11 @@ class Attempt:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, parent: Manifest | None) -> None:
         self.done: list[str] = []
         self.stage = SimpleNamespace(
-            stage=SimpleNamespace(name=STAGE),
+            stage=SimpleNamespace(name=STAGE, reads_tables=False),
             spark_log=SimpleNamespace(last_commit=lambda: LAST, pending=lambda: False),
             output=SimpleNamespace(ended=SimpleNamespace(set=self._does("ended"))),
             run_to_end=self._does("run"),
+            compute_table=self._does("computed"),
             drain=self._does("drained"),
         )
         attempt = SimpleNamespace(
@@ -99,6 +100,17 @@ def test_what_the_checkpoint_calls_finished_is_not_started_again(tmp_path: Path,
 )
 def test_everything_else_is_run_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent: Manifest | None) -> None:
     assert Attempt(tmp_path, monkeypatch, parent).to_its_end() == ["run", "drained", "ended"]
+
+
+def test_the_table_of_a_stage_that_reads_tables_is_computed_by_each_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = Attempt(tmp_path, monkeypatch, FINISHED)
+    attempt.stage.stage.reads_tables = True
+    monkeypatch.setattr(RoundRun, "build_again", lambda run, earlier: earlier)
+    assert attempt.to_its_end() == ["computed", "drained", "ended"]
+    attempt._run.flush(cast(StageRun, attempt.stage))
+    assert attempt.done[-1] == "computed", "after a drain has flushed the stages that it reads"
 
 
 def test_a_batch_that_an_earlier_attempt_has_begun_is_brought_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,6 +94,7 @@ class Pipeline:
             check_skipped=lambda stage: None,
             passing_over=lambda stage, stopping: None,
             to_its_end=lambda stage: None,
+            flush=lambda stage: stage.flush(),
             build_again=lambda earlier, ended: earlier,
         )
         self.running = RunningPipeline(cast(RoundRun, run))

@@ -46,6 +46,14 @@ def test_a_stage_that_has_not_run_has_a_batch_to_come() -> None:
     assert (bound.rows_expected(None), bound.rows_expected(offset(1, 7))) == (1, 0)
 
 
+def test_a_clock_gives_another_row_after_its_end() -> None:
+    bound, line = ClockBound(7), offset(1, 7)
+    again = bound.once_more(line)
+    assert json.loads(again) == {"offset": 2, "timestamp": 7}
+    assert bound.reached(again)
+    assert not bound.exceeded(line, again)
+
+
 def test_only_the_stream_of_a_stage_is_a_clock() -> None:
     assert isinstance(kind_of(leaf(**{"spark_jobs.clock": "true"})), ClockSource)
     with pytest.raises(InvalidPipelineError, match="for which no end can be recorded"):
