@@ -47,6 +47,8 @@ class FoundFlow:
     """True if its rows are groups, which change when rows are added."""
     streams: bool = True
     """False if it reads no table of the project and no stream: a materialized view that each run computes again."""
+    reads_tables: bool = False
+    """True if it is a materialized view that each run computes again from tables of the project, because no stream can keep it."""
     copies: Mapping[str, str] = field(default_factory=dict)
     """By input, the stage that it reads instead: see :attr:`FoundInputs.copies`."""
 
@@ -150,17 +152,13 @@ class Flows:
                 "Read one of its inputs with spark.readStream.",
                 condition=_BATCH,
             )
-        if view and finding.streams and finding.from_outside is not None:
-            raise definitions.refused(
-                location,
-                f"the flow {flow.name!r} reads tables of the project and {finding.from_outside!r} from outside, whose changes would not "
-                "reach the view's existing rows.",
-                "Join them in a streaming table, and read that table here.",
-            )
+        changes = finding.from_outside is not None or finding.reads_changed
+        whole = isinstance(returned, FrameStandIn) and returned.whole
         aggregated = isinstance(returned, FrameStandIn) and returned.aggregated
         copies = finding.copies()
         names = dict.fromkeys(copies.get(name, name) for name in finding.inputs)
-        return FoundFlow(flow, tuple(names), finding.conf, aggregated, finding.streams, copies)
+        reads_tables = view and finding.streams and (changes or whole)
+        return FoundFlow(flow, tuple(names), finding.conf, aggregated, finding.streams, reads_tables, copies)
 
     def _materialized(self, flow: Flow) -> bool:
         return isinstance(self.definitions.find(flow.target), MaterializedView)
@@ -173,7 +171,7 @@ class Flows:
             running = _Running(self, found, frames, session)
             with answering(running), found_as_active(self.session):
                 frame: object = found.flow.func()
-            whole = found.aggregated and self._materialized(found.flow)  # no row is late then
+            whole = (found.aggregated or found.reads_tables) and self._materialized(found.flow)  # no row is late then
             if isinstance(frame, DataFrame) and frame.isStreaming and not whole and plan.is_stateful(frame):
                 running.check_watermarks()
             return frame
@@ -209,6 +207,8 @@ class _Finding:
         self.streams = False
         self.from_outside: str | None = None
         """The first input from outside of the project."""
+        self.reads_changed = False
+        """True if it reads a table whose rows an AUTO CDC flow replaces."""
         self.all_found = True
 
     def dataset(self, name: str, read: Read) -> Any:
@@ -228,9 +228,12 @@ class _Finding:
                 f"reads the materialized view {name!r} as a stream, but its rows change.", "Read the inputs of the view."
             )
         if self._flows.definitions.namespace.identity(output.name) in self._flows.definitions.changes:
-            raise self._refused(
-                f"reads the table {name!r}, whose rows an AUTO CDC flow replaces.", "Read the inputs of the AUTO CDC flow."
-            )
+            if not self._materialized:
+                raise self._refused(
+                    f"reads the table {name!r}, whose rows an AUTO CDC flow replaces.",
+                    "Read the inputs of the AUTO CDC flow, or make a materialized view of the table.",
+                )
+            self.reads_changed = True
         options = sorted(option for option in read.options() if option not in _PACE)
         if read.calls[-1].method != "table" or options:
             what = f"with the option {options[0]!r}" if options else "by its change feed"
@@ -261,7 +264,8 @@ class _Finding:
             raise self._refused(f"has SQL that cannot run here: {error.problem}", "Correct the query.") from error
         frames = [read_relation(self._flows.session, each) for each in query.relations]
         aggregated = query.aggregated or any(isinstance(each, FrameStandIn) and each.aggregated for each in frames)
-        return FrameStandIn(self._flows.session, aggregated=aggregated, mark=self._mark)
+        whole = query.whole or any(isinstance(each, FrameStandIn) and each.whole for each in frames)
+        return FrameStandIn(self._flows.session, aggregated=aggregated, mark=self._mark, whole=whole)
 
     def attribute(self, name: str) -> Any:
         if name in ("createDataFrame", "range"):

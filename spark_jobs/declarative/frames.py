@@ -9,6 +9,8 @@ from pyspark.sql import functions as F
 
 from spark_jobs.declarative.session import NeedsSparkError
 
+_NEED_ALL_ROWS = frozenset({"limit", "offset", "orderBy", "sort"})
+"""The methods that Spark cannot run on a stream of single rows."""
 _KEEP_ROWS_AS_READ = frozenset({"alias", "filter", "where"})
 """The methods that leave the columns of an input unchanged."""
 
@@ -33,12 +35,14 @@ class FrameStandIn:
         direct: Read whose columns it has, if it has no others.
         aggregated: True if its rows are groups.
         mark: Called with a read and the arguments of ``withWatermark``.
+        whole: True if its rows can only be computed from all rows of its inputs.
     """
 
     spark: Any = field(repr=False)
     direct: Use | None = None
     aggregated: bool = False
     mark: Callable[[Use | None, str, str], None] = field(default=lambda use, column, delay: None, repr=False)
+    whole: bool = False
 
     @property
     def sparkSession(self) -> Any:
@@ -69,7 +73,9 @@ class FrameStandIn:
         def call(*arguments: Any, **options: Any) -> Any:
             given = [each for each in (*arguments, *options.values()) if isinstance(each, FrameStandIn)]
             aggregated = name == "agg" or any(each.aggregated for each in (self, *given))
-            frame = FrameStandIn(self.spark, self.direct if name in _KEEP_ROWS_AS_READ else None, aggregated, self.mark)
+            whole = (name in _NEED_ALL_ROWS and not aggregated) or any(each.whole for each in (self, *given))
+            direct = self.direct if name in _KEEP_ROWS_AS_READ else None
+            frame = FrameStandIn(self.spark, direct, aggregated, self.mark, whole)
             return frame if gives is DataFrame else _Grouped(frame, True)
 
         return call
@@ -86,7 +92,9 @@ class _Grouped:
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *arguments, **options: (
-            self if name == "pivot" else FrameStandIn(self._frame.spark, None, self._aggregated, self._frame.mark)
+            self
+            if name == "pivot"
+            else FrameStandIn(self._frame.spark, None, self._aggregated, self._frame.mark, self._frame.whole)
         )
 
 

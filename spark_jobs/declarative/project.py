@@ -204,7 +204,7 @@ def _declare_view(pipeline: Pipeline, flows: Flows, view: MaterializedView, foun
     """Declares the stage of a materialized view.
 
     Groups are all published again. Other rows stay, and new ones are added. A view that reads no stream is computed again by each run, or
-    at an interval.
+    at an interval. A view that no stream can keep is computed again at the end of each run.
     """
     definitions = flows.definitions
     if len(found) > 1:
@@ -215,11 +215,20 @@ def _declare_view(pipeline: Pipeline, flows: Flows, view: MaterializedView, foun
             "Remove them.",
             condition="MATERIALIZED_VIEW_WITH_MULTIPLE_QUERIES",
         )
-    whole = found[0].aggregated or not found[0].streams
+    reads_tables = found[0].reads_tables
+    if live and reads_tables:
+        raise definitions.refused(
+            view.source_code_location,
+            f"{definitions.title(view)} reads tables of the project, and no stream can keep it up to date: it also reads other tables, "
+            "or a table of an AUTO CDC flow, or it needs all rows. A live project has no end at which it could be computed.",
+            "Run the project without :live, or let a task compute the view.",
+        )
+    whole = found[0].aggregated or not found[0].streams or reads_tables
     sink, interval = replace(_sink(definitions, view), mode="complete" if whole else "append"), None
     if live and not found[0].streams:
         interval = _LIVE_INTERVAL
-    _declare_flow(pipeline, flows, view, found[0], definitions.namespace.short(view.name), sink=sink, trigger_interval=interval)
+    name = definitions.namespace.short(view.name)
+    _declare_flow(pipeline, flows, view, found[0], name, sink=sink, trigger_interval=interval, reads_tables=reads_tables)
 
 
 def _flow_stage(definitions: Definitions, flow: Flow, table: str) -> str:

@@ -83,6 +83,8 @@ class SqlQuery:
     relations: tuple[Relation, ...]
     aggregated: bool
     """True if its rows are groups."""
+    whole: bool = False
+    """True if its rows can only be computed from all rows of its inputs: it has an order, a limit or a window function, and no groups."""
 
     def over(self, names: Sequence[str], parts: Sequence[str]) -> str:
         """Returns the text with other relations, without their watermarks.
@@ -175,7 +177,10 @@ class SqlParser:
                 for span, scope, each in named
             ):
                 relations.append(relation)
-        return SqlQuery(text, tuple(relations), self._aggregated(tree, parser))
+        aggregated = self._aggregated(tree, parser)
+        ordered = any(str(each.getText()) for each in self._all(tree, parser, "queryOrganization"))
+        whole = not aggregated and (ordered or bool(self._all(tree, parser, "windowSpec")))
+        return SqlQuery(text, tuple(relations), aggregated, whole)
 
     def _relation(self, text: str, node: Any, table: Any, *, stream: bool) -> Relation:
         identifier = table.multipartIdentifier() if stream else table.identifierReference()

@@ -104,6 +104,21 @@ def test_a_query_knows_if_its_rows_are_groups(parser: SqlParser, text: str, aggr
 
 
 @pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("SELECT id FROM a WHERE id > 1", False),
+        ("SELECT b, count(*) FROM a GROUP BY b ORDER BY b LIMIT 2", False),
+        ("SELECT id FROM a ORDER BY id", True),
+        ("SELECT id FROM a LIMIT 2", True),
+        ("SELECT id, rank() OVER (ORDER BY id) FROM a", True),
+        ("SELECT id, rank() OVER w FROM a WINDOW w AS (ORDER BY id)", True),
+    ],
+)
+def test_a_query_knows_if_it_needs_all_rows(parser: SqlParser, text: str, whole: bool) -> None:
+    assert parser.query(text).whole is whole
+
+
+@pytest.mark.parametrize(
     ("text", "problem", "line"),
     [
         ("SELECT *\nFROM a WHER x = 1", r"\[PARSE_SYNTAX_ERROR\] Syntax error at or near 'x'.*\.$", 2),

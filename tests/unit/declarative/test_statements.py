@@ -120,7 +120,6 @@ def test_flows_in_python_may_run_sql(orders: Project) -> None:
             "CREATE STREAMING TABLE x AS SELECT * FROM orders",
             r"\[INVALID_FLOW_QUERY_TYPE.BATCH_RELATION_FOR_STREAMING_TABLE\].*reads the table 'orders'.* as a batch",
         ),
-        ("CREATE MATERIALIZED VIEW x AS SELECT * FROM orders, raw.x", "reads tables of the project and 'static_x' from outside"),
         (
             "CREATE STREAMING TABLE x AS SELECT * FROM STREAM orders WATERMARK at AS t DELAY OF INTERVAL 1 DAY",
             "has SQL that cannot run here: the watermark is on 'at AS t'",

@@ -3,6 +3,7 @@ import pytest
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.api.stage import OutputMode
 from spark_jobs.protocol.documents import SinkMode
+from spark_jobs.protocol.errors import InvalidPipelineError
 from tests.unit.declarative.conftest import Project
 
 
@@ -63,10 +64,6 @@ def test_a_view_of_other_tables_is_computed_again_by_each_run_or_at_an_interval(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (
-            view('spark.table("orders").join(spark.table("raw.rates"), "id")'),
-            "reads tables of the project and 'static_rates' from outside, whose changes would not reach the view's existing rows",
-        ),
         (view('spark.readStream.table("raw.rates")'), r"\[INVALID_FLOW_QUERY_TYPE.STREAMING_RELATION_FOR_MATERIALIZED_VIEW\]"),
         (
             view('spark.table("orders").withWatermark("at", "1 hour")'),
@@ -85,6 +82,44 @@ def test_a_view_of_other_tables_is_computed_again_by_each_run_or_at_an_interval(
 def test_what_cannot_be_kept_up_to_date_is_refused_with_its_place(orders: Project, text: str, problem: str) -> None:
     orders.write("views.py", text)
     assert str(orders.refused(problem)).startswith("transformations/views.py, line 3: ")
+
+
+NEWEST = """
+dp.create_streaming_table("newest")
+dp.create_auto_cdc_flow(target="newest", source="orders", keys=["id"], sequence_by="at")
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs"),
+    [
+        ('spark.table("orders").join(spark.table("raw.rates"), "id")', ["orders", "static_rates"]),
+        ('spark.table("orders").groupBy("id").count().join(spark.table("raw.rates"), "id")', ["orders", "static_rates"]),
+        ('spark.sql("SELECT * FROM orders JOIN raw.rates USING (id)")', ["orders", "static_rates"]),
+        ('spark.table("newest").where("id > 1")', ["newest"]),
+        ('spark.sql("SELECT max(id) AS id FROM newest")', ["newest"]),
+        ('spark.table("orders").orderBy("at").limit(3)', ["orders"]),
+        ('spark.table("orders").limit(3).groupBy("id").count()', ["orders"]),
+        ('spark.sql("SELECT id, rank() OVER (ORDER BY at) AS place FROM orders")', ["orders"]),
+        ('spark.sql("SELECT id FROM orders ORDER BY at LIMIT 3")', ["orders"]),
+    ],
+)
+def test_a_view_that_no_stream_can_keep_is_computed_from_tables_at_the_end_of_each_run(
+    orders: Project, body: str, inputs: list[str]
+) -> None:
+    orders.write("views.py", NEWEST + view(body))
+    stage = orders.load().graph().stages["totals"]  # type: ignore[index]
+    assert stage.reads_tables
+    assert list(stage.inputs) == ["totals_clock", *inputs]
+    assert stage.sink is not None
+    assert stage.sink.mode is SinkMode.COMPLETE
+
+
+def test_a_live_project_has_no_view_that_no_stream_can_keep(orders: Project) -> None:
+    orders.write("views.py", view('spark.table("orders").join(spark.table("raw.rates"), "id")'))
+    with pytest.raises(InvalidPipelineError, match="A live project has no end at which it could be computed") as caught:
+        load_pipeline(f"{orders.folder}/spark-pipeline.yml:live").graph()
+    assert str(caught.value).startswith("transformations/views.py, line 3: ")
 
 
 def test_a_stream_of_a_view_is_refused(orders: Project) -> None:
