@@ -24,6 +24,8 @@ VERSION_COLUMNS = ("valid_from", "valid_to", "is_current")
 """The columns that ``mode="history"`` adds: beginning and end of a version's validity (null: still valid), and True for the current one."""
 SPARK_MERGE_ABOVE_BYTES = 256 * 2**20
 """The default limit of delta-rs merges. delta-rs holds what it reads in memory (docs/adr/0030-who-merges.md)."""
+COMPUTED_BY = "computed_by"
+"""The field of a sink's description with the expressions of computed columns."""
 _MERGE_OPTIONS = {
     SinkMode.UPSERT: ("keys", "sequence_by", "apply_as_deletes", "spark_merge_above"),
     SinkMode.INSERT: ("keys", "sequence_by", "spark_merge_above"),
@@ -92,6 +94,8 @@ class DeltaSink:
         target_file_size: Pack the files of a checkpoint up to about this size, such as ``"128mb"`` or a number of bytes; for
             ``"append"``. By default they are published as the batches wrote them.
         hold: If the table refuses its rows, the other tables are published without it, up to these limits. By default they wait.
+        computed_by: The expressions with which the stage computes columns of ``sequence_by`` and ``apply_as_deletes``, by column. They
+            are only recorded: a start with another expression for the same column is refused like one with another column.
     """
 
     path: str | os.PathLike[str] | None = None
@@ -111,6 +115,7 @@ class DeltaSink:
     publish: Publish | Literal["final", "every_checkpoint", "external"] | None = None
     target_file_size: str | int | None = None
     hold: Hold | None = None
+    computed_by: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,8 @@ class Sink:
     """True if the user gave ``publish``. Otherwise the graph decides, depending on whether all inputs end."""
     target_file_size_bytes: int | None
     hold: HoldLimits | None
+    computed_by: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    """The expressions of computed columns that order or delete rows."""
 
     def published(self, publish: Publish | None, *, unbounded: bool) -> "Sink":
         """Returns the sink with its publication policy in a graph.
@@ -202,6 +209,8 @@ class Sink:
                 "sequence_by": self.merge.sequence_by,
                 "apply_as_deletes": self.merge.apply_as_deletes,
             }
+        if self.computed_by:
+            described[COMPUTED_BY] = dict(sorted(self.computed_by.items()))
         return described
 
 
@@ -238,6 +247,7 @@ def declare_sink(place: Place, sink: object, option: str = "sink", default_name:
         publish_chosen=sink.publish is not None,
         target_file_size_bytes=size,
         hold=_hold(here, sink),
+        computed_by=MappingProxyType(dict(sink.computed_by)),
     )
 
 

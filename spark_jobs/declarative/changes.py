@@ -40,6 +40,8 @@ class Changes:
             "keys": self.keys,
             "sequence_by": self.sequence_by,
             "apply_as_deletes": self.apply_as_deletes,
+            # of a column that functions of PySpark make, no text is known before Spark starts
+            "computed_by": {name: text for name, text in self.computed.items() if isinstance(text, str)},
         }
 
     def of(self, frame: DataFrame) -> DataFrame:

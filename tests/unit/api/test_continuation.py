@@ -29,6 +29,25 @@ def declared(**changes: Any) -> dict[str, Any]:
     return pipeline.graph().describe()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "fate"),
+    [
+        ({"at": "-n"}, {"at": "-n"}, Fate.CONTINUES),
+        ({"at": "-n"}, {"at": "n"}, Fate.IMPOSSIBLE),
+        ({}, {"at": "n"}, Fate.CONTINUES),  # an earlier version has recorded none
+    ],
+)
+def test_a_stage_cannot_go_on_with_another_expression_for_a_column_that_orders_rows(
+    before: dict[str, str], after: dict[str, str], fate: Fate
+) -> None:
+    described = [
+        declared(hourly={"sink": DeltaSink("/t", mode="upsert", keys=["a"], sequence_by="at", computed_by=each)})
+        for each in (before, after)
+    ]
+    (found,) = [each for each in fates(*described) if each.stage == "hourly"]
+    assert found.fate is fate
+
+
 def fate_of(stage: str, **changes: Any) -> StageFate:
     (found,) = [each for each in fates(declared(), declared(**changes)) if each.stage == stage]
     return found

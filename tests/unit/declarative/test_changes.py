@@ -1,5 +1,6 @@
 import pytest
 
+from spark_jobs.api.continuation import Fate, fates
 from spark_jobs.declarative.changes import DELETED, SEQUENCE
 from spark_jobs.protocol.documents import SinkMode
 from tests.unit.declarative.conftest import Project
@@ -91,3 +92,13 @@ def test_an_append_flow_into_the_table_is_refused(orders: Project) -> None:
 def test_a_stream_of_the_table_is_refused(orders: Project) -> None:
     orders.write("zzz.py", flow() + '@dp.table\ndef more():\n    return spark.readStream.table("newest")\n')
     orders.refused("reads the table 'newest', whose rows an AUTO CDC flow replaces")
+
+
+@pytest.mark.parametrize("after", ['"-id"', "F.expr('-id')", '"id + 1"', 'F.struct("id", "at")'])
+def test_another_text_of_a_computed_order_is_noticed(orders: Project, after: str) -> None:
+    found = []
+    for text in ('"-id"', after):
+        orders.write("zzz.py", flow(sequence_by=text))
+        found.append(orders.load().graph().describe())
+    (fate,) = [each for each in fates(*found) if each.stage == "newest"]
+    assert fate.fate is (Fate.IMPOSSIBLE if after == '"id + 1"' else Fate.CONTINUES)
