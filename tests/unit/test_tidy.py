@@ -39,7 +39,6 @@ SPARKS_VERSION = re.compile(
 
 
 ONLY_AT_NIGHT = {
-    "tests/airflow/pages/test_pipelines_page_in_a_browser.py": "needs Debian's chromium",
     "tests/airflow/drivers/test_yarn.py": "needs Maven, for a YARN",
     "tests/running_airflow/test_live_examples.py": "real drivers of the examples; tests/spark/test_seam.py has their seam at every change",
     "tests/running_airflow/test_killed_stops.py": "real drivers; test_savepoint_operators.py has the tries of one stop at every change",

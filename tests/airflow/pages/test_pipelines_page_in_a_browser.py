@@ -2,16 +2,14 @@
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import copytree
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
-import uvicorn
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
@@ -35,14 +33,13 @@ from spark_jobs.protocol.documents import (
 from spark_jobs.protocol.history import StepTime
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, PipelineName, RunId, StageName
 from spark_jobs.storage.files import create_document
-from tests.airflow.browser import init_auth_manager, token
+from tests.airflow.browser import token
 from tests.airflow.conftest import connection
 from tests.airflow.known_dags import store_dag
 from tests.airflow.pages.test_pipelines_page import HOSTILE, OF_A_DAG, auth, controlled, root, used_home
-from tests.support.chromium import Chromium, chromium
+from tests.support.chromium import Chromium
 from tests.support.command_line import UsedHome, a_try, lose_files
 from tests.support.pages import ROOT
-from tests.support.running_airflow import until
 from tests.support.staged_pipeline import DAILY, HOURLY, NOW, PIPELINE
 
 from airflow_provider.pages import look_limits, pipelines  # isort: skip
@@ -52,25 +49,8 @@ __all__ = ["auth", "root"]
 
 pytestmark = [
     pytest.mark.airflow,
-    pytest.mark.nightly,  # needs Debian's package chromium
     pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with the deprecations of its dependencies
 ]
-
-
-@contextmanager
-def served() -> Iterator[str]:
-    """The address of Airflow's API server, with its UI and the plugin."""
-    from airflow.api_fastapi.app import create_app
-
-    server = uvicorn.Server(uvicorn.Config(create_app(apps="core"), host="127.0.0.1", port=0, log_level="error"))
-    thread = Thread(target=server.run)
-    thread.start()
-    try:
-        until(lambda: server.started, "Airflow's API server is there")
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 def text(browser: Chromium) -> str:
@@ -162,7 +142,10 @@ def show_as(browser: Chromium, place: Path, shown: str) -> None:
     )
 
 
-def test_the_screenshots_of_the_guide_show_the_pages_in_both_themes(root: Path, tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_the_screenshots_of_the_guide_show_the_pages_in_both_themes(
+    root: Path, tmp_path: Path, airflow: str, browser: Chromium
+) -> None:
     """``make screenshots`` takes them again."""
     images = Path(os.environ.get("SPARK_TESTS_SCREENSHOTS", tmp_path / "images"))
     now = datetime.now(UTC)
@@ -177,8 +160,6 @@ def test_the_screenshots_of_the_guide_show_the_pages_in_both_themes(root: Path, 
     with ExitStack() as stack:
         for home in (orders, visits, payments):
             stack.enter_context(holding(home.directory / "home" / DRIVER_LOCK, "start-1"))
-        airflow, browser = stack.enter_context(served()), stack.enter_context(chromium(tmp_path / "profile"))
-        init_auth_manager()
         browser.sign_in(token("user"))
         browser.window(1100, 330)
         browser.open(f"{airflow}/stream-pipelines/pipelines")
@@ -208,103 +189,134 @@ def test_the_screenshots_of_the_guide_show_the_pages_in_both_themes(root: Path, 
 
 
 def complaints(browser: Chromium) -> list[str]:
-    """Returns the browser's complaints about our own pages."""
-    return [each for each in browser.complaints if "/stream-pipelines/" in each]
+    """Returns the browser's complaints about our own pages, without its warning of the frame in which Airflow shows them."""
+    return [each for each in browser.complaints if "/stream-pipelines/" in each and "An iframe which has both" not in each]
 
 
-def test_from_the_navigation_to_the_stop_of_a_pipeline_that_needs_somebody(root: Path, tmp_path: Path) -> None:
-    well, ill = used_home(root, "well", OF_A_DAG), used_home(root, "ill", OF_A_DAG)
+def failing(home: UsedHome, reason: str) -> None:
+    """Writes the heartbeat of a pipeline whose stage has failed."""
+    stages = {StageName("daily"): StageStatus(state=StageState.FAILED, reason=reason)}
+    write_status(
+        home.files,
+        Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, stages=stages),
+    )
+
+
+def runs_of(dag_id: str) -> list[DagRun]:
+    with create_session() as session:
+        return list(session.scalars(select(DagRun).where(DagRun.dag_id == dag_id)))
+
+
+def test_three_clicks_lead_from_the_navigation_to_the_reason_of_a_stalled_pipeline_and_its_stop(
+    root: Path, airflow: str, browser: Chromium
+) -> None:
+    well, ill = used_home(root, "a-well", OF_A_DAG), used_home(root, "b-ill", OF_A_DAG)
     dag_id = controlled(ill)
-    for number in range(1, 6):
-        ill.staged.store.record(a_try(number, began_at=NOW.replace(minute=number)))
-    for home in (well, ill):
-        stage = (
-            StageStatus(state=StageState.FAILED, reason="division by zero")
-            if home is ill
-            else StageStatus(state=StageState.RUNNING)
-        )
-        stages = {StageName("daily"): stage}
-        write_status(
-            home.files,
-            Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, stages=stages),
-        )
+    failing(ill, "division by zero")
     locks = [holding(home.directory / "home" / DRIVER_LOCK, "start-1") for home in (well, ill)]
-    with locks[0], locks[1], served() as airflow, chromium(tmp_path / "profile") as browser:
-        init_auth_manager()
-        browser.sign_in(token("viewer"))
-        browser.open(f"{airflow}/")
-        browser.shows("[...document.querySelectorAll('button')].some(each => each.innerText === 'Browse')", "the navigation")
-        browser.evaluate(
-            "[...document.querySelectorAll('button')].find(each => each.innerText === 'Browse')"
-            ".dispatchEvent(new PointerEvent('pointerdown', {bubbles: true, button: 0}))"
-        )
-        browser.evaluate("[...document.querySelectorAll('button')].find(each => each.innerText === 'Browse').click()")
-        browser.shows("document.querySelector('a[href$=\"stream-pipelines/pipelines\"]') !== null", "the page in the navigation")
-        browser.open(
-            str(browser.evaluate("document.querySelector('a[href$=\"stream-pipelines/pipelines\"]').href"))
-        )  # in its own window
-        browser.click("tbody tr a")
-        browser.shows("document.querySelectorAll('.uplot canvas').length === 4", "the plots")
-        assert "Stage daily is failed: division by zero" in text(browser)
-        assert browser.evaluate("document.querySelectorAll('button').length") == 0
-        page = browser.evaluate("location.href")
-
+    with locks[0], locks[1]:
         browser.sign_in(token("user"))
-        for theme in ("light", "dark"):
-            browser.theme(theme)
-            browser.open(page)
-            colours = [browser.evaluate(f"getComputedStyle(document.body).{name}") for name in ("color", "backgroundColor")]
-            assert len(set(colours)) == 2
-        browser.window(380, 800)
-        browser.open(page)
-        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert complaints(browser) == []
-
-        browser.evaluate("document.querySelector('[data-action=stop]').focus()")
-        browser.evaluate("document.querySelector('[data-action=stop]').click()")
-        assert browser.evaluate("document.querySelector('[data-action=stop]').innerText") == "Stop the pipeline?"
-        with create_session() as session:
-            assert session.scalars(select(DagRun.run_id).where(DagRun.dag_id == dag_id)).all() == []
+        browser.open(f"{airflow}/")
+        browser.click("button", "Browse")
+        link = "a[href$='stream-pipelines/pipelines']"
+        browser.shows(f"document.querySelector({json.dumps(link)}) !== null", "the page in the navigation")
+        browser.evaluate(f"document.querySelector({json.dumps(link)}).target = '_self'")  # it opens in a window of its own
+        browser.click(link)
+        browser.click("tbody tr:first-child a")
+        browser.shows("document.querySelector('[data-action=stop]') !== null", "the button")
+        assert "Stage daily is failed: division by zero" in text(browser)
+        assert browser.clicks == 3
         browser.click("[data-action=stop]")
+        browser.click("[data-action=stop]", "Stop the pipeline?")
         browser.shows(f"location.pathname.startsWith('/dags/{dag_id}/runs/')", "the run that was started")
-        with create_session() as session:
-            (run,) = session.scalars(select(DagRun).where(DagRun.dag_id == dag_id)).all()
-            assert run.conf == {"action": "stop"}
+    assert [run.conf for run in runs_of(dag_id)] == [{"action": "stop"}]
 
+
+def test_a_viewer_sees_what_happens_without_a_button_and_is_refused_a_run(root: Path, airflow: str, browser: Chromium) -> None:
+    home = used_home(root, "orders", OF_A_DAG)
+    dag_id = controlled(home)
+    failing(home, "division by zero")
+    with holding(home.directory / "home" / DRIVER_LOCK, "start-1"), browser.hurried():
         browser.sign_in(token("viewer"))
+        browser.open(f"{airflow}/stream-pipelines/pipelines")
+        browser.click("tbody tr a")
+        browser.shows("document.body?.innerText.includes('division by zero')", "the pipeline's page")
+        failing(home, "another reason")
+        browser.shows("document.body.innerText.includes('another reason')", "the page has refreshed itself")
+        assert browser.evaluate("document.querySelectorAll('button').length") == 0
+        assert complaints(browser) == []
         asked = f"fetch('/api/v2/dags/{dag_id}/dagRuns', {{method: 'POST', headers: {{'Content-Type': 'application/json'}}, "
         body = "body: JSON.stringify({logical_date: null, conf: {action: 'stop'}})}).then(answer => answer.status)"
         assert browser.evaluate(asked + body) == 403
-
-        browser.sign_in(token("user"))
-        browser.open(page)
-        stage = StageStatus(state=StageState.FAILED, reason="another reason")
-        stages = {StageName("daily"): stage}
-        write_status(
-            ill.files,
-            Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, stages=stages),
-        )
-        browser.shows("document.body.innerText.includes('another reason')", "the page has refreshed itself")
+    assert runs_of(dag_id) == []
 
 
-def test_a_keyboard_is_enough_and_hostile_texts_are_shown_as_they_are(root: Path, tmp_path: Path) -> None:
+FAINTEST = """(() => {
+  const light = (colour) => {
+    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255);
+    const [red, green, blue] = parts.map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const paper = light(getComputedStyle(document.body).backgroundColor);
+  const contrasts = [...document.querySelectorAll("body *")].filter((each) => each.innerText).map((each) => {
+    const ink = light(getComputedStyle(each).color);
+    return (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+  });
+  return Math.min(...contrasts);
+})()"""
+"""Returns the contrast of the faintest text of a page with the paper."""
+READABLE = 4.5
+"""The contrast that the Web Content Accessibility Guidelines ask of text."""
+
+
+def test_each_page_can_be_read_in_both_themes_and_in_a_narrow_window(root: Path, airflow: str, browser: Chromium) -> None:
+    orders = shop(root, "orders", datetime.now(UTC), stages=stages(datetime.now(UTC), state=StageState.FAILED, reason="x" * 200))
+    controlled(orders)
+    browser.sign_in(token("user"))
+    with holding(orders.directory / "home" / DRIVER_LOCK, "start-1"):
+        own = f"pipelines/stream_pipeline_default/{Row('', orders.url, None).key}"
+        for page in ("pipelines", own, f"{own}?first=10-1&second=41-1"):
+            papers = set()
+            for theme in ("light", "dark"):
+                browser.theme(theme)
+                browser.open(f"{airflow}/stream-pipelines/{page}")
+                papers.add(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
+                assert browser.evaluate(FAINTEST) >= READABLE, (page, theme)
+                for width in (1100, 380):
+                    browser.window(width, 800)
+                    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), (page, width)
+            assert len(papers) == 2, page
+        assert browser.evaluate("document.getElementById('compared') !== null")
+    assert complaints(browser) == []
+
+
+def test_the_tab_of_a_dag_starts_a_run_and_leads_nowhere_else(root: Path, airflow: str, browser: Chromium) -> None:
+    home = used_home(root, "orders", OF_A_DAG)
+    dag_id = controlled(home)
+    browser.sign_in(token("user"))
+    browser.open(f"{airflow}/dags/{dag_id}/plugin/stream-pipelines-of-dag")
+    page = "document.querySelector('iframe')?.contentDocument"
+    there = f"{page}?.readyState === 'complete' && {page}.querySelector"
+    browser.shows(f"{there}('tbody tr a') !== null", "the tab")
+    assert browser.evaluate(f"{page}.querySelectorAll('a.outside[href]').length") == 0
+    browser.evaluate(f"{page}.querySelector('tbody tr a').click()")
+    browser.shows(f"{there}('[data-action=checkpoint]') !== null", "the pipeline's page")
+    browser.evaluate(f"{page}.querySelector('[data-action=checkpoint]').click()")
+    browser.shows(f"{page}.body.innerText.includes('of DAG {dag_id} has started')", "the run that was started")
+    assert [run.conf for run in runs_of(dag_id)] == [{"action": "checkpoint"}]
+    assert complaints(browser) == []
+
+
+def test_a_keyboard_is_enough_and_hostile_texts_are_shown_as_they_are(root: Path, airflow: str, browser: Chromium) -> None:
     home = used_home(root, "orders", OF_A_DAG)
     home.complete(run=OF_A_DAG, parameters={"warehouse": HOSTILE})
     for number in range(2, 5):
         failure = ErrorReport(error="StorageError", retry="at once", failed=HOSTILE) if number == 3 else None
         home.staged.store.record(a_try(number, began_at=NOW.replace(minute=number), failure=failure))
     lose_files(home, f"/data/{HOSTILE}")
-    fields: dict[str, Any] = {"stages": {StageName("daily"): StageStatus(state=StageState.FAILED, reason=HOSTILE)}}
-    write_status(
-        home.files, Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, **fields)
-    )
+    failing(home, HOSTILE)
     dag_id = controlled(home)
-    with (
-        holding(home.directory / "home" / DRIVER_LOCK, "start-1"),
-        served() as airflow,
-        chromium(tmp_path / "profile") as browser,
-    ):
-        init_auth_manager()
+    with holding(home.directory / "home" / DRIVER_LOCK, "start-1"):
         browser.sign_in(token("user"))
         browser.open(f"{airflow}/stream-pipelines/pipelines?dag_id=flights")
         assert "<script>alert(1)</script>" in text(browser)
@@ -328,7 +340,7 @@ def test_a_keyboard_is_enough_and_hostile_texts_are_shown_as_they_are(root: Path
 
 
 def test_a_storage_that_hangs_hides_no_other_pipeline_and_the_page_says_when_it_is_back(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, airflow: str, browser: Chromium, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = Event()
 
@@ -344,8 +356,7 @@ def test_a_storage_that_hangs_hides_no_other_pipeline_and_the_page_says_when_it_
     here, away = used_home(root, "orders", OF_A_DAG), used_home(tmp_path / "away", "prices", OF_A_DAG)
     said = "away: The storage of the homes does not answer"
     try:
-        with served() as airflow, chromium(tmp_path / "profile") as browser:
-            init_auth_manager()
+        with browser.hurried():
             browser.sign_in(token("op"))
             browser.open(f"{airflow}/stream-pipelines/pipelines")
             assert said in text(browser)
@@ -365,7 +376,10 @@ PAINT_MAX_MS = 2_000
 LOOKS = 5
 
 
-def test_a_hundred_pipelines_and_a_thousand_checkpoints_are_painted_within_two_seconds(root: Path, tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_a_hundred_pipelines_and_a_thousand_checkpoints_are_painted_within_two_seconds(
+    root: Path, airflow: str, browser: Chromium
+) -> None:
     """The list reads no history, so only one of the pipelines has one here. Of several looks the best counts: this host is busy."""
     home = used_home(root, "0", OF_A_DAG)
     home.complete(run=OF_A_DAG)
@@ -373,16 +387,14 @@ def test_a_hundred_pipelines_and_a_thousand_checkpoints_are_painted_within_two_s
         copytree(root / "0", root / str(number))
     for number in range(2, 1_001):
         create_document(home.files, history_path(CheckpointId(number), 1), a_try(number))
-    with served() as airflow, chromium(tmp_path / "profile") as browser:
-        init_auth_manager()
-        browser.sign_in(token("viewer"))
-        own = f"stream_pipeline_default/{Row('', home.url, None).key}"
-        for page in ("pipelines", f"pipelines/{own}"):
-            painted_ms = []
-            for _ in range(LOOKS):
-                browser.open("about:blank")
-                browser.open(f"{airflow}/stream-pipelines/{page}")
-                browser.shows("performance.getEntriesByName('first-contentful-paint').length === 1", "the page is painted")
-                painted_ms.append(browser.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
-            assert min(painted_ms) < PAINT_MAX_MS, (page, painted_ms)
-        assert browser.evaluate("document.querySelectorAll('.uplot canvas').length") == 4
+    browser.sign_in(token("viewer"))
+    own = f"stream_pipeline_default/{Row('', home.url, None).key}"
+    for page in ("pipelines", f"pipelines/{own}"):
+        painted_ms = []
+        for _ in range(LOOKS):
+            browser.open("about:blank")
+            browser.open(f"{airflow}/stream-pipelines/{page}")
+            browser.shows("performance.getEntriesByName('first-contentful-paint').length === 1", "the page is painted")
+            painted_ms.append(browser.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+        assert min(painted_ms) < PAINT_MAX_MS, (page, painted_ms)
+    assert browser.evaluate("document.querySelectorAll('.uplot canvas').length") == 4
