@@ -4,8 +4,8 @@ The watermark decides, and of all watermarks the one that is public: a checkpoin
 seen, and the table's own log knows its newest checkpoint. Spark drops later rows for windows that have ended by then. So no checkpoint
 after it adds such rows.
 
-Each publication writes that time into the user metadata of its own commit, for readers that know no home. A table property would need a
-commit of its own, which conflicts with other writers of the table.
+Each publication writes that time into the user metadata of its own commit, for readers that know no home. A commit that changes a table
+property makes the transactions of other writers fail, also their appends (docs/adr/0010-who-publishes-a-table.md).
 """
 
 from datetime import UTC, datetime, timedelta

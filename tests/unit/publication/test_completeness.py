@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import SinkName, StageName
@@ -107,6 +108,15 @@ def test_each_publication_says_in_its_own_commit_up_to_when_the_table_is_complet
         publish(pipeline.files)
     assert said_by_the_table(pipeline) == ["2026-01-01T13:00:00+00:00", None, "2026-01-01T10:00:00+00:00", None]
     assert DeltaTable(pipeline.tables[HOURLY]).version() == 4
+
+
+def test_what_a_publication_says_of_the_time_lets_an_append_that_began_before_land(pipeline: StagedPipeline) -> None:
+    """A publication with a table property would make it fail."""
+    begun = DeltaTable(pipeline.tables[HOURLY])
+    take(pipeline, at(10))
+    publish(pipeline.files)
+    write_deltalake(begun, pa.table({"id": [9], "day": ["x"]}), mode="append")
+    assert pipeline.rows(HOURLY) == [(1, "monday"), (9, "x")]
 
 
 def test_a_reader_of_the_table_finds_the_time_as_the_guide_says(pipeline: StagedPipeline) -> None:
