@@ -4,6 +4,7 @@ These functions read homes for every viewer. :class:`Sight` then decides what a 
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,13 +22,14 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LedgerEntry, LossLedger
 from spark_jobs.control.pipeline_look import PipelineOverview, overview
+from spark_jobs.control.pipeline_metrics import budgets_left, budgets_since
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import HISTORY, history_path, history_tries
 from spark_jobs.home.search import find_things
 from spark_jobs.protocol.documents import AttemptDocument, RoundDocument, StartResponse
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, StreamPipelineError
 from spark_jobs.protocol.history import CheckpointHistory
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, StageName
 from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files, is_here, read_document
 
@@ -122,6 +124,8 @@ class Detail:
     """The history of each remembered try by its path, the oldest first. It never changes, so the next look reads only new entries."""
     losses: tuple[LedgerEntry, ...] = ()
     """The newest losses of the ledger, the newest first."""
+    budgets_left: Mapping[StageName, int] = field(default_factory=dict)
+    """The number of rows that each stage with a tolerance may still pass over."""
 
 
 def look_at(row: Row, before: Detail | None) -> Detail:
@@ -140,6 +144,7 @@ def look_at(row: Row, before: Detail | None) -> Detail:
     for each in attempts:
         if each.attempt not in answers and (answer := channel.response(each.request)) is not None:
             answers[each.attempt] = answer
+    losses, budgets = _losses(files, row)
     return Detail(
         row,
         Rounds(files).latest(),
@@ -147,8 +152,23 @@ def look_at(row: Row, before: Detail | None) -> Detail:
         tuple(attempts),
         {each.attempt: answers[each.attempt] for each in attempts if each.attempt in answers},
         _tries(files, before.tries if before else {}),
-        tuple(LossLedger(files).entries(LOSSES_SHOWN)[::-1]),
+        losses,
+        budgets,
     )
+
+
+def _losses(files: Files, row: Row) -> tuple[tuple[LedgerEntry, ...], dict[StageName, int]]:
+    """Returns the newest losses, the newest first, and the budgets that they leave."""
+    ledger, now_s = LossLedger(files), time.time()
+    names = ledger.names()
+    losses = tuple(ledger.entries(LOSSES_SHOWN, names)[::-1])
+    status = row.found.look.status if row.found else None
+    since = budgets_since(status, now_s) if status else None
+    if status is None or since is None:
+        return losses, {}
+    known = {each.recorded.loss.id: each.recorded for each in losses}
+    passed_over = ledger.passed_over(since, lambda loss: known.get(loss) or ledger.read(loss), names)
+    return losses, budgets_left(status, passed_over, now_s)
 
 
 def _tries(files: Files, known: Mapping[str, CheckpointHistory]) -> dict[str, CheckpointHistory]:

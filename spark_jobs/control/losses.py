@@ -137,13 +137,14 @@ class LossLedger:
                 found.append(recorded)
         return found
 
-    def entries(self, newest: int | None = None) -> list[LedgerEntry]:
+    def entries(self, newest: int | None = None, names: LossNames | None = None) -> list[LedgerEntry]:
         """Returns the losses, oldest first.
 
         Args:
             newest: How many, of the newest ones. None: all.
+            names: Result of :meth:`names`, if it is known.
         """
-        names = self.names()
+        names = self.names() if names is None else names
         recorded = list(names.recorded)
         return [self._entry(loss, names) for loss in (recorded if newest is None else recorded[-newest:])]
 

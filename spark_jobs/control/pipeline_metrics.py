@@ -4,7 +4,7 @@ A metric has Flink's name and unit if Flink has the same one. The names are in s
 gauges. Times are in milliseconds, as in Flink.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -184,12 +184,29 @@ def _since(tolerated: ToleratedRows, now_s: float) -> datetime:
     return datetime.fromtimestamp(now_s, UTC) - timedelta(milliseconds=interval_ms)
 
 
+def budgets_since(status: Status, now_s: float) -> datetime | None:
+    """Returns the time since when lost rows count for a stage with a tolerance; None if there is no such stage."""
+    return min((_since(stage.tolerates, now_s) for stage in status.stages.values() if stage.tolerates is not None), default=None)
+
+
+def budgets_left(status: Status, passed_over: Sequence[RecordedLoss], now_s: float) -> dict[StageName, int]:
+    """Returns the number of rows that each stage with a tolerance may still pass over.
+
+    Args:
+        status: The heartbeat.
+        passed_over: The records of rows that stages have passed over since :func:`budgets_since`.
+        now_s: Seconds since 1970.
+    """
+    tolerated = {name: stage.tolerates for name, stage in status.stages.items() if stage.tolerates is not None}
+    return {
+        name: max(each.rows - rows_passed_over(passed_over, name, _since(each, now_s)), 0) for name, each in tolerated.items()
+    }
+
+
 def _budget_left(facts: PipelineFacts) -> Iterator[Value]:
-    for name, stage in facts.status.stages.items():
-        tolerated = stage.tolerates
-        if tolerated is not None and facts.passed_over is not None:
-            used = rows_passed_over(facts.passed_over, name, _since(tolerated, facts.now_s))
-            yield Value(max(tolerated.rows - used, 0), {"stage": name})
+    if facts.passed_over is not None:
+        for name, left in budgets_left(facts.status, facts.passed_over, facts.now_s).items():
+            yield Value(left, {"stage": name})
 
 
 METRICS = (
@@ -313,8 +330,8 @@ class MetricsReader:
         with suppress(StreamPipelineError):
             names = self._ledger.names()
             self._open_losses = len(names.open)
-            since = [_since(stage.tolerates, now_s) for stage in status.stages.values() if stage.tolerates is not None]
-            self._passed_over = tuple(self._ledger.passed_over(min(since), self._read_loss, names)) if since else ()
+            since = budgets_since(status, now_s)
+            self._passed_over = () if since is None else tuple(self._ledger.passed_over(since, self._read_loss, names))
         return PipelineFacts(status, self._head, now_s, self._passed_over, self._open_losses)
 
     def tags(self) -> dict[str, str]:

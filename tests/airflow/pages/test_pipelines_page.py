@@ -45,6 +45,7 @@ from tests.airflow.known_dags import store_dag
 from tests.support.command_line import UsedHome, a_try, lose_files
 from tests.support.object_store import object_store
 from tests.support.staged_pipeline import NOW
+from tests.unit.control.test_pipeline_metrics import passes_over
 
 from airflow_provider.pages import look_limits, pipeline_looks, pipelines  # isort: skip
 from airflow_provider.pages.kept_looks import KeptLooks  # isort: skip
@@ -321,6 +322,26 @@ def test_the_graph_has_rows_lag_watermark_and_load_of_each_stage_and_the_list_th
         "Busy 99 % May lose 10 rows in 60 min",
     ):
         assert part in text, part
+
+
+def test_a_stage_with_a_tolerance_says_how_many_rows_it_may_still_lose_also_by_losses_that_are_not_shown(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_looks, "LOSSES_SHOWN", 1)
+    home = used_home(root, "orders", OF_A_DAG)
+    home.complete(run=OF_A_DAG)
+    stage = StageStatus(state=StageState.RUNNING, tolerates=ToleratedRows(rows=10, interval_ms=3_600_000))
+    stages = {StageName("daily"): stage}
+    write_status(
+        home.files, Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, stages=stages)
+    )
+    for rows in (3, 4):
+        passes_over(LossLedger(home.files), rows, "daily")
+    path = link_to(shown("op"), home)
+    assert "May lose 10 rows in 60 min, 3 left" in shown_words("op", path)
+    of_one_dag = words(path)  # the rows may have been lost in a run that the viewer may not see
+    assert "May lose 10 rows in 60 min" in of_one_dag
+    assert "3 left" not in of_one_dag
 
 
 def test_a_viewer_sees_no_button_and_who_may_trigger_the_control_dag_sees_those_that_it_has(root: Path) -> None:
