@@ -1,6 +1,6 @@
 """A pipeline without an end: a copy through Python workers, a copy behind it, and counts per minute, each into a table.
 
-If the environment has :data:`BOUNDED`, its input ends, and each of its batches reads one file.
+If the environment has :data:`BOUNDED`, its input ends, and each batch of a stage reads one file.
 """
 
 import os
@@ -20,6 +20,8 @@ SECOND_US = 1_000_000
 DELAY_S = 10
 TABLES = ("copied", "again", "minutes")
 BOUNDED = "LIVE_PIPELINE_IS_BOUNDED"
+IS_BOUNDED = BOUNDED in os.environ
+FILES_OF_A_BATCH = 1 if IS_BOUNDED else None
 
 
 class Params(BaseModel):
@@ -35,10 +37,9 @@ pipeline = Pipeline(
 )
 
 
-@pipeline.source(bounded=BOUNDED in os.environ, event_time="at", watermark_delay=f"{DELAY_S} seconds")
+@pipeline.source(bounded=IS_BOUNDED, event_time="at", watermark_delay=f"{DELAY_S} seconds", hold_watermark=IS_BOUNDED or None)
 def events(spark: SparkSession, params: Params) -> DataFrame:
-    files = 1 if BOUNDED in os.environ else 5
-    return spark.readStream.format("delta").option("maxFilesPerTrigger", files).load(params.events)
+    return spark.readStream.format("delta").option("maxFilesPerTrigger", FILES_OF_A_BATCH or 5).load(params.events)
 
 
 def same(number):  # type: ignore[no-untyped-def]  # with type hints it would be another kind of UDF
@@ -50,12 +51,12 @@ def copied(events: DataFrame) -> DataFrame:
     return events.select(F.udf(same, "long", useArrow=False)("id").alias("id"), "at")
 
 
-@pipeline.stage(sink=DeltaSink("{warehouse}/again"))
+@pipeline.stage(sink=DeltaSink("{warehouse}/again"), max_files_per_trigger=FILES_OF_A_BATCH)
 def again(copied: DataFrame) -> DataFrame:
     return copied.select("id")
 
 
-@pipeline.stage(sink=DeltaSink("{warehouse}/minutes"))
+@pipeline.stage(sink=DeltaSink("{warehouse}/minutes"), max_files_per_trigger=FILES_OF_A_BATCH)
 def minutes(copied: DataFrame) -> DataFrame:
     counts = copied.groupBy(F.window("at", "1 minute").alias("minute")).agg(
         F.count("*").alias("events"), F.sum("id").alias("ids")

@@ -1,8 +1,12 @@
-"""Drivers and executors of an unbounded pipeline are killed at random moments. Every row is public once, in every table."""
+"""Drivers and executors of a pipeline are killed at random moments. Every row is public once, in every table.
+
+The input grows, or it is bounded. Then all attempts work on one round, with a checkpoint every second.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from shutil import rmtree
@@ -17,14 +21,19 @@ from spark_jobs.protocol.ids import StageName
 from tests.support import live_pipeline
 from tests.support.drivers import ROOT, SETTINGS, Drivers, drivers_on, ended
 from tests.support.killed_drivers import KilledDrivers
-from tests.support.live_pipeline import Events, public_ids, public_minutes
+from tests.support.live_pipeline import BOUNDED, Events, public_ids, public_minutes
 from tests.support.run_site import RunSite
 from tests.support.spark_cluster import delta_on_this_host, spark_cluster
 
 pytestmark = pytest.mark.spark
 
 ROWS = 100_000
+BOUNDED_ROWS, BOUNDED_FILES = 6_000, 60
 EXECUTOR_KILLS = 12
+COPIES = ("copied", "again")
+LIVE, ENDS = "live", "bounded"
+bounded_too = pytest.mark.parametrize("bounded", [LIVE, ENDS], indirect=True)
+bounded_at_night = pytest.mark.parametrize("bounded", [LIVE, pytest.param(ENDS, marks=pytest.mark.nightly)], indirect=True)
 EXECUTORS = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
@@ -34,61 +43,102 @@ EXECUTORS = {
 
 
 class Live(KilledDrivers):
-    """A site of the live pipeline: its drivers, its input and its tables."""
+    """A site of the live pipeline: its drivers, its input and its tables.
 
-    def __init__(self, drivers: Drivers, events: Events, random: Random) -> None:
+    All rows of a bounded input exist from the beginning. Each batch of a stage reads one file.
+    """
+
+    def __init__(self, drivers: Drivers, events: Events, random: Random, *, bounded: bool) -> None:
         super().__init__(drivers, random)
-        self.events = events
+        self.events, self.bounded = events, bounded
+        if bounded:
+            self.options = ("--publish=every_checkpoint",)
+            events.add(BOUNDED_ROWS, BOUNDED_FILES)
 
-    def run_and_kill(self, *, worker: bool) -> None:
-        """Kills a driver some time after its stages have begun. With ``worker`` it kills one of the Python workers first."""
-        before = self.attempts()
+    def add(self, rows: int) -> None:
+        """Adds rows, unless the input is bounded."""
+        if not self.bounded:
+            self.events.add(rows)
+
+    def run_and_kill(self, number: int, kills: int) -> None:
+        """Kills a driver some time after its stages have begun. Every second time, it kills one of the Python workers first.
+
+        With a bounded input, the kills are spread over the round, and the workers are killed while the first stage runs.
+        """
+        before, share = self.attempts(), self.share(number, kills)
         driver = self.start()
-        self.until(lambda: self.runs(before + 1), driver)
-        self.wait(6.0)
-        if worker:
+        self.until(lambda: self.runs(before + 1) and self.has_published(share), driver)
+        self.wait(1.0 if self.bounded else 6.0)
+        if number % 2 == 0 and share < 0.4:
             self.until(lambda: self.workers(driver), driver)  # no worker runs before the first batch
             self.random.choice(self.workers(driver)).kill()
             self.wait(2.0)
         self.kill(driver)
+
+    def share(self, number: int, kills: int) -> float:
+        """Returns the share of a bounded input after which a kill is due. Nothing is due of an input that grows."""
+        return (number + 1) / (kills + 1) if self.bounded else 0.0
+
+    def has_published(self, share: float) -> bool:
+        """Returns True if a share of the rows is public. The second copy begins when the first has ended."""
+        return sum(len(public_ids(self.table(copy))) for copy in COPIES) >= share * len(COPIES) * self.events.rows
 
     def has_staged_all(self, stage: str) -> bool:
         status = read_status(self.files)
         return status is not None and status.stages[StageName(stage)].rows_in >= self.events.rows
 
     def assert_public(self, driver: Popen[str]) -> None:
-        """Lets a driver read all events and ends it. Each table has exactly the rows that follow from the input."""
-        self.until(lambda: len(public_ids(self.table("again"))) >= self.events.rows, driver)
-        self.until(lambda: len(public_minutes(self.table("minutes"))) >= len(self.events.closed_minutes()), driver)
-        self.cancel()
-        ended(driver)
-        for table in ("copied", "again"):
-            assert public_ids(self.table(table)) == list(range(self.events.rows))
-        assert public_minutes(self.table("minutes")) == self.events.closed_minutes()
+        """Lets a driver read all events. Each table then has exactly the rows that follow from the input.
+
+        A round ends by itself, and closes every window. Any other driver is cancelled.
+        """
+        minutes = self.events.all_minutes() if self.bounded else self.events.closed_minutes()
+        if self.bounded:
+            found = self.comes_to_its_end(driver, lambda: (self.has_published(1.0), read_status(self.files)))
+            assert found.code == 0, found
+        else:
+            self.until(lambda: self.has_published(1.0), driver)
+            self.until(lambda: len(public_minutes(self.table("minutes"))) >= len(minutes), driver)
+            self.cancel()
+            ended(driver)
+        for copy in COPIES:
+            assert public_ids(self.table(copy)) == list(range(self.events.rows))
+        assert public_minutes(self.table("minutes")) == minutes
 
 
 @contextmanager
-def live_on(directory: Path, seed: int, store: str | None = None) -> Iterator[Live]:
+def live_on(directory: Path, seed: int, *, bounded: bool, store: str | None = None) -> Iterator[Live]:
     events = Events(directory / "events")
     site = RunSite(directory / "site", events.path, live_pipeline.pipeline, store=store)
     with drivers_on(site, live_pipeline.__file__) as drivers:
-        yield Live(drivers, events, Random(seed))
+        yield Live(drivers, events, Random(seed), bounded=bounded)
 
 
 @pytest.fixture
-def live(tmp_path: Path, seed: int) -> Iterator[Live]:
-    with live_on(tmp_path, seed) as found:
+def bounded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Returns True if the input of the drivers is bounded, by the test's parameter."""
+    is_bounded = getattr(request, "param", LIVE) == ENDS
+    if is_bounded:
+        monkeypatch.setenv(BOUNDED, "yes")
+    return is_bounded
+
+
+@pytest.fixture
+def live(tmp_path: Path, seed: int, bounded: bool) -> Iterator[Live]:
+    with live_on(tmp_path, seed, bounded=bounded) as found:
         yield found
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("kills", "options"), [(25, []), (10, ["--unaligned"])])
+@pytest.mark.parametrize(
+    ("bounded", "kills", "options"), [(LIVE, 25, []), (LIVE, 10, ["--unaligned"]), (ENDS, 10, [])], indirect=["bounded"]
+)
 def test_every_row_is_public_once_in_every_table_whoever_is_killed(live: Live, kills: int, options: list[str]) -> None:
-    live.options = (*options,)
+    live.options += (*options,)
     for number in range(kills):
-        live.events.add(ROWS // kills)
-        live.run_and_kill(worker=number % 2 == 0)
-    live.events.add(1_000)
+        live.add(ROWS // kills)
+        live.run_and_kill(number, kills)
+    live.add(1_000)
     live.assert_public(live.start())
     head = CheckpointStore(live.files).head()
     assert head
@@ -96,28 +146,31 @@ def test_every_row_is_public_once_in_every_table_whoever_is_killed(live: Live, k
 
 
 @pytest.mark.parametrize(
-    ("store", "kills"),
+    ("bounded", "store", "kills"),
     [
-        ("in_s3", 1),
-        pytest.param("in_hdfs", 1, marks=pytest.mark.nightly),
-        pytest.param("in_s3", 12, marks=pytest.mark.nightly),
-        pytest.param("in_hdfs", 12, marks=pytest.mark.nightly),
+        (LIVE, "in_s3", 1),
+        pytest.param(LIVE, "in_hdfs", 1, marks=pytest.mark.nightly),
+        pytest.param(LIVE, "in_s3", 12, marks=pytest.mark.nightly),
+        pytest.param(LIVE, "in_hdfs", 12, marks=pytest.mark.nightly),
+        pytest.param(ENDS, "in_s3", 8, marks=pytest.mark.nightly),
+        pytest.param(ENDS, "in_hdfs", 3, marks=pytest.mark.nightly),
     ],
+    indirect=["bounded"],
 )
 def test_every_row_is_public_once_although_the_home_is_in_a_store(
-    tmp_path: Path, seed: int, store: str, kills: int, request: pytest.FixtureRequest
+    tmp_path: Path, seed: int, bounded: bool, store: str, kills: int, request: pytest.FixtureRequest
 ) -> None:
     """The daily sample also uses a store, because a home in directories can lose less.
 
     Every second time, the work directory is lost with the driver. The next driver then has its state from the store alone.
     """
-    with live_on(tmp_path, seed, f"{request.getfixturevalue(store)}/homes/live") as live:
+    with live_on(tmp_path, seed, bounded=bounded, store=f"{request.getfixturevalue(store)}/homes/live") as live:
         for number in range(kills):
-            live.events.add(ROWS // 10 // kills)
-            live.run_and_kill(worker=number % 2 == 0)
+            live.add(ROWS // 10 // kills)
+            live.run_and_kill(number, kills)
             if number % 2 == 0:
                 rmtree(live.drivers.site.home / "work")
-        live.events.add(1_000)
+        live.add(1_000)
         live.assert_public(live.start())
         head = CheckpointStore(live.files).head()
         assert head
@@ -126,6 +179,7 @@ def test_every_row_is_public_once_although_the_home_is_in_a_store(
 
 
 @pytest.mark.nightly
+@bounded_too
 @pytest.mark.parametrize("task_failures", [4, 1])
 def test_every_row_is_public_once_although_executors_of_a_cluster_are_killed(
     live: Live, tmp_path: Path, task_failures: int
@@ -142,17 +196,22 @@ def test_every_row_is_public_once_although_executors_of_a_cluster_are_killed(
             "spark.master": cluster.master,
             "spark.task.maxFailures": str(task_failures),
         }
-        live.events.add(1_000)
-        driver = replace(live.drivers, settings=settings).start(run="live")
+
+        def both_work(share: float) -> bool:
+            staged = live.bounded or live.has_staged_all("copied")
+            return len(cluster.executors()) == 2 and staged and live.has_published(share)
+
+        live.add(1_000)
+        driver = replace(live.drivers, settings=settings).start(*live.options, run="live")
         killed = set()
-        for _ in range(EXECUTOR_KILLS):
-            live.until(lambda: len(cluster.executors()) == 2 and live.has_staged_all("copied"), driver)  # both executors work
-            live.events.add(ROWS // EXECUTOR_KILLS)
+        for number in range(EXECUTOR_KILLS):
+            live.until(partial(both_work, live.share(number, EXECUTOR_KILLS)), driver)
+            live.add(ROWS // EXECUTOR_KILLS)
             live.wait(2.0)
             for executor in cluster.executors()[live.random.randrange(2) :]:  # both executors, or one of them
                 executor.kill()
                 killed.add(executor.pid)
-        live.events.add(1_000)
+        live.add(1_000)
         live.assert_public(driver)
     assert len(killed) >= EXECUTOR_KILLS
     assert Channel(live.files).attempts.numbers() == [1]

@@ -7,28 +7,32 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_i
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from tests.spark.test_rescaling import partitions
 from tests.support.drivers import ended
-from tests.support.live_pipeline import public_ids, public_minutes
 from tests.support.seeds import seed
-from tests.system.test_running_killed import Live, live
+from tests.system.test_running_killed import Live, bounded, bounded_too, live
 
-__all__ = ["live", "seed"]
+__all__ = ["bounded", "live", "seed"]
 pytestmark = pytest.mark.spark
 
 
-def stopped_after(live: Live, *options: str, run: str) -> dict[str, int]:
-    """Runs until every row is public, and stops. Returns the number of state partitions of each stage."""
-    live.events.add(300)
-    driver = live.drivers.start(*options, run=run)
-    live.until(lambda: public_ids(live.table("again")) == list(range(live.events.rows)), driver)
-    live.until(lambda: public_minutes(live.table("minutes")) == live.events.closed_minutes(), driver)
-    CheckpointRequests(live.files).ask(request_id(run, Wanted.STOP))
-    assert ended(driver).code == 0
+def partitions_of(live: Live) -> dict[str, int]:
+    """Returns the number of state partitions of each stage in the newest checkpoint."""
     head = CheckpointStore(live.files).head()
-    assert head is not None
-    return partitions(head)
+    return partitions(head) if head else {}
 
 
 @pytest.mark.nightly
+@bounded_too
 def test_a_new_driver_rescales_before_it_has_run_any_query(live: Live) -> None:
-    before = stopped_after(live, run="first")
-    assert stopped_after(live, "--state-partitions=3", run="second") == dict.fromkeys(before, 3) != before
+    """A bounded round is stopped while its windows are counted."""
+    live.add(300)
+    first = live.start()
+    live.until(lambda: live.has_published(0.6 if live.bounded else 1.0) and partitions_of(live), first)
+    CheckpointRequests(live.files).ask(request_id("live", Wanted.STOP))
+    assert ended(first).code == 0
+    before = partitions_of(live)
+    head = CheckpointStore(live.files).head()
+    assert head
+    assert not head.drained
+    live.add(300)
+    live.assert_public(live.drivers.start(*live.options, "--state-partitions=3", run="later"))
+    assert partitions_of(live) == dict.fromkeys(before, 3) != before
