@@ -10,11 +10,9 @@ from airflow_provider.links import LINKS, record_homes
 from airflow_provider.operators.pipeline_task import WaitingOperator
 from airflow_provider.tasks.identity import run_id_of
 from airflow_provider.tasks.time_limits import TimeLimits, time_limits
-from airflow_provider.waits.ends import EndWait
-from spark_jobs.control.cancelling import Cancelled, cancel_newest
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.reports import reported_error
-from spark_jobs.storage.files import Files
+from spark_jobs.waits.ends import EndWait, end_all
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -64,19 +62,13 @@ class CancelPipelineOperator(WaitingOperator):
             refuse_hidden_arguments(self)
             files = self.hook.files(home)
             record_homes(context, self.conn_id, {files.url: None})
-            cancelled = self._cancel(context, files)
-            while cancelled is not None:
-                self.log.info("Cancelled attempt %s in %s.", cancelled.attempt, files.url)
-                wait = EndWait(files, attempt=cancelled.attempt, owner=cancelled.owner)
-                self.wait_or_defer(wait, limits, began_at=limits.began_at)
-                time.sleep(self.poll_interval_s)  # until then, a restart that was decided before the cancel has begun
-                before, cancelled = cancelled, self._cancel(context, files)
-                if cancelled == before:
-                    break
+
+            def wait(end: EndWait) -> None:
+                self.log.info("Cancelled attempt %s in %s.", end.attempt, files.url)
+                self.wait_or_defer(end, limits, began_at=limits.began_at)
+
+            run = run_id_of(context["ti"])
+            cancelled = end_all(files, run, f"{run} has cancelled it", wait, lambda: time.sleep(self.poll_interval_s))
             facts = cancel_facts(files, cancelled)
             self.log.info("No driver is at work in %s; its newest checkpoint is %s.", files.url, facts["checkpoint"])
             return facts
-
-    def _cancel(self, context: "Context", files: Files) -> Cancelled | None:
-        run = run_id_of(context["ti"])
-        return cancel_newest(files, run, f"{run} has cancelled it")

@@ -14,10 +14,9 @@ from airflow_provider.task_log import LogsVisibly
 from airflow_provider.tasks.time_limits import TimeLimits
 from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.waits.clocks import monotonic_at
-from airflow_provider.waits.home_wait import HomeWait
-from airflow_provider.waits.progress import StateChangeLogger
-from airflow_provider.waits.waiting import Patience
-from airflow_provider.waits.worker import patient_look, wait_in_worker
+from spark_jobs.waits.home_wait import HomeWait
+from spark_jobs.waits.in_process import patient_look, wait_here
+from spark_jobs.waits.patience import Patience
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -133,18 +132,10 @@ class WaitingOperator(WaitingTask, PipelineOperator):
         return found
 
     def _wait_here(self, wait: HomeWait[Any], limits: TimeLimits) -> dict[str, Any]:
-        changes = StateChangeLogger(self.log)
-
-        def judge(look: Any) -> dict[str, Any] | None:
-            changes.see(wait.activity(look))
-            left_s = None if limits.own_at is None else limits.own_at - time.time()
-            return wait.result(look, time.monotonic(), left_s, self.timeout_s)
-
-        return wait_in_worker(
-            wait.look,
-            judge,
-            patience=Patience(None if limits.own_at is None else monotonic_at(limits.own_at)),
+        return wait_here(
+            wait,
+            end_s=None if limits.own_at is None else monotonic_at(limits.own_at),
+            timeout_s=self.timeout_s,
             log=self.log,
             pause=lambda: time.sleep(self.poll_interval_s),
-            home_is_back=wait.home_is_back,
         )

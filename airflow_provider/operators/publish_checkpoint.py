@@ -19,8 +19,6 @@ from airflow_provider.tasks.time_limits import time_limits
 from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.version_compat import container_of_one_task
 from airflow_provider.waits.spark_publications import SparkPublicationWait
-from airflow_provider.waits.waiting import Patience
-from airflow_provider.waits.worker import wait_in_worker
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterError, StreamPipelineError
@@ -28,6 +26,7 @@ from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import plan_publication
 from spark_jobs.storage.files import Files, is_here
+from spark_jobs.waits.in_process import wait_here
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -166,10 +165,10 @@ class PublishCheckpointOperator(PipelineOperator):
         wait = SparkPublicationWait(files, checkpoints=dict(checkpoints), output=str(output), started=started)
         if self.deferrable and not ends_with_us and is_here(files):  # elsewhere the triggerer may not see the output
             self._defer(wait)
-        wait_in_worker(
-            wait.look,
-            lambda look: wait.judge(look, time.monotonic()),
-            patience=Patience(None),
+        wait_here(
+            wait,
+            end_s=None,
+            timeout_s=None,
             log=self.log,
             pause=lambda: time.sleep(_SLICE_S),
             check=partial(self._check_not_killed, home, checkpoint),

@@ -11,17 +11,16 @@ from airflow_provider.links import LINKS, record_homes
 from airflow_provider.operators.pipeline_task import PipelineOperator, WaitingOperator
 from airflow_provider.orders import is_true
 from airflow_provider.tasks.identity import run_id_of
+from airflow_provider.tasks.requests import ask_once
 from airflow_provider.tasks.time_limits import time_limits
-from airflow_provider.waits.requests import RequestWait, ask_once
 from spark_jobs.checkpoint.savepoint import dispose
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.savepoint_use import needed_by
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import ErrorReport
-from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.reports import reported_error
+from spark_jobs.waits.requests import END_WAIT_S, RequestWait, answer_to
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -60,7 +59,7 @@ class TriggerCheckpointOperator(WaitingOperator):
             record_homes(context, self.conn_id, {files.url: None})
             request = ask_once(files, self.wanted, run_id_of(context["ti"]), drain=self._drains(), target=self._target_url())
             self.log.info("Requested a %s of %s: %s", self.wanted.value, files.url, request)
-            self.wait_or_defer(RequestWait(files, request=request, restart_timeout_s=self.restart_timeout_s), limits)
+            self.wait_or_defer(RequestWait(files, request, self.restart_timeout_s, END_WAIT_S), limits)
             return self._result(context, files.url, request)
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
@@ -79,17 +78,7 @@ class TriggerCheckpointOperator(WaitingOperator):
 
     def _result(self, context: "Context", home: str, request: RequestId) -> dict[str, Any]:
         files = self.hook.files(home)
-        answer = CheckpointRequests(files).answer_of(request)
-        if answer is None:
-            raise InterruptedRunError(
-                f"{request} in {files.url} no longer has an answer.",
-                safe="Nothing was changed.",
-                remedy="Its file was deleted, or a new home was made at the same place. A retry looks at the home again.",
-                home=files.url,
-                request=request,
-            )
-        if answer.error is not None:
-            raise reported_error(answer.error)
+        answer = answer_to(files, request)
         facts = savepoint_facts(files.url, answer)
         record_homes(context, self.conn_id, {files.url: answer.checkpoint})
         self.log.info("Checkpoint %s is complete; savepoint: %s", answer.checkpoint, answer.savepoint or "none was requested")

@@ -27,8 +27,7 @@ from airflow_provider.version_compat import AirflowSkipException, container_of_o
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.looking import first_look, start_limit
-from airflow_provider.waits.waiting import Next, Patience, RunWait, Waited, checked, first_step, in_use, not_ending
-from airflow_provider.waits.worker import look_or_fail
+from airflow_provider.waits.waiting import Next, RunWait, Waited, checked, first_step, in_use, not_ending
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
@@ -47,6 +46,8 @@ from spark_jobs.protocol.losses import Loss, said
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.protocol.start_requests import START_ARGUMENTS, documented, read_start_arguments
 from spark_jobs.storage.files import is_here
+from spark_jobs.waits.in_process import look_or_fail
+from spark_jobs.waits.patience import Patience
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

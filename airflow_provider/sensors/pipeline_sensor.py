@@ -13,13 +13,13 @@ from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.operators.pipeline_task import WaitingTask
 from airflow_provider.tasks.time_limits import time_limits
 from airflow_provider.version_compat import AirflowSensorTimeout, AirflowTaskTimeout
-from airflow_provider.waits.home_wait import HomeWait
-from airflow_provider.waits.waiting import Patience
-from airflow_provider.waits.worker import patient_look
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import Files
+from spark_jobs.waits.home_wait import HomeWait
+from spark_jobs.waits.in_process import patient_look
+from spark_jobs.waits.patience import Patience
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

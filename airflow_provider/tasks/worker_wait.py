@@ -8,12 +8,13 @@ from typing import Any, cast
 from airflow_provider.drivers.local_driver import LocalDriver
 from airflow_provider.waits.goals import Goal
 from airflow_provider.waits.looking import look_at_run
-from airflow_provider.waits.progress import ProgressLog
-from airflow_provider.waits.waiting import Patience, RunLook, RunWait, Waited
-from airflow_provider.waits.worker import wait_in_worker
+from airflow_provider.waits.waiting import RunLook, RunWait, Waited
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files, is_here
+from spark_jobs.waits.in_process import look_until
+from spark_jobs.waits.patience import Patience
+from spark_jobs.waits.progress import ProgressLog
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class WorkerWait:
                 return Waited.SEEN
             return None
 
-        found = wait_in_worker(
+        found = look_until(
             lambda: self.look(self.files, self.request, self.driver),
             judge,
             patience=patience,

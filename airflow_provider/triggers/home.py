@@ -17,19 +17,19 @@ from airflow_provider.stores import use_store_from_afar
 from airflow_provider.task_log import LogsVisibly
 from airflow_provider.waits.checkpoints import CheckpointWait
 from airflow_provider.waits.clocks import monotonic_at
-from airflow_provider.waits.ends import EndWait
-from airflow_provider.waits.home_wait import HomeWait
 from airflow_provider.waits.pipeline_states import StateWait
-from airflow_provider.waits.progress import StateChangeLogger
-from airflow_provider.waits.requests import RequestWait
 from airflow_provider.waits.shared_looks import Looking, looks, pace_at
 from airflow_provider.waits.spark_publications import SparkPublicationWait
 from airflow_provider.waits.threads import in_thread
-from airflow_provider.waits.waiting import Patience
 from spark_jobs.control.home import open_home
 from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.storage.files import Files
+from spark_jobs.waits.ends import EndWait
+from spark_jobs.waits.home_wait import HomeWait
+from spark_jobs.waits.patience import Patience
+from spark_jobs.waits.progress import StateChangeLogger
+from spark_jobs.waits.requests import RequestWait
 
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ class HomeTrigger(WaitingTrigger):
     :mod:`spark_jobs.protocol.errors` as ``"error"``.
 
     Args:
-        kind: The ``kind`` of a :class:`~airflow_provider.waits.home_wait.HomeWait`.
+        kind: The ``kind`` of a :class:`~spark_jobs.waits.home_wait.HomeWait`.
         arguments: The arguments of that wait.
         waiting: See :class:`WaitArguments`.
     """

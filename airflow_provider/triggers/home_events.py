@@ -18,9 +18,9 @@ from airflow_provider.version_compat import AirflowNotFoundException, asset_stor
 from airflow_provider.waits.checkpoints import Listing, ListingLook
 from airflow_provider.waits.shared_looks import Looking, looks, pace_at
 from airflow_provider.waits.threads import in_thread
-from airflow_provider.waits.waiting import LOOK_PATIENCE_S
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.storage.files import Files
+from spark_jobs.waits.patience import LOOK_PATIENCE_S
 
 T = TypeVar("T")
 Found = TypeVar("Found")

@@ -13,7 +13,6 @@ from airflow_provider.version_compat import TRIGGERS_HEAR_KILLS, after_cancel, s
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.looking import RunLooks, same_run, start_limit
-from airflow_provider.waits.progress import ProgressLog
 from airflow_provider.waits.threads import in_thread
 from airflow_provider.waits.waiting import RunLook, RunWait
 from spark_jobs.control.home import open_home
@@ -22,6 +21,7 @@ from spark_jobs.control.supervision import Restart, after_end
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RequestId
 from spark_jobs.storage.files import Files
+from spark_jobs.waits.progress import ProgressLog
 
 
 class RunTrigger(WaitingTrigger):

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider.facts import checkpoint_facts
-from airflow_provider.waits.home_wait import HomeWait
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import Manifest, StartResponse
 from spark_jobs.protocol.errors import CorruptDocumentError, DeadlineExceededError, NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId
 from spark_jobs.storage.files import Files
+from spark_jobs.waits.home_wait import HomeWait
 
 ANY_CHECKPOINT = CheckpointId(0)
 """Every checkpoint is newer than this number."""

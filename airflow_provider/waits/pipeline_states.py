@@ -4,13 +4,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from airflow_provider.waits.home_wait import HomeWait
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.pipeline_look import look_at_pipeline
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId
 from spark_jobs.storage.files import Files
+from spark_jobs.waits.home_wait import HomeWait
 
 ENDED = frozenset({RunState.DONE, RunState.FAILED})
 """The states in which no driver is at work."""

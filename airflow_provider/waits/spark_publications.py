@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider.drivers.local_driver import is_at_work
-from airflow_provider.waits.home_wait import HomeWait
 from spark_jobs.protocol.errors import DeadlineExceededError
+from spark_jobs.waits.home_wait import HomeWait
 
 
 @dataclass

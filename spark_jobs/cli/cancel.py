@@ -14,12 +14,13 @@ from spark_jobs.cli.answers import CancelAnswer
 from spark_jobs.cli.homes import heartbeats, open_home
 from spark_jobs.cli.options import EndTimeout, Home
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.requests import LOOK_S, TIMEOUT_S
+from spark_jobs.cli.requests import TIMEOUT_S, pause, wait_for
 from spark_jobs.cli.terminal import Output, command, output_option
-from spark_jobs.control.cancelling import Cancelled, cancel_newest, has_ended, outcome_of, too_late
+from spark_jobs.control.cancelling import Cancelled, outcome_of
 from spark_jobs.protocol.documents import PipelineDocument
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.storage.files import Files
+from spark_jobs.waits.ends import end_all
 
 REASON = "it was requested with spark-jobs cancel"
 
@@ -49,18 +50,10 @@ def cancel(
 
 def _ended(files: Files, reason: str, timeout_s: float) -> Cancelled:
     """Cancels attempts until no restart follows. Returns the last attempt."""
-    token, end_s = f"spark-jobs {uuid4()}", time.monotonic() + timeout_s
-    last, cancelled = None, cancel_newest(files, token, reason)
-    if cancelled is None:
+    end_s = time.monotonic() + timeout_s
+    last = end_all(files, f"spark-jobs {uuid4()}", reason, lambda end: wait_for(end, end_s, timeout_s), pause)
+    if last is None:
         raise _nothing_runs(files)
-    while cancelled is not None and cancelled != last:
-        while not has_ended(files, cancelled):
-            if time.monotonic() >= end_s:
-                raise too_late(files, cancelled, timeout_s)
-            time.sleep(LOOK_S)
-        time.sleep(LOOK_S)  # a restart that was decided before the cancel is visible by now
-        last, cancelled = cancelled, cancel_newest(files, token, reason)
-    assert last is not None
     return last
 
 

@@ -1,29 +1,35 @@
 """The shared part of commands that send a request to a running pipeline: they ask, wait for the answer and show it."""
 
+import logging
 import time
+from dataclasses import dataclass
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from spark_jobs.checkpoint.cut_short import cut_short, incomplete
+from spark_jobs.checkpoint.cut_short import CutShort, incomplete
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import CheckpointAnswer
 from spark_jobs.cli.homes import heartbeats, open_home
 from spark_jobs.cli.progress import Progress
 from spark_jobs.cli.terminal import Terminal
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
-from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import ErrorReport, PipelineDocument
 from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, StreamPipelineError
 from spark_jobs.protocol.ids import RequestId
-from spark_jobs.protocol.reports import report_error, reported_error
+from spark_jobs.protocol.reports import report_error
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
+from spark_jobs.waits.home_wait import HomeWait
+from spark_jobs.waits.in_process import wait_here
+from spark_jobs.waits.requests import RequestLook, RequestWait, answer_to
 
 TIMEOUT_S = 600.0
-LOOK_S = 0.25
+_LOOK_S = 0.25
 """Interval at which the home is checked."""
+_LOG = logging.getLogger(__name__)
 
 
 def ask(
@@ -36,7 +42,9 @@ def ask(
     drain: bool = False,
     target: str | None = None,
 ) -> CheckpointAnswer:
-    """Sends a request, waits, and returns the answer. Repeated with the same id, it only waits on.
+    """Sends a request, waits, and returns the answer. After a stop it also waits for the end of the driver.
+
+    Repeated with the same id, it only waits on.
 
     Raises:
         InvalidParameterError: The target is not a directory that can be opened. No request was sent.
@@ -47,21 +55,28 @@ def ask(
     progress = Progress(terminal.aside, f"{wanted.value} of {pipeline.name}")
     place = None if target is None else open_place(target).url  # the driver has another working directory
     terminal.if_interrupted = _interrupted(asked, wanted, others=drain or target is not None)
-    response = CheckpointRequests(files).ask(asked, drain=drain, target=place)
-    if response is None:
-        progress.follow(heartbeats(files))
-        with progress.shown():
-            response = _wait(files, asked, wanted, timeout_s)
-    if response.error is not None:
-        raise reported_error(response.error)
-    return _answer(files, pipeline, response)
+    CheckpointRequests(files).ask(asked, drain=drain, target=place)
+    progress.follow(heartbeats(files))
+    with progress.shown():
+        wait = _AnswerWait(files, asked, restart_timeout_s=0.0, end_timeout_s=timeout_s, wanted=wanted.value)
+        wait_for(wait, time.monotonic() + timeout_s, timeout_s)
+    return _answer(files, pipeline, answer_to(files, asked))
 
 
-def wait_for_end(home: str, timeout_s: float) -> None:
-    """Waits until no driver is at work in a home, so that the next start finds it free."""
-    files, end_s = open_home(home)[0], time.monotonic() + timeout_s
-    while driver_at_work(files) and time.monotonic() < end_s:
-        time.sleep(LOOK_S)
+def wait_for(wait: HomeWait[Any], end_s: float, timeout_s: float) -> None:
+    """Waits in the process of a command.
+
+    Args:
+        wait: The wait.
+        end_s: The deadline on a monotonic clock.
+        timeout_s: The configured time, for the error.
+    """
+    wait_here(wait, end_s=end_s, timeout_s=timeout_s, log=_LOG, pause=pause)
+
+
+def pause() -> None:
+    """Waits until the next look at a home."""
+    time.sleep(_LOOK_S)
 
 
 def shown(answer: CheckpointAnswer, done: str) -> list[RenderableType]:
@@ -86,30 +101,32 @@ def shown(answer: CheckpointAnswer, done: str) -> list[RenderableType]:
     return made
 
 
-def _wait(files: Files, request: RequestId, wanted: Wanted, timeout_s: float) -> CheckpointResponse:
-    requests, end_s = CheckpointRequests(files), time.monotonic() + timeout_s
-    while True:
-        at_work = driver_at_work(files)  # before the answer is read, so that the driver's last answer is seen
-        response = requests.answer_of(request)
-        if response is not None:
-            return response
-        if not at_work:
-            raise _ended(files, request, wanted)
-        if time.monotonic() >= end_s:
-            raise _unanswered(DeadlineExceededError, f"There is no {wanted.value} after {words.duration(timeout_s)}.", request)
-        time.sleep(LOOK_S)
+@dataclass(kw_only=True)
+class _AnswerWait(RequestWait):
+    """The wait of a command. Its errors name the option with which another command waits for the same answer.
 
+    Args:
+        wanted: The requested action.
+    """
 
-def _ended(files: Files, request: RequestId, wanted: Wanted) -> StreamPipelineError:
-    found = cut_short(files, request)
-    if found is None:
-        return _unanswered(InterruptedRunError, f"The driver has ended without a {wanted.value}.", request)
-    return incomplete(
-        f"The driver has ended before it had finished the work after checkpoint {found.checkpoint}.",
-        request,
-        found,
-        f"Start the pipeline again: it finishes this work first. Then repeat the command with --request {request}.",
-    )
+    wanted: str
+
+    def no_driver(self, found: CutShort | None) -> StreamPipelineError:
+        request = RequestId(self.request)
+        if found is None:
+            return _unanswered(InterruptedRunError, f"The driver has ended without a {self.wanted}.", request)
+        return incomplete(
+            f"The driver has ended before it had finished the work after checkpoint {found.checkpoint}.",
+            request,
+            found,
+            f"Start the pipeline again: it finishes this work first. Then repeat the command with --request {request}.",
+        )
+
+    def too_late(self, look: RequestLook, timeout_s: float | None) -> StreamPipelineError | None:
+        if look.answered:
+            return None
+        failed = f"There is no {self.wanted} after {words.duration(timeout_s or 0.0)}."
+        return _unanswered(DeadlineExceededError, failed, RequestId(self.request))
 
 
 def _interrupted(request: RequestId, wanted: Wanted, *, others: bool) -> ErrorReport:

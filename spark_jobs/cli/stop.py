@@ -6,7 +6,7 @@ import typer
 
 from spark_jobs.cli.answers import CheckpointAnswer
 from spark_jobs.cli.options import Asker, Home, Target, Timeout
-from spark_jobs.cli.requests import TIMEOUT_S, ask, shown, wait_for_end
+from spark_jobs.cli.requests import TIMEOUT_S, ask, shown
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.protocol.checkpoint_requests import Wanted
 
@@ -28,6 +28,5 @@ def stop(
     """
     with command(output) as terminal:
         answer = ask(terminal, home, Wanted.STOP, asker=request, timeout_s=timeout, drain=drain, target=target)
-        wait_for_end(home, timeout)
         ended = "drained and stopped" if answer.drained else "stopped"
         terminal.answer(answer, *shown(answer, f"{answer.pipeline} is {ended} at checkpoint {answer.checkpoint}"))

@@ -21,7 +21,6 @@ from spark_jobs.home.layout import REQUESTS, request_of
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.errors import (
     ConflictError,
-    DeadlineExceededError,
     InterruptedRunError,
     NotFoundError,
     Retry,
@@ -134,18 +133,6 @@ def outcome_of(files: Files, cancelled: Cancelled) -> StartResponse:
             attempt=cancelled.attempt,
         )
     return answer
-
-
-def too_late(files: Files, cancelled: Cancelled, timeout_s: float | None) -> DeadlineExceededError:
-    """Returns the error for a cancelled attempt whose driver has not ended before the timeout."""
-    return DeadlineExceededError(
-        f"The driver of attempt {cancelled.attempt} in {files.url} has not ended within {timeout_s or 0.0:g} s of its cancel.",
-        exists="The cancel stays: the driver ends as soon as it can.",
-        safe="Nothing was lost.",
-        remedy="Read its log, and cancel it again to wait longer. If the process does not react, end it on its host.",
-        home=files.url,
-        attempt=cancelled.attempt,
-    )
 
 
 def _at_work(channel: Channel) -> StartRequest | None:

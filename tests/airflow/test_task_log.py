@@ -12,16 +12,16 @@ from airflow_provider.exceptions import PipelineRunError
 from airflow_provider.facts import log_result, run_facts
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.task_log import LogsVisibly, VisibleLog
-from airflow_provider.waits.progress import StateChangeLogger, doing
 from spark_jobs.protocol.documents import BlockedPublication, ErrorReport, StartResponse, TidiedInput
 from spark_jobs.protocol.errors import CorruptDocumentError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, InputName, LossId, RoundNumber, SinkName, StageName
 from spark_jobs.protocol.losses import LostFile, LostFiles
+from spark_jobs.waits.progress import StateChangeLogger, doing
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import TaskLog, context, once, operator
-from tests.airflow.waits.test_waiting import status
 from tests.support.documents import SAMPLES
+from tests.support.heartbeats import status
 from tests.support.hostile import HOSTILE, is_shown
 from tests.support.staged_pipeline import a_manifest
 

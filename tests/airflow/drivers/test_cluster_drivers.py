@@ -22,7 +22,7 @@ from airflow_provider.tasks.worker_wait import WorkerWait
 from airflow_provider.version_compat import container_of_one_task
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.looking import look_at_run
-from airflow_provider.waits.waiting import Patience, RunLook, RunWait
+from airflow_provider.waits.waiting import RunLook, RunWait
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
 from spark_jobs.control.owners import Owners
@@ -38,6 +38,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_request_id
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
+from spark_jobs.waits.patience import Patience
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import GIVEN, RUN, TaskLog, context, failure, once, operator, task_log, until

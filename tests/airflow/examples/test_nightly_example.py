@@ -73,7 +73,7 @@ def test_a_night_that_comes_between_a_loss_and_its_restart_drains_as_soon_as_the
 
     request = Channel(night.files).request_start(RunId("monday"), parameters={}, restarts=restart.history)
     assert first_step(dag) == "drain"
-    monkeypatch.setattr("airflow_provider.waits.requests.END_WAIT_S", 0.0)  # the lock is held the whole time
+    monkeypatch.setattr("airflow_provider.operators.savepoint.END_WAIT_S", 0.0)  # the lock is held the whole time
     with holding(night.directory / "home" / DRIVER_LOCK, request.request), Driver(night):
         assert first_step(dag) == "drain"
         assert carry_out(drain, context(token="next try"))["checkpoint"] == 1

@@ -20,7 +20,6 @@ from spark_jobs.protocol.errors import ConflictError, DeadlineExceededError, Run
 from spark_jobs.protocol.ids import AttemptNumber, RunId, start_request_id
 from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.restarts import RestartHistory
-from tests.airflow.away import away
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
 from tests.airflow.fake_driver import ERRORS
@@ -35,6 +34,7 @@ from tests.airflow.flights import (
     operator,
     until,
 )
+from tests.support.away import away
 
 
 def cancel(token: str = "first try", run_id: str = "now", **arguments: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_who_waits_for_a_driver_to_end_is_told_once_what_it_does(
 @pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
 def test_a_storage_that_is_away_for_a_while_is_borne(homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool) -> None:
     a_driver_at_work(homes, entry="live_waits")
-    monkeypatch.setattr("airflow_provider.waits.ends.has_ended", away(has_ended))
+    monkeypatch.setattr("spark_jobs.waits.ends.has_ended", away(has_ended))
     assert cancel(deferrable=deferrable)["cancelled"]
 
 

@@ -10,13 +10,14 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.tasks.worker_wait import WorkerWait
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.shared_looks import pace_at
-from airflow_provider.waits.waiting import Patience, RunLook, RunWait, Waited
+from airflow_provider.waits.waiting import RunLook, RunWait, Waited
 from spark_jobs.control.home import open_home
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.protocol.documents import RunState, Status
 from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId
 from spark_jobs.storage.files import Files
+from spark_jobs.waits.patience import Patience
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import GIVEN, TaskLog, context, driver_has_started, failure, once, operator, until

@@ -302,7 +302,7 @@ def test_a_home_that_is_away_for_a_while_ends_no_task(homes: Homes, monkeypatch:
 def test_a_home_that_stays_away_ends_the_task_for_good_and_nothing_is_written_in_its_place(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog
 ) -> None:
-    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.3)
+    monkeypatch.setattr("spark_jobs.waits.patience.STORAGE_PATIENCE_S", 0.3)
     monkeypatch.setattr(RunTrigger, "log", task_log)
     aside = homes.root.parent / "aside"
     away = once(lambda: "attempt 1: running" in task_log.text, lambda: homes.path().rename(aside))

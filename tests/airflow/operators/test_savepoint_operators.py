@@ -12,8 +12,8 @@ from airflow.sdk import AssetAlias, Context
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.links import RECORD_KEY
 from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
+from airflow_provider.tasks.requests import ask_once
 from airflow_provider.triggers.home import HomeTrigger
-from airflow_provider.waits.requests import RequestLook, RequestWait, ask_once
 from spark_jobs.checkpoint.savepoint import export, verify
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
@@ -26,11 +26,12 @@ from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunI
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.states import StopState
 from spark_jobs.storage.open import open_place
-from tests.airflow.away import away
+from spark_jobs.waits.requests import RequestLook, RequestWait
 from tests.airflow.conftest import connection
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import TaskLog, context, once, until
 from tests.airflow.test_assets import Events
+from tests.support.away import away
 from tests.support.command_line import UsedHome
 from tests.support.object_store import object_store
 from tests.support.staged_pipeline import HOURLY, NOW
@@ -104,7 +105,7 @@ def test_a_storage_that_is_away_for_a_while_is_borne(
         with Driver(running):
             until(lambda: running.files.names("answers"))
 
-    monkeypatch.setattr("airflow_provider.waits.requests.driver_at_work", away(driver_at_work, [1]))
+    monkeypatch.setattr("spark_jobs.waits.requests.driver_at_work", away(driver_at_work, [1]))
     pipeline = once(lambda: "The disk is away" in log.text, answers)
     assert carry_out(savepoint(deferrable=deferrable), context())["checkpoint"] == 1
     pipeline.join()
@@ -112,8 +113,8 @@ def test_a_storage_that_is_away_for_a_while_is_borne(
 
 @WAYS
 def test_a_storage_that_stays_away_ends_the_wait(running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool) -> None:
-    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.2)
-    monkeypatch.setattr("airflow_provider.waits.requests.driver_at_work", away(driver_at_work, range(1, 1000)))
+    monkeypatch.setattr("spark_jobs.waits.patience.STORAGE_PATIENCE_S", 0.2)
+    monkeypatch.setattr("spark_jobs.waits.requests.driver_at_work", away(driver_at_work, range(1, 1000)))
     with pytest.raises(PipelineRunError, match="The disk is away"):
         carry_out(savepoint(deferrable=deferrable), context())
 
@@ -347,7 +348,7 @@ def test_whoever_waits_is_told_how_far_the_stop_is_once_for_each_step(
 
     pipeline = Thread(target=goes_on)
     pipeline.start()
-    monkeypatch.setattr("airflow_provider.waits.requests.END_WAIT_S", 0.0)
+    monkeypatch.setattr("airflow_provider.operators.savepoint.END_WAIT_S", 0.0)
     carry_out(stop(deferrable=deferrable), context())
     pipeline.join()
     lines = [line for line in log.text.splitlines() if line.startswith("attempt 1: stopping")]

@@ -23,7 +23,7 @@ def silence() -> Iterator[Callable[[], None]]:
     """Yields a function. After its call, no storage operation returns until the test ends."""
     back = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("airflow_provider.waits.waiting.LOOK_PATIENCE_S", 2.0)  # also limits the interrupted look
+        patch.setattr("spark_jobs.waits.patience.LOOK_PATIENCE_S", 2.0)  # also limits the interrupted look
 
         def begins() -> None:
             patch.setattr("airflow_provider.tasks.driver_lease._LIMIT_S", 0.3)

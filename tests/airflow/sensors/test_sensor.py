@@ -22,9 +22,9 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import CheckpointKind
 from spark_jobs.protocol.ids import CheckpointId, RunId
 from spark_jobs.storage.open import open_files
-from tests.airflow.away import away
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out, first_event, restarted
+from tests.support.away import away
 from tests.support.staged_pipeline import a_manifest
 
 TASK = SimpleNamespace(dag_id="flights", run_id="manual__1", task_id="wait", map_index=-1)
@@ -171,7 +171,7 @@ def test_a_storage_that_is_away_for_a_while_shows_nothing_yet(
 
 
 def test_one_that_stays_away_ends_the_wait(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.1)
+    monkeypatch.setattr("spark_jobs.waits.patience.STORAGE_PATIENCE_S", 0.1)
     monkeypatch.setattr(CheckpointStore, "taken", away(CheckpointStore.taken, range(1000)))
     with pytest.raises(PipelineRunError, match="The disk is away"):
         a_sensor(deferrable=False, poke_interval=0.02, timeout=60.0).execute(cast(Context, {"ti": TASK}))

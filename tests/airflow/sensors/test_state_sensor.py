@@ -19,10 +19,10 @@ from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import RunState, StartResponse
 from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
-from tests.airflow.away import away
 from tests.airflow.conftest import connection
 from tests.airflow.deferral import carry_out, first_event
 from tests.airflow.flights import context, once
+from tests.support.away import away
 from tests.support.command_line import UsedHome
 from tests.support.staged_pipeline import NOW
 

@@ -45,14 +45,14 @@ def event_of(
 
 def test_a_look_that_never_returns_is_a_storage_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network file system without its server behaves like this: calls neither fail nor return."""
-    monkeypatch.setattr("airflow_provider.waits.waiting.LOOK_PATIENCE_S", 0.2)
+    monkeypatch.setattr("spark_jobs.waits.patience.LOOK_PATIENCE_S", 0.2)
     hung = threading.Event()
     error = event_of(lambda: hung.wait(30.0), release=hung)["error"]
     assert (error["error"], error["retry"]) == ("StorageError", "with_backoff")
 
 
 def test_a_look_that_never_returns_does_not_keep_a_deadline_from_being_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider.waits.waiting.LOOK_MAX_S", 0.2)
+    monkeypatch.setattr("spark_jobs.waits.patience.LOOK_MAX_S", 0.2)
     hung = threading.Event()
     assert event_of(lambda: hung.wait(30.0), time.time() + 0.2, hung)["error"]["error"] == "StorageError"
 
@@ -63,7 +63,7 @@ def test_a_closer_look_that_never_returns_is_a_storage_that_is_away(
 ) -> None:
     """The closer look follows a first look that has seen a change. The storage may become unavailable in between."""
     for limit in ("LOOK_PATIENCE_S", "LOOK_MAX_S"):
-        monkeypatch.setattr(f"airflow_provider.waits.waiting.{limit}", 0.2)
+        monkeypatch.setattr(f"spark_jobs.waits.patience.{limit}", 0.2)
     hung = threading.Event()
 
     async def see(found: object, left_s: float | None) -> bool:
@@ -75,7 +75,7 @@ def test_a_closer_look_that_never_returns_is_a_storage_that_is_away(
 
 def test_looks_may_be_as_rare_as_somebody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause between looks is no silence of the storage, even if the shortest pause is longer than the storage's preferred longest one."""
-    monkeypatch.setattr("airflow_provider.waits.waiting.LOOK_PATIENCE_S", 0.2)
+    monkeypatch.setattr("spark_jobs.waits.patience.LOOK_PATIENCE_S", 0.2)
     seen: list[object] = []
 
     async def see(found: object, left_s: float | None) -> bool:
@@ -91,7 +91,7 @@ def test_looks_may_be_as_rare_as_somebody_wants(monkeypatch: pytest.MonkeyPatch)
 def test_what_only_the_system_names_is_an_error_of_the_storage(
     monkeypatch: pytest.MonkeyPatch, failure: OSError, name: str
 ) -> None:
-    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.1)
+    monkeypatch.setattr("spark_jobs.waits.patience.STORAGE_PATIENCE_S", 0.1)
 
     def look() -> None:
         raise failure

@@ -230,7 +230,7 @@ def test_a_home_that_stays_away_ends_the_wait_without_another_try(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A further try would take the empty directory for a new home."""
-    monkeypatch.setattr("airflow_provider.waits.waiting.STORAGE_PATIENCE_S", 0.2)
+    monkeypatch.setattr("spark_jobs.waits.patience.STORAGE_PATIENCE_S", 0.2)
     started(hook)
     until(driver_has_started)
     homes.path().rename(homes.root.parent / "aside")

@@ -41,7 +41,10 @@ STORED: list[tuple[str, dict[str, Any]]] = [
             },
         },
     ),
-    (WAIT, HOME | {"kind": "request", "arguments": {"request": "stop-airflow-1", "restart_timeout_s": 300.0}}),
+    (
+        WAIT,
+        HOME | {"kind": "request", "arguments": {"request": "stop-airflow-1", "restart_timeout_s": 300.0, "end_timeout_s": 60.0}},
+    ),
     (WAIT, HOME | {"kind": "end", "arguments": {"attempt": 3, "owner": 2}}),
     (WAIT, HOME | {"kind": "state", "arguments": {"states": ["running"]}}),
     ("airflow_provider.triggers.publication.PublicationTrigger", {"home": "flights"}),

@@ -2,15 +2,12 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
 from airflow_provider.waits.waiting import (
-    STORAGE_PATIENCE_S,
     FirstLook,
     Next,
-    Patience,
     RunLook,
     RunWait,
     StartLimit,
@@ -21,37 +18,29 @@ from spark_jobs.protocol.documents import (
     AttemptDocument,
     ErrorReport,
     OnRewind,
-    RunState,
-    StageState,
-    StageStatus,
     StartResponse,
-    Status,
     WorkDirectory,
 )
 from spark_jobs.protocol.errors import (
-    AccessDeniedError,
     DeadlineExceededError,
     HomeInUseError,
     InterruptedRunError,
-    NotFoundError,
     OutcomeUnknownError,
     RejectedError,
-    StorageError,
     StorageFullError,
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import (
     AttemptNumber,
-    BatchId,
     CheckpointId,
     IncarnationId,
     RequestId,
     RoundNumber,
     RunId,
-    StageName,
     WorkDirectoryId,
 )
 from spark_jobs.protocol.start_requests import StartRequest
+from tests.support.heartbeats import status
 from tests.support.staged_pipeline import CHECKPOINTING
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -100,12 +89,6 @@ def attempt(run: RunId) -> AttemptDocument:
         versions={},
         checkpointing=CHECKPOINTING,
     )
-
-
-def status(state: RunState = RunState.RUNNING, batch: int = 3, **stage: Any) -> Status:
-    hourly = StageStatus(state=StageState.RUNNING, batch=BatchId(batch), **stage)
-    stages = {StageName("hourly"): hourly, StageName("daily"): StageStatus(state=StageState.WAITING)}
-    return Status(attempt=AttemptNumber(2), run=OURS, state=state, updated_at=NOW, stages=stages)
 
 
 @pytest.mark.parametrize(
@@ -281,44 +264,12 @@ def test_a_start_timeout_that_is_over_leaves_a_wait_its_grace() -> None:
         waiting.judge(NOTHING, 115.0)
 
 
-def test_a_storage_that_is_away_is_borne_for_a_while_from_its_first_failure_on() -> None:
-    patience, away = Patience(None), StorageError("The disk is away.")
-    assert patience.tolerates(away, 100.0)
-    assert patience.tolerates(NotFoundError("The home is away."), 100.0 + STORAGE_PATIENCE_S - 0.1)
-    assert not patience.tolerates(away, 100.0 + STORAGE_PATIENCE_S)
-
-
-def test_a_storage_that_refuses_is_borne_where_it_has_allowed_before() -> None:
-    patience, refused = Patience(None), AccessDeniedError("Not for you.")
-    assert not patience.tolerates(refused, 0.0)
-    patience.seen()
-    assert patience.tolerates(refused, 0.0)
-    assert not patience.tolerates(refused, STORAGE_PATIENCE_S)
-
-
-def test_a_look_that_succeeds_begins_the_patience_anew() -> None:
-    patience, away = Patience(None), StorageError("The disk is away.")
-    assert patience.tolerates(away, 0.0)
-    patience.seen()
-    assert patience.tolerates(away, STORAGE_PATIENCE_S)
-    assert not patience.tolerates(away, 2 * STORAGE_PATIENCE_S)
-
-
 def test_what_nobody_could_see_was_no_silence() -> None:
     waiting = wait()
     waiting.home_is_back(400.0)
     assert waiting.judge(NOTHING, 414.9) is None
     with pytest.raises(InterruptedRunError, match="not been seen for 15 s"):
         waiting.judge(NOTHING, 415.0)
-
-
-@pytest.mark.parametrize("error", [AccessDeniedError("No."), RejectedError("No."), InterruptedRunError("It ended.")])
-def test_what_does_not_pass_by_itself_is_not_borne(error: StreamPipelineError) -> None:
-    assert not Patience(None).tolerates(error, 0.0)
-
-
-def test_nothing_is_borne_past_the_deadline() -> None:
-    assert not Patience(10.0).tolerates(StorageError("The disk is away."), 10.0)
 
 
 def test_a_conflict_names_who_is_in_the_way() -> None:

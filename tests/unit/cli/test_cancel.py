@@ -114,7 +114,7 @@ def test_a_restart_that_was_decided_on_before_the_cancel_is_cancelled_too(
             (home.directory / "restarted").touch()
             Channel(home.files).request_start(RunId("monday"), parameters={}, restarts=RestartHistory(restarts=1))
 
-    monkeypatch.setattr("spark_jobs.cli.cancel.time.sleep", restart)
+    monkeypatch.setattr("spark_jobs.cli.requests.time.sleep", restart)
     told = document(spark_jobs("cancel", "--home", home.url, "--output", "json"))
     assert told["attempt"] == 2
     assert error_of(home, "start-2").error == "RunCancelledError"

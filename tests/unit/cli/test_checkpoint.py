@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.control.liveness import holding
+from spark_jobs.control.liveness import driver_at_work, holding
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.documents import Publish
@@ -19,6 +19,7 @@ from spark_jobs.protocol.masking import unmasked
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.storage.files import Files
+from tests.support.away import away
 from tests.support.command_line import BLOCKED, FLIGHTS, UsedHome, document, spark_jobs
 from tests.support.staged_pipeline import DAILY, HOURLY, NOW
 
@@ -107,7 +108,7 @@ def test_who_waits_no_longer_is_told_which_request_stays(running: UsedHome, monk
     def interrupt(files: Files) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spark_jobs.cli.requests.driver_at_work", interrupt)
+    monkeypatch.setattr("spark_jobs.waits.requests.driver_at_work", interrupt)
     shown = spark_jobs("stop", "--home", running.url, "--drain", "--output", "json")
     error, (asked,) = json.loads(shown.stdout)["error"], CheckpointRequests(running.files).open()
     assert (shown.exit_code, error["error"], error["evidence"]) == (130, "Interrupted", {"request": asked.request})
@@ -115,10 +116,19 @@ def test_who_waits_no_longer_is_told_which_request_stays(running: UsedHome, monk
 
 
 def test_a_driver_that_ends_is_not_waited_for(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.cli.requests.driver_at_work", lambda files: False)
+    monkeypatch.setattr("spark_jobs.waits.requests.driver_at_work", lambda files: False)
     shown = ask(running, "--output", "json")
     assert shown.exit_code == 3
     assert json.loads(shown.stdout)["error"]["error"] == "InterruptedRunError"
+
+
+def test_a_storage_that_is_unavailable_for_a_while_is_tolerated(
+    running: UsedHome, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("spark_jobs.waits.requests.driver_at_work", away(driver_at_work, (0, 1)))
+    with Driver(running):
+        assert ask(running).exit_code == 0
+    assert "The home cannot be read: The disk is away." in caplog.text
 
 
 def test_it_is_refused_where_nobody_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

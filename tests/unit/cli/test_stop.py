@@ -78,7 +78,7 @@ def test_a_stop_whose_driver_ends_after_the_checkpoint_is_incomplete_and_names_i
     running.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT, request=stop)
     if whole:
         export(running.files, CheckpointId(1), place, request=stop)
-    monkeypatch.setattr("spark_jobs.cli.requests.driver_at_work", lambda files: False)
+    monkeypatch.setattr("spark_jobs.waits.requests.driver_at_work", lambda files: False)
     options = ["--target", tmp_path / target] if target else []
     shown = spark_jobs("stop", "--home", running.url, "--request", "nightly", *options, "--output", "json")
     assert shown.exit_code == 3

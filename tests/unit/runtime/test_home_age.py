@@ -8,7 +8,6 @@ import pytest
 from airflow_provider.waits.checkpoints import WantedCheckpoint, find_checkpoint
 from airflow_provider.waits.looking import first_look, look_at_run
 from airflow_provider.waits.pipeline_states import StateWait
-from airflow_provider.waits.requests import RequestWait
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli.checkpoints import _entries as checkpoint_entries
@@ -24,6 +23,7 @@ from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, PipelineName, R
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.verification import named_by_home
 from spark_jobs.storage.files import create_document
+from spark_jobs.waits.requests import RequestWait
 from tests.support.aged_home import CountedFiles, answer, ask, begin, end, run_round, run_until_stopped, take
 from tests.support.memory_files import MemoryFiles
 from tests.support.staged_pipeline import NOW

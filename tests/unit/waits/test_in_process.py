@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from airflow_provider.waits.waiting import Patience
-from airflow_provider.waits.worker import patient_look, wait_in_worker
 from spark_jobs.protocol.errors import InterruptedRunError, StorageError
-from tests.airflow.away import away
+from spark_jobs.waits.in_process import look_until, patient_look
+from spark_jobs.waits.patience import Patience
+from tests.support.away import away
 from tests.support.left_behind import land_left_behind
 
 LOG = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ def test_a_storage_that_is_away_is_worth_another_look() -> None:
 
 
 def test_a_storage_that_does_not_answer_is_borne_no_longer_than_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider.waits.waiting.LOOK_PATIENCE_S", 0.2)
+    monkeypatch.setattr("spark_jobs.waits.patience.LOOK_PATIENCE_S", 0.2)
     back = threading.Event()
     with pytest.raises(StorageError, match="does not answer"):
         patient_look(lambda: back.wait(30.0), Patience(None), LOG)
@@ -47,7 +47,7 @@ def test_a_wait_is_told_that_its_home_is_back_before_it_judges_the_next_look() -
         heard.append("a look")
         return look if heard.count("a look") == 3 else None
 
-    found = wait_in_worker(
+    found = look_until(
         away(lambda: 7, [1]),
         judge,
         patience=Patience(None),
@@ -74,4 +74,4 @@ def test_a_task_that_is_killed_during_a_look_judges_nothing() -> None:
             raise InterruptedRunError("The task was killed.")
 
     with pytest.raises(InterruptedRunError):
-        wait_in_worker(look, judge, patience=Patience(None), log=LOG, pause=lambda: None, check=check)
+        look_until(look, judge, patience=Patience(None), log=LOG, pause=lambda: None, check=check)

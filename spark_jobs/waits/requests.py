@@ -1,82 +1,24 @@
-"""Requests of tasks to running pipelines, and the wait for their answers."""
+"""The wait for the answer to a request for a checkpoint, a savepoint or a stop."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, NamedTuple
 
-from airflow_provider.waits.home_wait import HomeWait
-from airflow_provider.waits.progress import doing
 from spark_jobs.checkpoint.cut_short import CutShort, cut_short, incomplete
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.control.channel import Channel
-from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
-from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, RejectedError, StreamPipelineError
-from spark_jobs.protocol.ids import RequestId, RunId
+from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, StreamPipelineError
+from spark_jobs.protocol.ids import RequestId
+from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import Files
+from spark_jobs.waits.home_wait import HomeWait
+from spark_jobs.waits.progress import doing
 
 END_WAIT_S = 60.0
-"""How long a driver may take to end after it has answered a stop without an error."""
-
-
-def ask_once(files: Files, wanted: Wanted, run: RunId, *, drain: bool = False, target: str | None = None) -> RequestId:
-    """Makes the request of a task, durably, with an id that is the same in every try. Idempotent.
-
-    If the request was answered with an error, the next try makes a new request with a new id: the cause may be gone by then, and each id
-    is answered only once.
-
-    Args:
-        files: The home.
-        wanted: The requested action.
-        run: The run id of the task instance.
-        drain: For a stop: flush everything first.
-        target: The URL of the directory for the savepoint.
-
-    Raises:
-        RejectedError: No driver would answer.
-        InterruptedRunError: No driver is at work, but one may start soon.
-    """
-    requests, name = CheckpointRequests(files), f"airflow-{sha256(run.encode()).hexdigest()[:24]}"
-    number = 1
-    while True:
-        request = request_id(name if number == 1 else f"{name}-{number}", wanted)
-        answer = requests.answer_of(request)
-        if answer is None or answer.error is None:
-            try:
-                requests.ask(request, drain=drain, target=target)
-            except RejectedError as error:
-                if error.evidence.get("at_work") is not False:
-                    raise
-                if Channel(files).attempts.latest() is not None and driver_at_work(files):
-                    continue  # a driver has begun in the meantime
-                raise _between_attempts(files, error) or error from None
-            return request
-        number += 1
-
-
-def _between_attempts(files: Files, refused: RejectedError) -> InterruptedRunError | None:
-    """Returns the error for a pipeline that may start again by its strategy or a retry of its task; None if it will not."""
-    channel = Channel(files)
-    live = channel.attempts.latest()
-    if live is None:
-        exists = "A driver is starting its first attempt." if driver_at_work(files) else ""
-    else:
-        answer = channel.response(live.request)
-        ended_well = answer is not None and answer.error is None
-        exists = "" if ended_well else f"Attempt {live.attempt} of run {live.run} did not finish."
-    if not exists:
-        return None
-    return InterruptedRunError(
-        refused.failed,
-        exists=exists,
-        safe=refused.safe,
-        remedy="A retry of this task makes the request again. Make sure that the pipeline starts.",
-        home=files.url,
-        attempt=live and live.attempt,
-    )
+"""How long a task waits for the end of a driver that has answered a stop without an error."""
 
 
 class RequestLook(NamedTuple):
@@ -101,11 +43,12 @@ class RequestLook(NamedTuple):
 class RequestWait(HomeWait[RequestLook]):
     """Waits until a request is answered, and after a stop until its driver has ended, so that the next start finds the home free.
 
-    Only reads. The event has the ``"request"``; the task reads its answer.
+    Only reads. The event has the ``"request"``; :func:`answer_to` reads its answer.
 
     Args:
         request: The request.
         restart_timeout_s: How long no driver may be at work.
+        end_timeout_s: How long a driver may take to end after it has answered a stop without an error.
     """
 
     kind = "request"
@@ -113,6 +56,7 @@ class RequestWait(HomeWait[RequestLook]):
 
     request: str
     restart_timeout_s: float
+    end_timeout_s: float = END_WAIT_S
 
     def __post_init__(self) -> None:
         self._request = RequestId(self.request)
@@ -173,14 +117,14 @@ class RequestWait(HomeWait[RequestLook]):
             if self._answered_since_s is None:
                 self._answered_since_s = now_s
             is_stop = self._request.startswith(Wanted.STOP.value)
-            driver_may_end = is_stop and now_s - self._answered_since_s < END_WAIT_S
+            driver_may_end = is_stop and now_s - self._answered_since_s < self.end_timeout_s
             return None if driver_may_end and not look.is_over else {}
         if look.at_work:
             self._gone_since_s = None
         elif self._gone_since_s is None:
             self._gone_since_s = now_s
         if self._gone_since_s is not None and now_s - self._gone_since_s >= self.restart_timeout_s:
-            raise self._no_driver(look.cut_short)
+            raise self.no_driver(look.cut_short)
         return None
 
     def too_late(self, look: RequestLook, timeout_s: float | None) -> StreamPipelineError | None:
@@ -202,7 +146,12 @@ class RequestWait(HomeWait[RequestLook]):
         """Restarts the allowed absence: while the home could not be read, the driver was not absent."""
         self._gone_since_s = None
 
-    def _no_driver(self, found: CutShort | None) -> StreamPipelineError:
+    def no_driver(self, found: CutShort | None) -> StreamPipelineError:
+        """Returns the error for a request that no driver works on.
+
+        Args:
+            found: The unfinished result of the request.
+        """
         failed = f"No driver has been at work in {self.files.url} for {self.restart_timeout_s:g} s, and {self._request} is not answered."
         if found is not None:
             return incomplete(
@@ -219,3 +168,25 @@ class RequestWait(HomeWait[RequestLook]):
             home=self.files.url,
             request=self._request,
         )
+
+
+def answer_to(files: Files, request: RequestId) -> CheckpointResponse:
+    """Returns the answer to a request after its wait.
+
+    Raises:
+        StreamPipelineError: The request was answered with this error.
+        InterruptedRunError: The answer was deleted.
+    """
+    answer = CheckpointRequests(files).answer_of(request)
+    if answer is None:
+        raise InterruptedRunError(
+            f"{request} in {files.url} no longer has an answer.",
+            exists="Its file was deleted, or a new home was made at the same place.",
+            safe="Nothing was changed.",
+            remedy="See spark-jobs status. A retry looks at the home again.",
+            home=files.url,
+            request=request,
+        )
+    if answer.error is not None:
+        raise reported_error(answer.error)
+    return answer

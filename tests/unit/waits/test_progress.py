@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from airflow_provider.waits.progress import ProgressLog, doing, progress
 from spark_jobs.protocol.documents import BlockedPublication, ErrorReport, RunState, StageState, StageStatus, Status
 from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
-from tests.airflow.waits.test_waiting import status
+from spark_jobs.waits.progress import ProgressLog, doing, progress
+from tests.support.heartbeats import status
 
 
 def test_progress_names_checkpoint_stage_batch_rate_and_watermark() -> None:

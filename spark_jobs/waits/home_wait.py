@@ -1,4 +1,4 @@
-"""The protocol of a wait for something in a home, which a worker and a trigger share."""
+"""The protocol of a wait for something in a home, which commands, tasks and triggers share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
@@ -15,14 +15,14 @@ L = TypeVar("L")
 class HomeWait(ABC, Generic[L]):
     """A wait for something in a home: looks at the home, and judges what it has seen.
 
-    A subclass is a dataclass. Its own fields are JSON values, which Airflow's database stores while a task is deferred.
+    A subclass is a dataclass. Its own fields are JSON values, so that another process can continue the wait.
 
     Args:
         files: The home.
     """
 
     kind: ClassVar[str]
-    """The name of the subclass in Airflow's database."""
+    """The name of the subclass, by which another process finds it."""
     lasting: ClassVar[bool] = True
     """Whether the result stays true. A later wait may then begin with an earlier look."""
     event_fields: ClassVar[tuple[str, ...]] = ()
@@ -64,7 +64,7 @@ class HomeWait(ABC, Generic[L]):
         return False
 
     def activity(self, look: L) -> str | None:
-        """Describes the pipeline's activity for the task's log."""
+        """Describes the pipeline's activity for the log of a task."""
         return None
 
     def home_is_back(self) -> None:

@@ -1,18 +1,56 @@
-"""Waits in a worker's process. They tolerate an unavailable storage as long as a trigger does."""
+"""Waits in this process. They tolerate an unavailable storage as long as a trigger does."""
 
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from airflow_provider.waits.waiting import Patience
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.storage.beside import in_time
+from spark_jobs.waits.home_wait import HomeWait
+from spark_jobs.waits.patience import Patience
+from spark_jobs.waits.progress import StateChangeLogger
 
 L = TypeVar("L")
 T = TypeVar("T")
 
 
-def wait_in_worker(
+def wait_here(
+    wait: HomeWait[L],
+    *,
+    end_s: float | None,
+    timeout_s: float | None,
+    log: Any,
+    pause: Callable[[], object],
+    check: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:
+    """Waits, and returns the result.
+
+    Args:
+        wait: The wait.
+        end_s: The deadline on a monotonic clock; None: there is none.
+        timeout_s: The configured time, for the error.
+        log: The log for the pipeline's activity and for storage errors.
+        pause: Waits between two looks.
+        check: Called repeatedly, also while a look hangs. An error that it raises ends the wait.
+
+    Raises:
+        StorageError: The storage was unavailable for too long, or denies access.
+        StreamPipelineError: The wait has failed, or its deadline has passed.
+        Exception: Any error of ``check``.
+    """
+    changes = StateChangeLogger(log)
+
+    def judge(look: L) -> dict[str, Any] | None:
+        changes.see(wait.activity(look))
+        now_s = time.monotonic()
+        return wait.result(look, now_s, None if end_s is None else end_s - now_s, timeout_s)
+
+    return look_until(
+        wait.look, judge, patience=Patience(end_s), log=log, pause=pause, check=check, home_is_back=wait.home_is_back
+    )
+
+
+def look_until(
     look: Callable[[], L],
     judge: Callable[[L], T | None],
     *,

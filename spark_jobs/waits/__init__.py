@@ -1,0 +1,1 @@
+"""Waits for something in a home. Commands, tasks and triggers share their looks and their decisions."""
