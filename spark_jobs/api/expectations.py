@@ -19,6 +19,8 @@ VIOLATED_AT = "violated_at"
 """The column with the time of that batch."""
 VIOLATION_COLUMNS = (VIOLATED, VIOLATED_IN_BATCH, VIOLATED_AT)
 """The columns that a table of violations has in addition to those of its stage."""
+CURRENT_WATERMARK = "current_watermark"
+"""The name under which a condition gets the watermark that the stage's inputs had before the batch, as a TIMESTAMP."""
 
 
 class OnViolation(StrEnum):

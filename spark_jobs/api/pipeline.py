@@ -267,7 +267,7 @@ class Pipeline:
             begin: Where a stage that is new in a running pipeline begins to read its sources: at their beginning, or after the rows that
                 the pipeline has read before.
             expect: SQL conditions on the result's columns, by name, that each row must fulfil, such as ``{"positive": "amount > 0"}``. Null
-                does not fulfil a condition.
+                does not fulfil a condition. ``current_watermark`` is the watermark of the inputs before the batch.
             on_violation: What happens to a row that violates one: ``"fail"`` fails its batch; ``"drop"`` counts it and leaves it out;
                 ``"divert"``, the default with ``violations``, writes it to that table.
             violations: The table of diverted rows. It has the stage's columns, ``violated_expectations``, ``violated_in_batch`` and

@@ -17,6 +17,7 @@ from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.runtime.stages.stage_output import StageOutput
+from spark_jobs.runtime.stages.watermark import BEGINNING_OF_TIME_MS
 from spark_jobs.runtime.tables.outlets import Outlet
 from spark_jobs.runtime.tables.tables import StagingTable
 from spark_jobs.storage.files import Files
@@ -107,6 +108,11 @@ class BuiltStage:
         lines = self.spark_log.offsets(batch).sources
         before = self.spark_log.offsets(BatchId(batch - 1)).sources if batch > 0 else (None,) * len(lines)
         return list(zip(self.bounds, before, lines, strict=True))
+
+    def watermark_before(self, batch: BatchId) -> int:
+        """Returns the watermark with which a planned batch begins. A held one is before all rows until it is moved."""
+        watermark_ms = self.spark_log.offsets(batch).watermark_ms
+        return BEGINNING_OF_TIME_MS if self.held and watermark_ms == 0 else watermark_ms
 
     def limited_times(self) -> frozenset[str]:
         """Returns the inputs whose event times decide which rows the stage holds back or drops as late."""

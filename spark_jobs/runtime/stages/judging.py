@@ -7,23 +7,35 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StringType
 
-from spark_jobs.api.expectations import VIOLATED, VIOLATED_AT, VIOLATED_IN_BATCH, VIOLATION_COLUMNS, Expectations
+from spark_jobs.api.expectations import (
+    CURRENT_WATERMARK,
+    VIOLATED,
+    VIOLATED_AT,
+    VIOLATED_IN_BATCH,
+    VIOLATION_COLUMNS,
+    Expectations,
+)
 from spark_jobs.api.refusals import Mistakes
 from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.errors import BEGIN_ANEW, InvalidPipelineError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import BatchId
+from spark_jobs.runtime.spark import plan
 from spark_jobs.runtime.spark.conditions import condition_problem
 from spark_jobs.runtime.spark.spark_errors import messages
 
 _SAFE = "Nothing was written."
+_REMEDY = "Write a SQL condition on the columns that the stage returns."
 _MARK = "rows violate expectations of their stage: "
 _VIOLATED = re.compile(f"{_MARK}([\\w, ]+)\\.")
 """Matches the mark in an error's message. A plan contains the mark, too, but without names after it."""
 
 
 def with_violations(stage: Stage, frame: DataFrame) -> DataFrame:
-    """Returns a stage's result for staging: with the violated expectations of each row, if the stage sorts its rows.
+    """Returns a stage's result for staging: with columns for the violated expectations of each row, if the stage sorts its rows.
+
+    The columns are null until :func:`of_batch` fills them.
 
     Raises:
         InvalidPipelineError: A condition is invalid. The error lists all of them.
@@ -34,21 +46,29 @@ def with_violations(stage: Stage, frame: DataFrame) -> DataFrame:
     _check(stage, expectations, frame)
     if not expectations.sorts:
         return frame
-    batch = f"CAST(NULL AS BIGINT) AS {VIOLATED_IN_BATCH}"  # the writer knows it
-    return frame.selectExpr("*", f"{expectations.violated} AS {VIOLATED}", batch, f"current_timestamp() AS {VIOLATED_AT}")
+    names = F.lit(None).cast(ArrayType(StringType(), containsNull=False)).alias(VIOLATED)
+    batch = F.lit(None).cast("bigint").alias(VIOLATED_IN_BATCH)
+    return frame.select("*", names, batch, F.current_timestamp().alias(VIOLATED_AT))
 
 
-def of_batch(expectations: Expectations | None, frame: DataFrame, batch: BatchId) -> DataFrame:
-    """Returns the rows of a batch for staging: with its number, or with a check that fails the batch at the first violation.
+def of_batch(expectations: Expectations, frame: DataFrame, batch: BatchId, watermark_ms: int) -> DataFrame:
+    """Returns the rows of a batch for staging: with what they violate, or with a check that fails the batch at the first violation.
 
     The frame is that of ``foreachBatch``, so a filter on it does not change the plan of the stage.
+
+    Args:
+        expectations: The expectations of the stage.
+        frame: The rows of the batch.
+        batch: The number of the batch.
+        watermark_ms: The watermark of the stage's inputs before the batch.
     """
-    if expectations is None:
-        return frame
+    judged = frame.withColumn(CURRENT_WATERMARK, F.timestamp_millis(F.lit(watermark_ms)))
     if expectations.sorts:
-        return frame.withColumn(VIOLATED_IN_BATCH, F.lit(batch).cast("bigint"))
-    names = f"concat('{_MARK}', array_join({expectations.violated}, ', '), '.')"
-    return frame.where(f"CASE WHEN ({expectations.violated}) IS NULL THEN true ELSE raise_error({names}) END")
+        judged = judged.withColumns({VIOLATED: F.expr(expectations.violated), VIOLATED_IN_BATCH: F.lit(batch).cast("bigint")})
+    else:
+        names = f"concat('{_MARK}', array_join({expectations.violated}, ', '), '.')"
+        judged = judged.where(f"CASE WHEN ({expectations.violated}) IS NULL THEN true ELSE raise_error({names}) END")
+    return judged.drop(CURRENT_WATERMARK)
 
 
 def failed_by(error: BaseException, stage: Stage, batch: BatchId) -> StreamPipelineError | None:
@@ -83,27 +103,45 @@ def violations_of(staged: DataFrame) -> dict[str, int]:
 
 
 def _check(stage: Stage, expectations: Expectations, frame: DataFrame) -> None:
+    with_watermark = frame.withColumn(CURRENT_WATERMARK, F.lit(None).cast("timestamp"))
+    without = _without_watermark(frame)
     mistakes = Mistakes()
     for name, condition in expectations.conditions.items():
-        if problem := condition_problem(condition, frame):
+        problem, remedy = condition_problem(condition, with_watermark), _REMEDY
+        if problem is None and without is not None and condition_problem(condition, frame):
+            problem, remedy = without
+        if problem:
             with mistakes.noted():
                 raise InvalidPipelineError(
                     f"Stage '{stage.name}': its expectation {name} ({condition}) {problem}.",
                     exists=f"The stage returns {', '.join(frame.columns)}.",
                     safe=_SAFE,
-                    remedy="Write a SQL condition on the columns that the stage returns.",
+                    remedy=remedy,
                     stage=stage.name,
                     expectation=name,
                 )
-    taken = [column for column in frame.columns if column.casefold() in VIOLATION_COLUMNS]
-    if expectations.sorts and taken:
+    reserved = {CURRENT_WATERMARK, *(VIOLATION_COLUMNS if expectations.sorts else ())}
+    taken = [column for column in frame.columns if column.casefold() in reserved]
+    if taken:
         with mistakes.noted():
             raise InvalidPipelineError(
-                f"Stage '{stage.name}' returns {', '.join(taken)}, but its rows get such a column.",
-                exists=f'Rows of a stage with on_violation="{expectations.on_violation.value}" get {", ".join(VIOLATION_COLUMNS)}.',
+                f"Stage '{stage.name}' returns {', '.join(taken)}, but its expectations use such a column.",
+                exists=f"They use {', '.join(sorted(reserved))}.",
                 safe=_SAFE,
                 remedy="Rename the column in the stage (AS).",
                 stage=stage.name,
                 columns=taken,
             )
     mistakes.check()
+
+
+def _without_watermark(frame: DataFrame) -> tuple[str, str] | None:
+    """Returns why a condition cannot use the watermark, and the remedy. None if it can. A batch frame has the watermark of its batch."""
+    if not frame.isStreaming:
+        return None
+    if plan.is_stateful(frame):
+        why = f"uses {CURRENT_WATERMARK} in a stage that keeps a state, which drops late rows before a condition sees them"
+        return why, "Declare the expectation on a stage before this one."
+    if not plan.watermark_nodes(frame):
+        return f"uses {CURRENT_WATERMARK}, but no input of the stage has an event time", "Declare event_time= on the source."
+    return None

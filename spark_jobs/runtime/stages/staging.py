@@ -134,7 +134,10 @@ class StageWriter:
 
     def _fitted(self, frame: DataFrame, batch: BatchId) -> DataFrame:
         """Returns rows of the stage as they are staged."""
-        return fit(of_batch(self.run.stage.expectations, frame, batch), self.run.table.schema)
+        expectations = self.run.stage.expectations
+        if expectations is not None:
+            frame = of_batch(expectations, frame, batch, self.run.watermark_before(batch))
+        return fit(frame, self.run.table.schema)
 
     def _check_unique(self, session: SparkSession, batch: BatchId, adds: Sequence[Mapping[str, Any]]) -> None:
         """Refuses a key that occurs twice in an upsert. Without ``sequence_by`` the newer row is unknown."""
