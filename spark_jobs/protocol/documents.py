@@ -205,6 +205,8 @@ class RoundDocument(Document):
     backfill. The round leaves out the same rows."""
     undoes: tuple[LossId, ...] = ()
     """Losses of the replaced round that the restored checkpoint does not contain. Their existing rows are read again."""
+    for_backfill: bool = False
+    """True if the round was begun to backfill losses. If it has staged nothing, another one may begin."""
     begun_at: datetime
 
 

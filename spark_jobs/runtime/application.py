@@ -617,7 +617,7 @@ class Application:
             behind = {*(loss.id for loss in before.losses), *before.backfilled} if before else set()
             carried = carried_losses(recorded, [loss for loss in recorded if loss.id in behind], settled.renewed)
             older = [loss for loss in request.backfill if loss not in carried["losses"]]
-            changed |= carried | {"losses": (*carried["losses"], *older)}
+            changed |= carried | {"losses": (*carried["losses"], *older), "for_backfill": bool(request.backfill)}
             following = interrupted.model_copy(update=changed)
             self._take_over(interrupted, following, plan)
             return rounds.begin(following)

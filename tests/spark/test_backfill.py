@@ -52,11 +52,14 @@ def test_files_and_versions_of_several_rounds_are_backfilled_once_and_without_ne
         backfill(site, poisoned)
     assert states(site) == {LossState.OPEN}
     numbers.add()
+    site.run(poisoned, run_id="third")
+    numbers.assert_adds_up()
+    numbers.add()
     backfill(site, mended, run_id="backfill")
     assert states(site) == {LossState.BACKFILLED}
     assert (site.manifest().losses, site.manifest().backfilled) == ((), tuple(sorted(losses)))
     for name in numbers.read:
-        assert ids(site.tables / name) == list(range(80))
+        assert ids(site.tables / name) == list(range(120))
         assert site.manifest().stages[StageName(f"{name}_scored")].input_rows == {
             "rows": sum(loss.rows for loss in units(site, f"{name}_scored"))
         }
@@ -65,7 +68,7 @@ def test_files_and_versions_of_several_rounds_are_backfilled_once_and_without_ne
         backfill(site, mended, losses, run_id="another")
     site.run(mended)
     for name in numbers.read:
-        assert ids(site.tables / name) == list(range(120))
+        assert ids(site.tables / name) == list(range(160))
     assert not list(numbers.folder.glob("part-*")), "nothing needs the files any more"
 
 

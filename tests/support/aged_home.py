@@ -99,7 +99,7 @@ def ask(files: MemoryFiles, run: RunId) -> StartRequest:
     return Channel(files).request_start(run, parameters={})
 
 
-def begin(files: MemoryFiles, request: StartRequest) -> AttemptDocument:
+def begin(files: MemoryFiles, request: StartRequest, *, for_backfill: bool = False) -> AttemptDocument:
     """Begins an attempt, as a driver does before its stages run."""
     facts, described = read_facts(files), GRAPH.describe()
     decision = decide(request, facts, request.parameters, described)
@@ -109,7 +109,7 @@ def begin(files: MemoryFiles, request: StartRequest) -> AttemptDocument:
         Rounds(files).begin(
             RoundDocument(
                 round=attempt.round, run=request.run, incarnation=attempt.incarnation, on_end=OnEnd.SUSPEND, publish=None,
-                parameters=request.parameters, graph=described, begun_at=NOW,
+                parameters=request.parameters, graph=described, for_backfill=for_backfill, begun_at=NOW,
             )
         )  # fmt: skip
     Rounds(files).pin(attempt.round, PinnedInput(input=InputName("events"), pins=()))

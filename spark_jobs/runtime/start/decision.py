@@ -97,6 +97,8 @@ class HomeFacts:
     """Returns the newest public checkpoint of any incarnation by sink. It opens the tables, so it is only called before a recomputation."""
     staging: bool = False
     """True if the latest round has planned a batch."""
+    failed_backfill: bool = False
+    """True if the latest round was begun to backfill losses, and has staged nothing."""
     head: Manifest | None = None
     """The newest checkpoint of the newest incarnation."""
     begun_by: StartRequest | None = None
@@ -126,6 +128,11 @@ class HomeFacts:
         """Returns the final checkpoint of the latest round, or None."""
         is_final = self.head is not None and self.head.checkpoint_kind is CheckpointKind.FINAL
         return self.head if self.head and is_final and self.latest_round and self.head.round == self.latest_round.round else None
+
+    @property
+    def last_final(self) -> Manifest | None:
+        """Returns the final checkpoint of the last round, or None. A backfill that has failed does not count as a round."""
+        return self.head if self.failed_backfill else self.final
 
 
 NO_PAST = HomeFacts(newest_attempt=None, latest_round=None, final_of=lambda run: None, published=dict)
@@ -186,9 +193,9 @@ def decide(
         if facts.taken_up is not None:
             _check_change(request, facts.taken_up, "the savepoint", graph)
         return Begin(facts.newest.round, None, request.adopt_offsets or begun_with)
-    final = facts.final
     if request.backfill:
         return _backfill(latest, facts, request, parameters, graph)
+    final = facts.last_final
     if final is not None:
         _check_adoption(latest, request, {})
     if final is not None and final.drained:
@@ -397,7 +404,7 @@ def _still_to_refresh(
     Raises:
         RejectedError: The request cannot be carried out in this home now.
     """
-    latest, final = facts.latest_round, facts.final
+    latest, final = facts.latest_round, facts.last_final
     begun = latest is not None and latest.incarnation == facts.incarnation
     unfinished = stop is None and (final is None or not begun)
     by = facts.begun_by

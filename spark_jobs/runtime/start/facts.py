@@ -14,6 +14,8 @@ from spark_jobs.protocol.ids import CheckpointId, RunId, SinkName, StageName
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication.evidence import version_with
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
+from spark_jobs.runtime.staged.channel_cut import log_directory
+from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.start.decision import HomeFacts, named_savepoint, without_stages
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
@@ -45,6 +47,7 @@ def read_facts(home: Files) -> HomeFacts:
         staging=latest is not None
         and newest is not None
         and ((head is not None and head.round == latest.round) or _has_staged(home, newest, latest, restored)),
+        failed_backfill=newest is not None and latest is not None and _is_failed_backfill(home, newest, latest, head),
         restored=restored,
         begun=frozenset(begun),
     )
@@ -115,6 +118,16 @@ def _final_of(channel: Channel, store: CheckpointStore, run: RunId) -> Manifest 
         if manifest and manifest.round == own.round and manifest.checkpoint_kind is CheckpointKind.FINAL:
             return manifest
     return None
+
+
+def _is_failed_backfill(home: Files, attempt: AttemptDocument, latest: RoundDocument, head: Manifest | None) -> bool:
+    """Returns True if the latest round was begun to backfill losses, and has staged no batch after the checkpoint before it."""
+    if not latest.for_backfill or head is None or head.round >= latest.round:
+        return False
+    work = home.below(attempt.work_directory.path)
+    before = {stage: cut.batch for stage, cut in head.stages.items()}
+    stages = [StageName(stage) for stage in latest.graph.get("stages", {})]
+    return all(PrivateLog(work, log_directory(stage), "").latest() - 1 <= before.get(stage, NO_BATCH) for stage in stages)
 
 
 def _has_staged(home: Files, attempt: AttemptDocument, latest: RoundDocument, restored: Manifest | None) -> bool:

@@ -128,6 +128,7 @@ def facts(
     published: int | None = None,
     begun_by: StartRequest | None = None,
     staging: bool = True,
+    failed_backfill: bool = False,
 ) -> HomeFacts:
     public = {SINK: CheckpointId(published)} if published else {}
     newest = attempts[-1] if attempts else None
@@ -145,6 +146,7 @@ def facts(
         final_of,
         lambda: public,
         staging=staging,
+        failed_backfill=failed_backfill,
         head=next((each for each in reversed(manifests) if newest and each.incarnation == newest.incarnation), None),
         restored=next((each for each in manifests if newest and each.checkpoint == newest.restored_from), None),
         begun_by=begun_by,
@@ -607,6 +609,26 @@ class TestABackfill:
         assert self.decide(facts([attempt(1, "a", 3)], carried)) == Continue(carried, None)
         with pytest.raises(RejectedError, match="Loss 2-1 is of an earlier round, and round 3 has not ended"):
             self.decide(facts([attempt(1, "a", 3)], older))
+
+    @pytest.mark.parametrize("drained", [False, True])
+    def test_that_has_staged_nothing_gives_way_to_a_start_without_losses(self, drained: bool) -> None:
+        final, asked = manifest(5, 2, drained=drained), round_document(3, "failed")
+        attempts = [attempt(1, "a", 2), attempt(2, "failed", 3)]
+        home = facts(attempts, asked, final, failed_backfill=True)
+        begins = Answer(final) if drained else Begin(RoundNumber(4), CheckpointId(5))
+        assert decide(request("b"), home, PARAMETERS, GRAPH) == begins
+        assert decide(request("b"), facts(attempts, asked, final), PARAMETERS, GRAPH) == Continue(asked, CheckpointId(5))
+        losses = asked.model_copy(update={"losses": self.LOSSES})
+        again = facts(attempts, losses, final, failed_backfill=True)
+        assert self.decide(again) == Continue(losses, CheckpointId(5)), (
+            "the same losses are backfilled in the round that they have"
+        )
+
+    def test_that_has_staged_nothing_gives_way_to_a_full_refresh(self) -> None:
+        every = frozenset({StageName("hourly")})
+        home = facts([attempt(2, "failed", 3)], round_document(3, "failed"), manifest(5, 2), failed_backfill=True)
+        found = decide(request("b", full_refresh=("hourly",)), home, PARAMETERS, GRAPH, every)
+        assert found == BeginIncarnation(RoundNumber(4), IncarnationId("one"), OnRewind.REPLACE, refreshed=every)
 
     def test_is_refused_with_other_stages_or_parameters_or_another_beginning(self) -> None:
         found = facts([attempt(1, "a", 2)], round_document(2, "a"), manifest(5, 2))
