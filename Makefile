@@ -12,8 +12,15 @@ FAST_TESTS := tests/unit tests/contract tests/corruption
 # Each with a Spark session of its own. One more than there are cores: they wait for JVMs, for locks and for the disk.
 SIDE_BY_SIDE := --numprocesses=3 --dist=loadfile
 
+# The tests of pages need a browser, which no package registry has.
+CHROMIUM := $(shell command -v chromium)
+
 # What the older versions are in: constraints/$(point).txt and .venvs/$(point).
 OLDER := spark-4.0 spark-4.1
+
+# What else is tried at night with the oldest: all kinds of tables, Kafka, and killed drivers.
+OLDEST := spark-4.0
+OLDEST_AT_NIGHT := tests/spark/test_table_features.py tests/spark/test_kafka_sources.py tests/system/test_sigkill.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup warm packages check test matrix demo bench nightly screenshots dist format clean
@@ -32,7 +39,8 @@ check: packages ## Lint, types, import contracts and the fast tests (no JVM)
 	$(PYTHON) -m pytest $(SIDE_BY_SIDE) -m "not nightly and not hdfs and not slow" $(wildcard $(FAST_TESTS))
 
 test: warm ## Run every test that a change must pass
-	$(PYTHON) -m pytest $(SIDE_BY_SIDE) --durations=30
+	@$(if $(CHROMIUM),,echo "Without Chromium the tests of pages in a browser are left out. Debian, Ubuntu: apt install chromium")
+	$(PYTHON) -m pytest $(SIDE_BY_SIDE) --durations=30 -m "not nightly and not matrix$(if $(CHROMIUM),, and not browser)"
 
 matrix: setup $(OLDER:%=sample-%) ## Run a sample of the tests with older versions, and take a home from each to the next
 	$(PYTHON) -m pytest -m matrix tests/matrix
@@ -44,6 +52,8 @@ sample-%:
 
 nightly: warm ## Run every test there is, with more examples; hours
 	$(MAKE) matrix
+	@scripts/setup.sh night $(OLDEST)
+	.venvs/$(OLDEST)/bin/python -m pytest $(SIDE_BY_SIDE) -W default -m "not matrix and not stores and not hdfs" $(OLDEST_AT_NIGHT)
 	SPARK_TESTS_COMPILE=1 $(PYTHON) -m pytest -m "not matrix" --hypothesis-profile=nightly --randomly-seed=default
 
 bench: warm ## Measure, and compare with Spark and Delta alone; QUICK=1: eight minutes

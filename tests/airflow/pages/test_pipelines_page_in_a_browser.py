@@ -49,6 +49,7 @@ __all__ = ["auth", "root"]
 
 pytestmark = [
     pytest.mark.airflow,
+    pytest.mark.browser,
     pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with the deprecations of its dependencies
 ]
 
