@@ -15,9 +15,11 @@ from pyspark.java_gateway import launch_gateway
 from scripts.jar_hashes import write_list
 
 BROKER = ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36")
+_SPARK = {"4.0.4": "4.0.2"}.get(pyspark.__version__, pyspark.__version__)
+"""The version of Spark's sources: the newest of this minor version that mirrors hold."""
 SOURCES = (
-    f"org.apache.spark:spark-avro_2.13:{pyspark.__version__}",
-    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}",
+    f"org.apache.spark:spark-avro_2.13:{_SPARK}",
+    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_SPARK}",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",  # the newest release that mirrors hold; used with tokens only
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.13.1",

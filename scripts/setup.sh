@@ -5,6 +5,7 @@
 #   scripts/setup.sh everything  also Java and Delta's jars: what Spark needs
 #   scripts/setup.sh warm        also what the tests need: a Kafka broker, HDFS, S3's client, and Spark's classes as Java keeps them (dozens of starts take less time)
 #   scripts/setup.sh matrix N    what the tests of `make matrix` need in .venvs/N, with the older versions of constraints/N.txt
+#   scripts/setup.sh night N     also a Kafka broker, and Spark's sources for Kafka and Avro: what the tests with older versions need at night
 #
 # Each part leaves a stamp when it is whole, so that an interrupted set-up can simply be run again.
 set -euo pipefail
@@ -187,12 +188,20 @@ warm)
     fetch_service_jars
     keep_classes
     ;;
+night)
+    [ -n "$point" ] || fail "no point is named." "Use: scripts/setup.sh night spark-4.0"
+    check_java
+    install_packages
+    fetch_jars
+    fetch_service_jars
+    : >"$venv/.s3.jars" # S3's client is that of a newer Hadoop
+    ;;
 matrix)
     [ -n "$point" ] || fail "no point is named." "Use: scripts/setup.sh matrix spark-4.0"
     check_java
     install_packages
     fetch_jars
-    : >"$venv/.source.jars" >"$venv/.s3.jars" # the sample reads no Kafka and no Avro, and is not in a store
+    touch "$venv/.source.jars" "$venv/.s3.jars" # the sample reads no Kafka and no Avro, and is not in a store
     ;;
-*) fail "there is no part '$part'." "Use: scripts/setup.sh [packages | everything | warm | matrix POINT]" ;;
+*) fail "there is no part '$part'." "Use: scripts/setup.sh [packages | everything | warm | matrix POINT | night POINT]" ;;
 esac

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from packaging.version import Version
+
 from spark_jobs.protocol.documents import Publisher, SinkMode
 
 SPARK, DELTA_RS = Publisher.SPARK, Publisher.DELTA_RS
@@ -20,6 +22,8 @@ AT_NIGHT: frozenset[SinkMode] = frozenset()
 DELTA_RS_READER, DUCKDB_READER = "delta-rs", "DuckDB"
 READERS = frozenset({DELTA_RS_READER, DUCKDB_READER})
 """The readers besides Spark, which reads everything."""
+OLDEST = Version("4.0")
+"""The oldest Spark that this package supports."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Feature:
         modes: The possible modes. The others are refused.
         everyday: The modes that every run of the tests tries. The others wait for the night.
         readers: The readers of the table besides Spark.
+        since: The first Spark whose Delta makes such a table.
     """
 
     title: str
@@ -67,6 +72,7 @@ class Feature:
     modes: frozenset[SinkMode] = ALL_MODES
     everyday: frozenset[SinkMode] = frozenset({SinkMode.APPEND})
     readers: frozenset[str] = READERS
+    since: Version = OLDEST
 
     @property
     def key(self) -> str:
@@ -117,6 +123,7 @@ FEATURES = (
         staged=(*STAGED, "at"),
         answer=(*STAGED, "at", "hour(at) AS hour", "seq * 2 AS double"),
         merged_by=SPARK,
+        since=Version("4.2"),
     ),
     Feature(
         "column mapping by name",
@@ -262,6 +269,7 @@ FEATURES = (
         },
         publisher=SPARK,
         everyday=AT_NIGHT,
+        since=Version("4.1"),
     ),
     Feature(
         "`VARIANT`, shredded",
@@ -275,6 +283,7 @@ FEATURES = (
         publisher=SPARK,
         readers=frozenset(),
         everyday=AT_NIGHT,
+        since=Version("4.1"),
     ),
     Feature(
         "features for log retention (vacuum protocol check, checkpoint protection, materialized partition columns)",
@@ -287,6 +296,7 @@ FEATURES = (
         publisher=SPARK,
         readers=frozenset({DUCKDB_READER}),
         everyday=AT_NIGHT,
+        since=Version("4.1"),
     ),
     Feature(
         "`VARIANT` under its preview name",
