@@ -158,7 +158,11 @@ def test_each_round_computes_them_from_the_tables_of_its_checkpoint(library: Lib
     library.assert_tables(*EXPECTED, days_max=20)
 
 
-OF_REPORTS = [Point(Step.STAGE_VERSION, 4, True), Point(Step.STAGE_VERSION, 4, False), Point(Step.MANIFEST_CREATE, 1, True)]
+OF_REPORTS = [
+    pytest.param(Point(Step.STAGE_VERSION, 4, True), marks=pytest.mark.nightly),
+    pytest.param(Point(Step.STAGE_VERSION, 4, False), marks=pytest.mark.nightly),
+    Point(Step.MANIFEST_CREATE, 1, True),
+]
 """Steps after the stages with streams have ended. Windows are all open, so ``hourly`` has staged a version without rows."""
 
 
