@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from select import select
+from select import POLLIN, poll
 from tempfile import TemporaryFile, mkdtemp
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
@@ -199,7 +199,7 @@ class OutputFile:
         chunk, rest = b"begun", b""
         try:
             while chunk:
-                select([pipe], [], [])
+                _has_lines(pipe, None)
                 with self._lock:  # whoever has the lock finds each line in the pipe or in the file
                     chunk = os.read(pipe, _CHUNK_BYTES)
                     *lines, rest = (rest + chunk).split(b"\n")
@@ -225,13 +225,20 @@ class OutputFile:
 
     def _has_lines_to_copy(self) -> bool:
         with self._lock:
-            return self._pipe is not None and bool(select([self._pipe], [], [], 0)[0])
+            return self._pipe is not None and _has_lines(self._pipe, 0.0)
 
     @staticmethod
     def _content(descriptor: int) -> bytes:
         with os.fdopen(os.dup(descriptor), "rb") as file:
             file.seek(0)
             return file.read()
+
+
+def _has_lines(pipe: int, timeout_ms: float | None) -> bool:
+    """Waits until a pipe has lines or its last writer is gone. Returns False if the time is over."""
+    poller = poll()  # select() takes no descriptor above 1023
+    poller.register(pipe, POLLIN)
+    return bool(poller.poll(timeout_ms))
 
 
 def _opened(path: Path) -> IO[bytes]:

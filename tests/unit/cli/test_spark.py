@@ -1,8 +1,10 @@
 """Spark's output is hidden, and shown when it is needed. No JVM is started."""
 
 import errno
+import fcntl
 import logging
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -89,6 +91,26 @@ def test_lines_that_are_not_copied_yet_are_among_the_last(tmp_path: Path, capfd:
     threading.Timer(0.2, begun.set).start()
     assert output.last_lines() == ["one"]
     process.communicate(b"go\n")
+
+
+def test_the_lines_of_a_process_with_many_open_files_are_copied(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        end, writing = os.pipe()
+        pipe = fcntl.fcntl(end, fcntl.F_DUPFD, 1024)
+        os.close(end)
+        output = OutputFile(tmp_path / "spark.log")
+        output.open()
+        copier = output.copy(pipe, masking([CORE]))
+        os.write(writing, f"one {CORE}\n".encode())
+        assert output.last_lines() == ["one ***"]
+        os.close(writing)
+        copier.join(30.0)
+        output.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (tmp_path / "spark.log").read_text() == "one ***\n"
 
 
 def test_a_start_that_fails_shows_the_last_lines_that_were_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
