@@ -21,6 +21,7 @@ from benchmarks import (
     fixed_cost,
     growth,
     large_tables,
+    pages,
     publication,
     running,
     staged_sink,
@@ -53,7 +54,7 @@ PARTS = {
             growth,
             waiting,
         ),
-        *(running, backpressure, state_sizes, stops),
+        *(running, backpressure, state_sizes, stops, pages),
     )
 }
 
