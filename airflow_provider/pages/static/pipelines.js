@@ -20,7 +20,7 @@
   function draw(place) {
     const plot = JSON.parse(place.dataset.plot);
     const format = (_, value) => (value == null ? "" : formats[plot.unit](value));
-    const ink = () => getComputedStyle(document.documentElement).getPropertyValue("--ink");
+    const ink = () => getComputedStyle(document.documentElement).color;
     const grid = { stroke: "#8884", width: 1 };
     const options = {
       width: place.clientWidth || 320,
@@ -37,7 +37,7 @@
         { stroke: ink, grid, ticks: grid, size: 70, values: (_, values) => values.map((value) => formats[plot.unit](value)) },
       ],
     };
-    new uPlot(options, [plot.x].concat(plot.series.map((series) => series.values)), place);
+    place.plot = new uPlot(options, [plot.x].concat(plot.series.map((series) => series.values)), place);
   }
 
   // Airflow shows the page in a frame that may not lead out of it: such links would show an Airflow inside Airflow.
@@ -49,6 +49,11 @@
   function drawAll() {
     for (const place of document.querySelectorAll("[data-plot]")) if (!place.querySelector(".uplot")) draw(place);
     unlink();
+  }
+
+  // The theme has changed, in Airflow or in the system.
+  function drawAgain() {
+    for (const place of document.querySelectorAll("[data-plot]")) place.plot.redraw(false);
   }
 
   function name(element) {
@@ -124,5 +129,7 @@
     else act(button);
   });
   drawAll();
+  addEventListener("storage", drawAgain);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAgain);
   setInterval(refresh, REFRESH_MS);
 })();

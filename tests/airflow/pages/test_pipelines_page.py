@@ -382,7 +382,7 @@ def test_what_others_have_written_is_text_on_every_page(root: Path) -> None:
         text = Browser("viewer").page(f"/{path}")
         page = _Page(text)
         assert {each.get("src") for each in page.all("script")} <= {
-            f"{root}static/{name}" for root in ("", "../../") for name in ("pipelines.js", "uplot-1.6.32.min.js")
+            f"{root}static/{name}" for root in ("", "../../") for name in ("theme.js", "pipelines.js", "uplot-1.6.32.min.js")
         }
         assert page.all("img") == []
         assert "javascript:" not in text

@@ -308,6 +308,28 @@ def test_the_tab_of_a_dag_starts_a_run_and_leads_nowhere_else(root: Path, airflo
     assert complaints(browser) == []
 
 
+def test_a_page_follows_the_theme_that_its_user_chooses_in_airflow(root: Path, airflow: str, browser: Chromium) -> None:
+    home = shop(root, "orders", datetime.now(UTC), stages=stages(datetime.now(UTC)))
+    dag_id = controlled(home)
+    browser.sign_in(token("user"))
+    browser.open(f"{airflow}/dags/{dag_id}/plugin/stream-pipelines-of-dag")
+    page = "document.querySelector('iframe')?.contentDocument"
+    browser.shows(f"{page}?.readyState === 'complete' && {page}.querySelector('tbody tr a') !== null", "the tab")
+    browser.evaluate(f"{page}.querySelector('tbody tr a').click()")
+    canvases = f"[...({page}?.querySelectorAll('.uplot canvas') ?? [])]"
+    browser.shows(f"{canvases}.length === 4", "the pipeline's page")
+    plots = f"{canvases}.map(each => each.toDataURL()).join()"
+    paper = f"document.querySelector('iframe').contentWindow.getComputedStyle({page}.body).backgroundColor"
+    light, drawn_light = browser.evaluate(paper), browser.evaluate(plots)
+    try:
+        browser.evaluate("localStorage.setItem('theme', 'dark')")  # as the switch of Airflow's UI does
+        browser.shows(f"{paper} !== {json.dumps(light)} && {plots} !== {json.dumps(drawn_light)}", "the dark page")
+        browser.evaluate("document.querySelector('iframe').contentWindow.location.reload()")
+        browser.shows(f"{canvases}.length === 4 && {paper} !== {json.dumps(light)}", "the dark page again")
+    finally:
+        browser.evaluate("localStorage.removeItem('theme')")
+
+
 def test_a_keyboard_is_enough_and_hostile_texts_are_shown_as_they_are(root: Path, airflow: str, browser: Chromium) -> None:
     home = used_home(root, "orders", OF_A_DAG)
     home.complete(run=OF_A_DAG, parameters={"warehouse": HOSTILE})
