@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -158,6 +159,7 @@ def order_run(
             OutputFile(None if writes_nothing else local_path(files, SPARK_LOG)),
             submitted=context.obj == SUBMITTED,
             neighbours=neighbours_of(locate_pipeline(given["entry"])),
+            expects_short_run=partial(_expects_short_run, files, pipeline, options, request),
         )
         terminal.if_interrupted = _interrupted(context, options.run or new_run_id(), pipeline, terminal.mask)
         order = _Order(terminal, pipeline, files, values, options, request, spark)
@@ -168,6 +170,12 @@ def order_run(
             response = order.carry_out()
     if response is not None:
         order.report(response)
+
+
+def _expects_short_run(home: Files, pipeline: Pipeline, options: StartOptions, request: RequestId | None) -> bool:
+    from spark_jobs.runtime.start.short_runs import expects_short_run
+
+    return expects_short_run(home, pipeline.graph(), Channel(home).request(request) if request else options)
 
 
 _OF_A_REQUEST = ("param", "params_file", "run_id", *START_OPTIONS, "refresh", "full_refresh_all", *CHECKPOINT_OPTIONS)

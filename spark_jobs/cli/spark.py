@@ -259,6 +259,7 @@ class SparkStart:
         output: File for the output of the JVM while it runs.
         submitted: True uses the Spark that ``spark-submit`` has started.
         neighbours: Modules of the pipeline's folder that Spark's Python workers need.
+        expects_short_run: Returns whether the run ends so soon that Java's second compiler costs more time than it saves.
     """
 
     app_name: str
@@ -266,6 +267,7 @@ class SparkStart:
     output: OutputFile
     submitted: bool = False
     neighbours: Neighbours | None = None
+    expects_short_run: Callable[[], bool] = lambda: False
     session: "SparkSession | None" = field(default=None, init=False)
 
     def __call__(self) -> "SparkSession":
@@ -293,6 +295,9 @@ class SparkStart:
                 return submitted_session(self.app_name, options.conf, str(warehouse))
         try:
             with printing_to(self.output, environment_mask()), _own_interrupts():
+                short = self.expects_short_run()
+                if short:
+                    os.write(2, b"The last run was short: Java starts without its second compiler.\n")
                 return start_session(
                     self.app_name,
                     aside | dict(options.conf),
@@ -300,6 +305,7 @@ class SparkStart:
                     jars=options.jars,
                     py_files=options.py_files,
                     driver_memory=options.driver_memory,
+                    for_a_short_run=short,
                 )
         except MissingRequirementError as error:
             if self.output.path is not None:

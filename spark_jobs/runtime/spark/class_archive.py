@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+from spark_jobs.runtime.spark.jvm_options import JVM_OPTIONS, added
 from spark_jobs.runtime.spark.spark_facts import SPARK_VERSION
 
-_JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
-"""The variable for JVM options that come before all others, so that the user's own options, also in ``spark-defaults.conf``, win."""
 _TAKES, _MAKES = "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit"
 _SILENT = "-Xlog:cds*=off -Xlog:class+path=off"
 """Options that keep the JVM from reporting an unsuitable archive on standard output, which belongs to the command's answer."""
@@ -34,8 +33,8 @@ def archive_path(java_version: str, prefix: Path | None = None) -> Path:
 @contextmanager
 def using(archive: Path) -> Iterator[None]:
     """Lets JVMs that are started while open use the archive, if it exists and is not being made."""
-    usable = archive.is_file() and _MAKES not in os.environ.get(_JVM_OPTIONS, "")
-    with _options(f"{_SILENT} {_quoted(_TAKES, archive)}" if usable else ""):
+    usable = archive.is_file() and _MAKES not in os.environ.get(JVM_OPTIONS, "")
+    with added(f"{_SILENT} {_quoted(_TAKES, archive)}" if usable else ""):
         yield
 
 
@@ -50,7 +49,7 @@ def making(archive: Path) -> Iterator[None]:
     archive.parent.mkdir(parents=True, exist_ok=True)
     unfinished = archive.with_name(f".{os.getpid()}.{archive.name}")
     try:
-        with _options(f"-Xlog:disable {_quoted(_MAKES, unfinished)}"):
+        with added(f"-Xlog:disable {_quoted(_MAKES, unfinished)}"):
             yield
         unfinished.replace(archive)
     finally:
@@ -60,16 +59,3 @@ def making(archive: Path) -> Iterator[None]:
 def _quoted(option: str, path: Path) -> str:
     """Returns an option quoted for Spark's launcher, which splits a text into words."""
     return f'"{option}={path}"'
-
-
-@contextmanager
-def _options(options: str) -> Iterator[None]:
-    standing = os.environ.get(_JVM_OPTIONS)
-    os.environ[_JVM_OPTIONS] = f"{options} {standing or ''}".strip()
-    try:
-        yield
-    finally:
-        if standing is None:
-            del os.environ[_JVM_OPTIONS]
-        else:
-            os.environ[_JVM_OPTIONS] = standing

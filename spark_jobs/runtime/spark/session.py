@@ -29,6 +29,7 @@ from spark_jobs.publication.delta_jvm import java_class
 from spark_jobs.runtime.spark.class_archive import archive_path, using
 from spark_jobs.runtime.spark.delta_jars import DeltaJars
 from spark_jobs.runtime.spark.hadoop_defaults import remove_service_defaults
+from spark_jobs.runtime.spark.jvm_options import SHORT_RUN, added
 from spark_jobs.runtime.spark.masked_log import mask_log
 from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, check_own_spark, checkpoint_class
 from spark_jobs.runtime.spark.starting import ended_unless_started
@@ -114,6 +115,7 @@ def start_session(
     jars: Sequence[str] = (),
     py_files: Sequence[str] = (),
     driver_memory: str | None = None,
+    for_a_short_run: bool = False,
 ) -> SparkSession:
     """Starts a new Spark session with Delta for a driver.
 
@@ -124,6 +126,7 @@ def start_session(
         jars: Jar files to add.
         py_files: Python files for the executors.
         driver_memory: Memory of the driver, such as ``4g``.
+        for_a_short_run: True for a JVM without Java's second compiler, unless executors have JVMs of their own.
 
     Raises:
         MissingRequirementError: Java or Delta's jars are missing, or Delta has no jars for this Spark.
@@ -157,8 +160,9 @@ def start_session(
     builder = SparkSession.Builder()
     for key, value in (settings | dict(REQUIRED_SETTINGS) | _PATHS_OF_THIS_HOST).items():
         builder = builder.config(key, value)
+    quickly = for_a_short_run and _local_cores(master) is not None
     try:
-        with ended_unless_started(), using(archive_path(java)):
+        with ended_unless_started(), using(archive_path(java)), added(SHORT_RUN if quickly else ""):
             if known is None:
                 builder = configure_spark_with_delta_pip(builder, extra_packages=list(packages))
             session = _with_s3(_started(builder))

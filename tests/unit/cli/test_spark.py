@@ -133,7 +133,8 @@ def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.Mo
         lambda name, conf, **options: given.update(name=name, conf=conf, **options),
     )
     options = SparkOptions({"spark.a": "1"}, ["g:n:1"], ["a.jar"], ["b.py"], "2g")
-    SparkStart("flights", options, OutputFile(tmp_path / "spark.log"))()
+    SparkStart("flights", options, OutputFile(tmp_path / "spark.log"), expects_short_run=lambda: True)()
+    assert "without its second compiler" in (tmp_path / "spark.log").read_text()
     assert Path(given["conf"].pop("spark.sql.warehouse.dir")).name == "warehouse"
     assert given == {
         "name": "flights",
@@ -142,6 +143,7 @@ def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.Mo
         "jars": ["a.jar"],
         "py_files": ["b.py"],
         "driver_memory": "2g",
+        "for_a_short_run": True,
     }
 
 
