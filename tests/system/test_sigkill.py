@@ -50,6 +50,8 @@ def kill_in_turn(drivers: Drivers, moments: Moments) -> None:
         for before in moments.get(step, []):
             assert_killed(drivers, Doomed("killed", step, before), *fresh, run="second")
     assert_done(drivers, *fresh, run="second")
+    if Step.SWEEP in moments:  # before that driver discarded the checkpoint that it had replaced: the next round does
+        assert_done(drivers, run="third")
     drivers.wait_gone()
 
 
@@ -81,4 +83,4 @@ def assert_replaced(site: RunSite) -> None:
     """Checks that only the fresh start's rows are public, each once, and that the replaced checkpoint is discarded."""
     assert site.public() == answer([0])
     assert site.publications() == dict.fromkeys(SINKS, 2)
-    assert site.checkpoints() == [2]
+    assert 1 not in site.checkpoints()
