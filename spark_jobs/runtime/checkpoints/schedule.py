@@ -12,10 +12,12 @@ from spark_jobs.protocol.checkpointing import Checkpointing
 
 @dataclass
 class CheckpointSchedule:
-    """Flink's rules (``execution.checkpointing``): from trigger to trigger ``interval_s``, from an end to the next trigger ``min_pause_s``.
+    """Flink's rules (``execution.checkpointing``): a trigger every ``interval_s``, but none within ``min_pause_s`` of an end.
+
+    A trigger that is late moves no later one. Triggers that are missed are left out.
 
     Args:
-        interval_s: Between two triggers.
+        interval_s: Between the times at which two triggers are due.
         min_pause_s: Between the end of a try and the next trigger.
         tolerable_failures: Number of consecutive tries that may fail. A complete checkpoint resets the count. None: any number.
         began_s: Time at which the pipeline began to run.
@@ -58,5 +60,6 @@ class CheckpointSchedule:
 
     def _plan(self, triggered_s: float, now_s: float) -> None:
         if self.is_due(triggered_s):
-            self._due_s = triggered_s + self.interval_s
+            missed = (triggered_s - self._due_s) // self.interval_s
+            self._due_s += (missed + 1) * self.interval_s
         self._due_s = max(self._due_s, now_s + self.min_pause_s)

@@ -19,6 +19,20 @@ def test_the_interval_runs_from_trigger_to_trigger() -> None:
     assert given.is_due(220.0)
 
 
+def test_a_late_trigger_moves_no_later_one() -> None:
+    given = schedule()
+    given.completed(triggered_s=165.0, now_s=170.0)
+    assert not given.is_due(219.9)
+    assert given.is_due(220.0)
+
+
+def test_triggers_that_were_missed_are_left_out() -> None:
+    given = schedule()
+    given.completed(triggered_s=300.0, now_s=301.0)
+    assert not given.is_due(339.9)
+    assert given.is_due(340.0)
+
+
 def test_one_that_took_longer_than_the_interval_is_followed_at_once() -> None:
     given = schedule()
     given.completed(triggered_s=160.0, now_s=300.0)
