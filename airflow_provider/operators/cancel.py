@@ -10,8 +10,7 @@ from airflow_provider.links import LINKS, record_homes
 from airflow_provider.operators.pipeline_task import WaitingOperator
 from airflow_provider.tasks.identity import run_id_of
 from airflow_provider.tasks.time_limits import TimeLimits, time_limits
-from spark_jobs.protocol.documents import ErrorReport
-from spark_jobs.protocol.reports import reported_error
+from airflow_provider.triggers.home import failure_of
 from spark_jobs.waits.ends import EndWait, end_all
 
 if TYPE_CHECKING:
@@ -53,8 +52,8 @@ class CancelPipelineOperator(WaitingOperator):
             began_at: The start of the try, in seconds since 1970.
         """
         with raising_airflow_errors():
-            if "error" in event:
-                raise reported_error(ErrorReport.model_validate(event["error"]))
+            if (error := failure_of(event)) is not None:
+                raise error
         return self._carry_on(context, event["home"], time_limits(self, self.timeout_s, began_at))
 
     def _carry_on(self, context: "Context", home: str, limits: TimeLimits) -> dict[str, Any]:

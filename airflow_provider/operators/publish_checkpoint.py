@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.assets import emit_tables
 from airflow_provider.drivers.driver_log import log_last_lines
@@ -13,17 +13,15 @@ from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import HomeResult, publication_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
 from airflow_provider.links import LINKS, record_homes
-from airflow_provider.operators.pipeline_task import PipelineOperator
+from airflow_provider.operators.pipeline_task import PipelineOperator, WaitingTask
 from airflow_provider.spark_conf import checked_conf, with_parent_run
 from airflow_provider.tasks.time_limits import time_limits
-from airflow_provider.triggers.home import HomeTrigger
+from airflow_provider.triggers.home import failure_of
 from airflow_provider.version_compat import container_of_one_task
 from airflow_provider.waits.spark_publications import SparkPublicationWait
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId
-from spark_jobs.protocol.reports import reported_error
 from spark_jobs.publication.publisher import plan_publication
 from spark_jobs.storage.files import Files, is_here
 from spark_jobs.waits.in_process import wait_here
@@ -33,11 +31,9 @@ if TYPE_CHECKING:
 
 _SLICE_S = 0.5
 _EXIT_WAIT_S = 10.0
-_POLL_INTERVAL_S, _MAX_POLL_INTERVAL_S = 1.0, 2.0
-"""The triggerer's pauses while Spark publishes."""
 
 
-class PublishCheckpointOperator(PipelineOperator):
+class PublishCheckpointOperator(WaitingTask, PipelineOperator):
     """Publishes checkpoints of one or several pipelines: all of them, or none as far as this can be known before the first row is public.
 
     First it checks that every checkpoint is complete and that every table can take its rows. If one check fails, it publishes nothing.
@@ -52,10 +48,9 @@ class PublishCheckpointOperator(PipelineOperator):
     Args:
         pipelines: A home, several homes, or by home the number of its checkpoint, such as from the XCom of another task. Without a
             number, or with an empty one, the newest checkpoint is published. Homes are inside the connection's home roots. Templated.
-        deferrable: Wait in the triggerer for a Spark that publishes, without a worker's slot. In a container that ends with the task, the
-            worker waits instead.
         conf: Spark settings, over the connection's, for a Spark that publishes. Templated as in the operator that runs a pipeline.
-        kwargs: As for :class:`~airflow_provider.operators.pipeline_task.PipelineOperator`.
+        kwargs: As for :class:`~airflow_provider.operators.pipeline_task.PipelineOperator`, and ``deferrable``: wait in the triggerer for a
+            Spark that publishes, without a worker's slot. In a container that ends with the task, the worker waits instead.
 
     Raises:
         PipelineRunRefusedError: A checkpoint or a table cannot be published; Airflow does not retry.
@@ -65,18 +60,17 @@ class PublishCheckpointOperator(PipelineOperator):
     template_fields: Sequence[str] = ("pipelines", "conf")
     template_fields_renderers = {"pipelines": "json", "conf": "json"}  # noqa: RUF012  # as every operator declares it
     operator_extra_links = LINKS
+    poll_interval_s, max_poll_interval_s = 1.0, 2.0
 
     def __init__(
         self,
         *,
         pipelines: str | Sequence[str] | Mapping[str, int | str | None],
-        deferrable: bool = True,
         conf: Mapping[str, str] | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.pipelines = pipelines
-        self.deferrable = deferrable
         self.conf = self.written_conf = conf
         self._spark: LocalDriver | None = None
         self._killed = False
@@ -111,10 +105,10 @@ class PublishCheckpointOperator(PipelineOperator):
         """
         self._limits = time_limits(self, began_at=began_at)
         with raising_airflow_errors():
-            if "error" in event:
+            if (error := failure_of(event)) is not None:
                 with suppress(StreamPipelineError):  # the task fails with its own error
                     log_last_lines(self.log, self.hook.publication_log(event["home"], event["checkpoints"][event["home"]]))
-                raise reported_error(ErrorReport.model_validate(event["error"]))
+                raise error
             checkpoints = {home: CheckpointId(number) for home, number in event["checkpoints"].items()}
             if event["started"]:
                 self._check_published(event["home"], checkpoints[event["home"]])
@@ -164,7 +158,10 @@ class PublishCheckpointOperator(PipelineOperator):
         files = self.hook.files(home)
         wait = SparkPublicationWait(files, checkpoints=dict(checkpoints), output=str(output), started=started)
         if self.deferrable and not ends_with_us and is_here(files):  # elsewhere the triggerer may not see the output
-            self._defer(wait)
+            if self._spark is not None:
+                self._spark.let_go()
+                self._spark = None  # a signal after the deferral must not end it
+            self.defer_wait(wait, self._limits, began_at=self._limits.began_at)
         wait_here(
             wait,
             end_s=None,
@@ -188,25 +185,6 @@ class PublishCheckpointOperator(PipelineOperator):
         if not is_at_work(output) and plan_publication(self.hook.files(home), checkpoint).by_spark:
             log_last_lines(self.log, self.hook.publication_log(home, checkpoint))
             raise self.hook.publication_error(home, checkpoint)
-
-    def _defer(self, wait: SparkPublicationWait) -> NoReturn:
-        if self._spark is not None:
-            self._spark.let_go()
-            self._spark = None  # a signal after the deferral must not end it
-        self.defer(
-            trigger=HomeTrigger(
-                kind=wait.kind,
-                arguments=wait.arguments(),
-                home=wait.files.url,
-                conn_id=self.conn_id,
-                deadline_at=self._limits.first_at,
-                timeout_s=self._limits.first_s,
-                poll_interval_s=_POLL_INTERVAL_S,
-                max_poll_interval_s=_MAX_POLL_INTERVAL_S,
-            ),
-            method_name="execute_complete",
-            kwargs={"began_at": self._limits.began_at},
-        )
 
 
 def _newest_checkpoint(files: Files) -> CheckpointId | None:

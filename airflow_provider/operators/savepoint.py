@@ -13,13 +13,12 @@ from airflow_provider.orders import is_true
 from airflow_provider.tasks.identity import run_id_of
 from airflow_provider.tasks.requests import ask_once
 from airflow_provider.tasks.time_limits import time_limits
+from airflow_provider.triggers.home import failure_of
 from spark_jobs.checkpoint.savepoint import dispose
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.savepoint_use import needed_by
 from spark_jobs.protocol.checkpoint_requests import Wanted
-from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.ids import RequestId
-from spark_jobs.protocol.reports import reported_error
 from spark_jobs.waits.requests import END_WAIT_S, RequestWait, answer_to
 
 if TYPE_CHECKING:
@@ -65,8 +64,8 @@ class TriggerCheckpointOperator(WaitingOperator):
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
         """Returns the result after the trigger has seen the answer."""
         with raising_airflow_errors():
-            if "error" in event:
-                raise reported_error(ErrorReport.model_validate(event["error"]))
+            if (error := failure_of(event)) is not None:
+                raise error
             return self._result(context, event["home"], RequestId(event["request"]))
 
     def _drains(self) -> bool:

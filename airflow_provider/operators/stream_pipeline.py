@@ -21,7 +21,7 @@ from airflow_provider.tasks.driver_lease import DriverLease, TaskKillHandler
 from airflow_provider.tasks.identity import run_id_of
 from airflow_provider.tasks.time_limits import not_due, time_limits
 from airflow_provider.tasks.worker_wait import WorkerWait
-from airflow_provider.triggers.home import SETTLE_S
+from airflow_provider.triggers.home import SETTLE_S, failure_of
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import AirflowSkipException, container_of_one_task
 from airflow_provider.waits.clocks import monotonic_at
@@ -33,7 +33,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.supervision import End, Restart, next_start
-from spark_jobs.protocol.documents import ErrorReport, OnRewind, StartResponse
+from spark_jobs.protocol.documents import OnRewind, StartResponse
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     InterruptedRunError,
@@ -43,7 +43,6 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
 from spark_jobs.protocol.losses import Loss, said
-from spark_jobs.protocol.reports import reported_error
 from spark_jobs.protocol.start_requests import START_ARGUMENTS, documented, read_start_arguments
 from spark_jobs.storage.files import is_here
 from spark_jobs.waits.in_process import look_or_fail
@@ -191,8 +190,7 @@ class StreamPipelineOperator(WaitingOperator):
         self.home, number = event["home"], AttemptNumber(event["attempt"])  # the DAG file may have changed since
         lease = self._forget(began_at)
         with raising_airflow_errors(), self._kill.until_the_end_of(self.home):
-            if "error" in event:
-                error = reported_error(ErrorReport.model_validate(event["error"]))
+            if (error := failure_of(event)) is not None:
                 if owner is not None:
                     lease.held = (number, OwnerNumber(owner))
                 elif not isinstance(error, StorageError):  # an unavailable home cannot be written
@@ -329,26 +327,18 @@ class StreamPipelineOperator(WaitingOperator):
         lease = self._current_lease
         assert lease.held is not None
         lease.release_driver()
-        self.defer(
-            trigger=RunTrigger(
-                home=self.hook.files(self.home).url,
-                conn_id=self.conn_id,
-                request=start_request_id(attempt),
-                attempt=attempt,
-                owner=lease.held[1],
-                token=token,
-                deadline_at=self._limits.first_at,
-                timeout_s=self._limits.first_s,
-                poll_interval_s=self.poll_interval_s,
-                max_poll_interval_s=self.max_poll_interval_s,
-                cancel_on_kill=self.cancel_on_kill,
-                start_by=self._start_by(attempt),
-                start_timeout_s=self.start_timeout_s,
-                wait_for=self.wait_for,
-            ),
-            method_name="execute_complete",
-            kwargs={"began_at": self._limits.began_at, "owner": lease.held[1]},
+        trigger = RunTrigger(
+            request=start_request_id(attempt),
+            attempt=attempt,
+            owner=lease.held[1],
+            token=token,
+            cancel_on_kill=self.cancel_on_kill,
+            start_by=self._start_by(attempt),
+            start_timeout_s=self.start_timeout_s,
+            wait_for=self.wait_for,
+            **self.trigger_arguments(self.hook.files(self.home), self._limits),
         )
+        self.defer_to(trigger, began_at=self._limits.began_at, owner=lease.held[1])
 
     def _start_by(self, attempt: AttemptNumber) -> float | None:
         """Returns the time by which the driver has to begin; None if its lock shows at once that it has started."""

@@ -1,8 +1,7 @@
 """The base class of the sensors of this provider."""
 
-import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,29 +9,34 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.hidden_values import refuse_hidden_arguments
-from airflow_provider.operators.pipeline_task import WaitingTask
+from airflow_provider.operators.pipeline_task import PollingTask
 from airflow_provider.tasks.time_limits import time_limits
+from airflow_provider.triggers.home import failure_of
 from airflow_provider.version_compat import AirflowSensorTimeout, AirflowTaskTimeout
-from spark_jobs.protocol.documents import ErrorReport
-from spark_jobs.protocol.errors import DeadlineExceededError
-from spark_jobs.protocol.reports import reported_error
+from spark_jobs.protocol.errors import DeadlineExceededError, StreamPipelineError
 from spark_jobs.storage.files import Files
 from spark_jobs.waits.home_wait import HomeWait
-from spark_jobs.waits.in_process import patient_look
 from spark_jobs.waits.patience import Patience
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PipelineSensor(WaitingTask, BaseSensorOperator):
+class PipelineSensor(PollingTask, BaseSensorOperator):
     """A sensor that waits for something in a pipeline's home. Only reads.
 
     With ``deferrable``, the sensor's ``poke_interval`` and ``mode`` do not matter.
 
     Args:
-        kwargs: As for :class:`~airflow_provider.operators.pipeline_task.WaitingTask` and every sensor.
+        home: The pipeline's home, inside the connection's home roots; a relative path starts at the first root. Templated.
+        kwargs: As for :class:`~airflow_provider.operators.pipeline_task.PollingTask` and every sensor.
     """
+
+    template_fields: Sequence[str] = ("home",)
+
+    def __init__(self, *, home: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.home = home
 
     @abstractmethod
     def wait_in(self, files: Files, context: "Context") -> HomeWait[Any]:
@@ -56,8 +60,8 @@ class PipelineSensor(WaitingTask, BaseSensorOperator):
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
         """Returns the facts in the event, because the pipeline may have changed since."""
         with raising_airflow_errors():
-            if "error" in event:
-                raise self._error(event["error"])
+            if (error := failure_of(event)) is not None:
+                raise self._error(error)
             return dict(event["facts"])
 
     def poke(self, context: "Context") -> PokeReturnValue:
@@ -65,12 +69,11 @@ class PipelineSensor(WaitingTask, BaseSensorOperator):
         with raising_airflow_errors():
             refuse_hidden_arguments(self)
             wait = self.wait_in(self.hook.files(self.home), context)
-            found = patient_look(lambda: wait.judge(wait.look(), time.monotonic()), self._patience, self.log)
+            found = self.first_result(wait, self._patience)
             return PokeReturnValue(found is not None, None if found is None else found["facts"])
 
-    def _error(self, report: Mapping[str, Any]) -> BaseException:
-        """Returns the error of an event. A timeout is Airflow's own error, as in a worker."""
-        error = reported_error(ErrorReport.model_validate(report))
+    def _error(self, error: StreamPipelineError) -> BaseException:
+        """Returns the error to raise for the error of an event. A timeout is Airflow's own error, as in a worker."""
         if not isinstance(error, DeadlineExceededError):
             return error
         if time_limits(self, self.timeout).airflows_is_first:

@@ -22,8 +22,9 @@ from airflow_provider.waits.shared_looks import Looking, looks, pace_at
 from airflow_provider.waits.spark_publications import SparkPublicationWait
 from airflow_provider.waits.threads import in_thread
 from spark_jobs.control.home import open_home
+from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
-from spark_jobs.protocol.reports import report_error
+from spark_jobs.protocol.reports import report_error, reported_error
 from spark_jobs.storage.files import Files
 from spark_jobs.waits.ends import EndWait
 from spark_jobs.waits.home_wait import HomeWait
@@ -203,6 +204,11 @@ async def wait_for(
 def failed(error: StreamPipelineError) -> dict[str, Any]:
     """Returns the fields of an event for an error."""
     return {"error": report_error(error).model_dump(mode="json")}
+
+
+def failure_of(event: Mapping[str, Any]) -> StreamPipelineError | None:
+    """Returns the error of an event; None if the wait has succeeded."""
+    return reported_error(ErrorReport.model_validate(event["error"])) if "error" in event else None
 
 
 def _is_silence(error: Exception) -> bool:
