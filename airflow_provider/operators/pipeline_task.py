@@ -80,11 +80,11 @@ class WaitingTask(PipelineTask):
         super().__init__(**kwargs)
         self.deferrable = deferrable
 
-    def first_result(self, wait: HomeWait[Any], patience: Patience) -> dict[str, Any] | None:
+    def first_result(self, wait: HomeWait[Any, dict[str, Any]], patience: Patience) -> dict[str, Any] | None:
         """Returns the result of one look; None: the wait goes on, or the home is unavailable, which a wait tolerates."""
         return patient_look(lambda: wait.judge(wait.look(), time.monotonic()), patience, self.log)
 
-    def defer_wait(self, wait: HomeWait[Any], limits: TimeLimits, **kwargs: Any) -> NoReturn:
+    def defer_wait(self, wait: HomeWait[Any, dict[str, Any]], limits: TimeLimits, **kwargs: Any) -> NoReturn:
         """Continues a wait in the triggerer, and then :meth:`execute_complete`, with ``kwargs``."""
         waiting = self.trigger_arguments(wait.files, limits)
         self.defer_to(HomeTrigger(kind=wait.kind, arguments=wait.arguments(), **waiting), **kwargs)
@@ -138,7 +138,7 @@ class WaitingOperator(PollingTask, PipelineOperator):
         self.home = home
         self.timeout_s = timeout_s
 
-    def wait_or_defer(self, wait: HomeWait[Any], limits: TimeLimits, **kwargs: Any) -> dict[str, Any]:
+    def wait_or_defer(self, wait: HomeWait[Any, dict[str, Any]], limits: TimeLimits, **kwargs: Any) -> dict[str, Any]:
         """Returns the result of a wait. Defers the task if ``deferrable`` is set and there is no result yet; see :meth:`defer_wait`."""
         if not self.deferrable:
             end_s = None if limits.own_at is None else monotonic_at(limits.own_at)

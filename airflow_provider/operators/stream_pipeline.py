@@ -20,14 +20,13 @@ from airflow_provider.spark_conf import checked_conf, with_parent_run
 from airflow_provider.tasks.driver_lease import DriverLease, TaskKillHandler
 from airflow_provider.tasks.identity import run_id_of
 from airflow_provider.tasks.time_limits import not_due, time_limits
-from airflow_provider.tasks.worker_wait import WorkerWait
 from airflow_provider.triggers.home import SETTLE_S, failure_of
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import AirflowSkipException, container_of_one_task
 from airflow_provider.waits.clocks import monotonic_at
+from airflow_provider.waits.first_looks import Next, first_look, first_step, in_use, not_ending
 from airflow_provider.waits.goals import Goal, WaitFor
-from airflow_provider.waits.looking import first_look, start_limit
-from airflow_provider.waits.waiting import Next, RunWait, Waited, checked, first_step, in_use, not_ending
+from airflow_provider.waits.runs import Waited, WorkerWait, checked, start_limit
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.losses import LossLedger
@@ -45,8 +44,7 @@ from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_req
 from spark_jobs.protocol.losses import Loss, said
 from spark_jobs.protocol.start_requests import START_ARGUMENTS, documented, read_start_arguments
 from spark_jobs.storage.files import is_here
-from spark_jobs.waits.in_process import look_or_fail
-from spark_jobs.waits.patience import Patience
+from spark_jobs.waits.in_process import look_or_fail, wait_here
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -394,14 +392,20 @@ class StreamPipelineOperator(WaitingOperator):
             attempt: The attempt.
             until_seen_s: How long to wait for the first sign of the driver; None: until the driver has answered.
         """
-        lease, request, began_s = self._current_lease, start_request_id(attempt), time.monotonic()
-        deadline_s = None if self._limits.own_at is None else monotonic_at(self._limits.own_at)
-        start = start_limit(self._start_by(attempt), self.start_timeout_s)
-        wait = RunWait(self.home, request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
-        files = self.hook.files(self.home)
-        here = WorkerWait(files, request, lease.driver, self.log, self._pause, self._check_not_killed)
+        lease = self._current_lease
+        wait = WorkerWait(
+            self.hook.files(self.home),
+            start_request_id(attempt),
+            Goal(WaitFor(self.wait_for)),
+            start_limit(self._start_by(attempt), self.start_timeout_s),
+            driver=lease.driver,
+            until_seen_s=until_seen_s,
+        )
+        end_s = None if self._limits.own_at is None else monotonic_at(self._limits.own_at)
         try:
-            return here.answer(wait, Patience(deadline_s), Goal(WaitFor(self.wait_for)), until_seen_s)
+            return wait_here(
+                wait, end_s=end_s, timeout_s=self.timeout_s, log=self.log, pause=self._pause, check=self._check_not_killed
+            )
         except StreamPipelineError as error:
             lease.release_driver()  # it may be about to end
             if self._kill.came:

@@ -39,7 +39,7 @@ class PipelineSensor(PollingTask, BaseSensorOperator):
         self.home = home
 
     @abstractmethod
-    def wait_in(self, files: Files, context: "Context") -> HomeWait[Any]:
+    def wait_in(self, files: Files, context: "Context") -> HomeWait[Any, dict[str, Any]]:
         """Returns the wait in a home, whose result has ``"facts"``: the sensor's XCom."""
 
     @cached_property

@@ -11,7 +11,6 @@ from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
 from airflow_provider.version_compat import TaskDeferred
-from airflow_provider.waits.waiting import killed
 from spark_jobs.control.cancelling import called_off
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
@@ -306,6 +305,17 @@ class TaskKillHandler:
         self.check(home)  # the kill may have come since
         if deferral is not None:
             raise deferral
+
+
+def killed(home: str, *, cancelled: bool) -> InterruptedRunError:
+    """Returns the error of a killed task, which may have cancelled its driver or left it at work."""
+    return InterruptedRunError(
+        "The task was killed.",
+        exists="Its driver was cancelled." if cancelled else "If it has a driver, that driver goes on.",
+        safe="Completed checkpoints and published rows stay.",
+        remedy="A retry resumes." if cancelled else "A retry waits for that driver, or resumes.",
+        home=home,
+    )
 
 
 def _before(by_s: float, work: Callable[[], T]) -> T:

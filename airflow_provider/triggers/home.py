@@ -6,9 +6,8 @@ They tolerate a storage that is unavailable for a while, and send nothing before
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from operator import eq
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -29,9 +28,10 @@ from spark_jobs.storage.files import Files
 from spark_jobs.waits.ends import EndWait
 from spark_jobs.waits.home_wait import HomeWait
 from spark_jobs.waits.patience import Patience
-from spark_jobs.waits.progress import StateChangeLogger
 from spark_jobs.waits.requests import RequestWait
 
+L = TypeVar("L")
+R = TypeVar("R")
 T = TypeVar("T")
 
 SETTLE_S = 10.0
@@ -46,7 +46,7 @@ most. Without settling, 1 of 30 tasks failed. This value is twice the maximum. I
 worker, and a retry finds the answer.
 """
 
-WAITS: dict[str, type[HomeWait[Any]]] = {
+WAITS: dict[str, type[HomeWait[Any, Any]]] = {
     kind.kind: kind for kind in (CheckpointWait, EndWait, RequestWait, SparkPublicationWait, StateWait)
 }
 """The waits of :class:`HomeTrigger`, by the names in Airflow's database."""
@@ -107,22 +107,38 @@ class WaitingTrigger(LogsVisibly, BaseTrigger):
         return {}
 
     async def wait(self, files: Files) -> dict[str, Any]:
-        """Waits, and returns the result as fields of the event; see :meth:`event_of`."""
+        """Waits, and returns the result as fields of the event; see :meth:`outcome_of`."""
         raise NotImplementedError
 
-    async def event_of(
+    async def outcome_of(
         self,
-        key: Hashable,
-        look: Callable[[], T],
-        see: Callable[[T, float | None], Awaitable[bool]],
-        same: Callable[[T, T], bool] = eq,
-        home_is_back: Callable[[], None] = lambda: None,
-        *,
-        lasting: bool = True,
-    ) -> dict[str, Any]:
-        """Waits; see :class:`~airflow_provider.waits.shared_looks.Looking` and :func:`wait_for`."""
-        waiting = wait_for(Looking(self.home, key, look, self.pace, same, lasting), see, self.deadline_at, self.log, home_is_back)
-        return await settled(waiting, self.settle_s)
+        wait: HomeWait[L, R],
+        see: Callable[[L, float], Awaitable[None]] | None = None,
+        reported: Callable[[StreamPipelineError], Awaitable[StreamPipelineError]] | None = None,
+    ) -> R | StreamPipelineError:
+        """Waits, and returns the result or the error, not before the task has settled.
+
+        Args:
+            wait: The wait.
+            see: Gets each look before it is judged, and the time on a monotonic clock.
+            reported: Gets the error with which the wait has failed, and returns the error to report.
+        """
+
+        async def judge(look: L, left_s: float | None) -> R | StreamPipelineError | None:
+            now_s = time.monotonic()
+            for line in wait.news(look, now_s):
+                self.log.info(line)
+            if see is not None:
+                await see(look, now_s)
+            if wait.reads_home(look):
+                return await in_thread(self.home, wait.result, look, now_s, left_s, self.timeout_s)
+            try:
+                return wait.result(look, now_s, left_s, self.timeout_s)
+            except StreamPipelineError as error:  # it may be the driver's own, such as a full disk: the home could be read
+                return error if reported is None else await reported(error)
+
+        looking = Looking(self.home, wait.key, wait.look, self.pace, wait.same, wait.lasting)
+        return await settled(wait_for(looking, judge, self.deadline_at, self.log, wait.home_is_back), self.settle_s)
 
 
 class HomeTrigger(WaitingTrigger):
@@ -145,38 +161,30 @@ class HomeTrigger(WaitingTrigger):
         return {name: self.arguments[name] for name in self.wait_type.event_fields}
 
     async def wait(self, files: Files) -> dict[str, Any]:
-        wait, changes = self.wait_type(files, **self.arguments), StateChangeLogger(self.log)
-        result: dict[str, Any] = {}
-
-        async def see(look: Any, left_s: float | None) -> bool:
-            changes.see(wait.activity(look))
-            judging = (look, time.monotonic(), left_s, self.timeout_s)
-            found = await in_thread(self.home, wait.result, *judging) if wait.reads_home(look) else wait.result(*judging)
-            result.update(found or {})
-            return found is not None
-
-        return await self.event_of(wait.key, wait.look, see, home_is_back=wait.home_is_back, lasting=wait.lasting) | result
+        found = await self.outcome_of(self.wait_type(files, **self.arguments))
+        return failed(found) if isinstance(found, StreamPipelineError) else found
 
 
 async def wait_for(
-    looking: Looking[T],
-    see: Callable[[T, float | None], Awaitable[bool]],
+    looking: Looking[L],
+    judge: Callable[[L, float | None], Awaitable[R | None]],
     deadline_at: float | None,
     log: Any,
-    home_is_back: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
+    home_is_back: Callable[[float], None] = lambda _: None,
+) -> R | StreamPipelineError:
     """Looks until the wait is over.
 
     Args:
         looking: The look.
-        see: Gets each look and the seconds until the deadline, and returns whether the wait is over. It may read the home: an unavailable
-            storage is tolerated there, too. So a storage error that a look has *found*, such as the driver's, must not be raised.
+        judge: Gets each look and the seconds until the deadline, and returns the result, or None if the wait goes on. It may read the home:
+            an unavailable storage is tolerated there, too. So a storage error that a look has *found*, such as the driver's, must not be
+            raised.
         deadline_at: Seconds since 1970; None: no deadline.
         log: The log for storage errors.
-        home_is_back: Called before the first look after the home was unavailable.
+        home_is_back: Called with the time before the first look is judged after the home was unavailable.
 
     Returns:
-        Fields of the event: the error as ``"error"``; empty without an error.
+        The result, or the error if the home was unavailable for too long.
     """
     end_s = None if deadline_at is None else monotonic_at(deadline_at)
     patience = Patience(end_s)
@@ -187,16 +195,16 @@ async def wait_for(
                     async with asyncio.timeout(looking.pace.rarest_s + patience.look_max_s(time.monotonic())):
                         each = await anext(found)
                     if patience.is_tried:
-                        home_is_back()
+                        home_is_back(time.monotonic())
                     async with asyncio.timeout(patience.look_max_s(time.monotonic())):  # it may hang although the look did not
-                        over = await see(each, None if end_s is None else end_s - time.monotonic())
-                    if over:
-                        return {}
+                        result = await judge(each, None if end_s is None else end_s - time.monotonic())
+                    if result is not None:
+                        return result
                     patience.seen()
         except (StreamPipelineError, OSError) as caught:
             error = _typed(caught)
             if _is_silence(caught) or not patience.tolerates(error, time.monotonic()):
-                return failed(error)
+                return error
             log.warning("The home cannot be read: %s", error)
             await asyncio.sleep(looking.pace.rarest_s)
 
@@ -229,7 +237,7 @@ def _typed(error: StreamPipelineError | OSError) -> StreamPipelineError:
     )
 
 
-async def settled(event: Awaitable[dict[str, Any]], settle_s: float) -> dict[str, Any]:
+async def settled(event: Awaitable[T], settle_s: float) -> T:
     """Returns the event, but not before ``settle_s`` have passed."""
     began_s = time.monotonic()
     found = await event

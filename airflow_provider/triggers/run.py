@@ -10,18 +10,15 @@ from airflow_provider.tasks.time_limits import not_due
 from airflow_provider.triggers.home import WaitArguments, WaitingTrigger, failed
 from airflow_provider.triggers.metrics import PipelineMetrics
 from airflow_provider.version_compat import TRIGGERS_HEAR_KILLS, after_cancel, state_of
-from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.goals import Goal, WaitFor
-from airflow_provider.waits.looking import RunLooks, same_run, start_limit
+from airflow_provider.waits.runs import RunLook, RunWait, Waited, start_limit
 from airflow_provider.waits.threads import in_thread
-from airflow_provider.waits.waiting import RunLook, RunWait
 from spark_jobs.control.home import open_home
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.supervision import Restart, after_end
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RequestId
 from spark_jobs.storage.files import Files
-from spark_jobs.waits.progress import ProgressLog
 
 
 class RunTrigger(WaitingTrigger):
@@ -85,36 +82,21 @@ class RunTrigger(WaitingTrigger):
 
     async def wait(self, files: Files) -> dict[str, Any]:
         """Waits, logs the progress, and returns the reached goal or the error of the attempt."""
-        began_s = time.monotonic()
-        deadline_s = None if self.deadline_at is None else monotonic_at(self.deadline_at)
-        start = start_limit(self.start_by, self.start_timeout_s)
-        wait = RunWait(self.home, self.request, began_s=began_s, deadline_s=deadline_s, timeout_s=self.timeout_s, start=start)
-        progress, goal, metrics = ProgressLog(), Goal(self.wait_for), PipelineMetrics(files, self.task_instance)
-        found: dict[str, Any] = {}
+        wait = RunWait(files, self.request, Goal(self.wait_for), start_limit(self.start_by, self.start_timeout_s))
+        metrics = PipelineMetrics(files, self.task_instance)
         send_at = 0.0
 
-        async def see(look: RunLook, _: float | None) -> bool:
-            nonlocal send_at
-            now_s = time.monotonic()
-            for line in progress.lines(look.status, now_s):
-                self.log.info(line)
+        async def emit(look: RunLook, now_s: float) -> None:
             if look.status is not None and look.at_work and metrics.is_due(now_s):
                 await in_thread(self.home, metrics.emit, look.status, now_s)
-            try:
-                if wait.judge(look, now_s) is not None:
-                    return True
-            except StreamPipelineError as error:  # the driver's own error, such as a full disk: the home could be read
-                reported, send_at = await in_thread(self.home, self._followed, error)
-                found.update(failed(reported))
-                return True
-            reached = goal.is_reached(look.status, now_s, started=look.at_work)
-            found.update({"reached": self.wait_for.value} if reached else {})
-            return reached
+
+        async def reported(error: StreamPipelineError) -> StreamPipelineError:
+            nonlocal send_at
+            following, send_at = await in_thread(self.home, self._followed, error)
+            return following
 
         try:
-            follows = self.wait_for is WaitFor.RUNNING
-            key, look = ("answer", self.request, follows), RunLooks(files, self.request, follows=follows)
-            event = await self.event_of(key, look, see, same_run, lambda: wait.home_is_back(time.monotonic()))
+            found = await self.outcome_of(wait, emit, reported)
             await asyncio.sleep(max(0.0, send_at - time.time()))
         except asyncio.CancelledError:
             if self.trigger_id is None:  # a test run of the DAG, which its user has interrupted
@@ -122,7 +104,9 @@ class RunTrigger(WaitingTrigger):
             elif not TRIGGERS_HEAR_KILLS:
                 await after_cancel(self.on_kill())
             raise
-        return event | found
+        if isinstance(found, StreamPipelineError):
+            return failed(found)
+        return {"reached": self.wait_for.value} if found is Waited.FAR_ENOUGH else {}
 
     def _followed(self, error: StreamPipelineError) -> tuple[StreamPipelineError, float]:
         """Returns the error to report for an ended attempt, and the time to report it: a restart that follows has its own time."""

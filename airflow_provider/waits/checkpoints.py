@@ -125,7 +125,7 @@ def find_checkpoint(files: Files, wanted: WantedCheckpoint) -> Manifest | StartR
 
 
 @dataclass
-class CheckpointWait(HomeWait[Listing]):
+class CheckpointWait(HomeWait[Listing, dict[str, Any]]):
     """Waits for a checkpoint. Only reads.
 
     The event has the value of :func:`airflow_provider.facts.checkpoint_facts` as ``"facts"``.

@@ -31,6 +31,11 @@ class Goal:
         self._wait_for, self._idle_s = wait_for, idle_s
         self._runs_since_s: float | None = None
 
+    @property
+    def follows(self) -> bool:
+        """True if the goal depends on the driver's activity, and not only on its start and its answer."""
+        return self._wait_for is WaitFor.RUNNING
+
     def is_reached(self, status: Status | None, now_s: float, *, started: bool) -> bool:
         """Returns whether the attempt has reached the goal.
 

@@ -48,7 +48,7 @@ def newest_checkpoint(files: Files) -> CheckpointId | None:
 
 
 @dataclass
-class StateWait(HomeWait[StateLook]):
+class StateWait(HomeWait[StateLook, dict[str, Any]]):
     """Waits until a pipeline is in one of some states. Only reads.
 
     The event has the value of :func:`state_facts` as ``"facts"``.

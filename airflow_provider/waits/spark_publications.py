@@ -11,7 +11,7 @@ from spark_jobs.waits.home_wait import HomeWait
 
 
 @dataclass
-class SparkPublicationWait(HomeWait[bool]):
+class SparkPublicationWait(HomeWait[bool, dict[str, Any]]):
     """Waits until a process that publishes has ended. Only looks.
 
     The tables contain the result, so the event only names the publication. The process goes on if its task is killed: it publishes rows

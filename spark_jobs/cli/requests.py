@@ -63,7 +63,7 @@ def ask(
     return _answer(files, pipeline, answer_to(files, asked))
 
 
-def wait_for(wait: HomeWait[Any], end_s: float, timeout_s: float) -> None:
+def wait_for(wait: HomeWait[Any, dict[str, Any]], end_s: float, timeout_s: float) -> None:
     """Waits in the process of a command.
 
     Args:

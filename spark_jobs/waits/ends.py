@@ -22,7 +22,7 @@ class EndLook(NamedTuple):
 
 
 @dataclass
-class EndWait(HomeWait[EndLook]):
+class EndWait(HomeWait[EndLook, dict[str, Any]]):
     """Waits until the driver of a cancelled attempt has ended. Answers the request of a driver that is gone without an answer.
 
     Args:

@@ -2,17 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, TypeVar
 
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.storage.files import Files
 
 L = TypeVar("L")
+R = TypeVar("R")
 
 
 @dataclass
-class HomeWait(ABC, Generic[L]):
+class HomeWait(ABC, Generic[L, R]):
     """A wait for something in a home: looks at the home, and judges what it has seen.
 
     A subclass is a dataclass. Its own fields are JSON values, so that another process can continue the wait.
@@ -29,10 +30,12 @@ class HomeWait(ABC, Generic[L]):
     """The fields that a trigger repeats in its event."""
 
     files: Files
+    _said: str | None = field(default=None, init=False, repr=False, compare=False)
+    """The last activity in the log."""
 
     def arguments(self) -> dict[str, Any]:
         """Returns the fields from which another process makes the same wait."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "files"}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.init and each.name != "files"}
 
     @property
     @abstractmethod
@@ -44,8 +47,8 @@ class HomeWait(ABC, Generic[L]):
         """Looks once at the home. It may block, so a trigger calls it in a thread."""
 
     @abstractmethod
-    def judge(self, look: L, now_s: float) -> dict[str, Any] | None:
-        """Returns the result as fields of an event, or None if the wait goes on.
+    def judge(self, look: L, now_s: float) -> R | None:
+        """Returns the result, or None if the wait goes on.
 
         Args:
             look: The newest look.
@@ -63,14 +66,26 @@ class HomeWait(ABC, Generic[L]):
         """Returns whether :meth:`judge` reads the home for this look. A trigger then calls it in a thread."""
         return False
 
+    def same(self, before: L, now: L) -> bool:
+        """Returns whether two looks show the same, so that a trigger may look more rarely."""
+        return before == now
+
     def activity(self, look: L) -> str | None:
         """Describes the pipeline's activity for the log of a task."""
         return None
 
-    def home_is_back(self) -> None:
-        """Called before the first look after a time in which the home could not be read."""
+    def news(self, look: L, now_s: float) -> list[str]:
+        """Returns the lines to log for a look: the activity, each time it has changed."""
+        activity = self.activity(look)
+        if activity is None or activity == self._said:
+            return []
+        self._said = activity
+        return [activity]
 
-    def result(self, look: L, now_s: float, left_s: float | None, timeout_s: float | None) -> dict[str, Any] | None:
+    def home_is_back(self, now_s: float) -> None:
+        """Called before the first look is judged after a time in which the home could not be read."""
+
+    def result(self, look: L, now_s: float, left_s: float | None, timeout_s: float | None) -> R | None:
         """Judges a look, and fails a wait whose deadline has passed.
 
         Args:

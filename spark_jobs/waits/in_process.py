@@ -8,21 +8,21 @@ from spark_jobs.protocol.errors import StorageError
 from spark_jobs.storage.beside import in_time
 from spark_jobs.waits.home_wait import HomeWait
 from spark_jobs.waits.patience import Patience
-from spark_jobs.waits.progress import StateChangeLogger
 
 L = TypeVar("L")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
 def wait_here(
-    wait: HomeWait[L],
+    wait: HomeWait[L, R],
     *,
     end_s: float | None,
     timeout_s: float | None,
     log: Any,
     pause: Callable[[], object],
     check: Callable[[], object] = lambda: None,
-) -> dict[str, Any]:
+) -> R:
     """Waits, and returns the result.
 
     Args:
@@ -38,51 +38,18 @@ def wait_here(
         StreamPipelineError: The wait has failed, or its deadline has passed.
         Exception: Any error of ``check``.
     """
-    changes = StateChangeLogger(log)
-
-    def judge(look: L) -> dict[str, Any] | None:
-        changes.see(wait.activity(look))
-        now_s = time.monotonic()
-        return wait.result(look, now_s, None if end_s is None else end_s - now_s, timeout_s)
-
-    return look_until(
-        wait.look, judge, patience=Patience(end_s), log=log, pause=pause, check=check, home_is_back=wait.home_is_back
-    )
-
-
-def look_until(
-    look: Callable[[], L],
-    judge: Callable[[L], T | None],
-    *,
-    patience: Patience,
-    log: Any,
-    pause: Callable[[], object],
-    check: Callable[[], object] = lambda: None,
-    home_is_back: Callable[[], object] = lambda: None,
-) -> T:
-    """Looks until there is a result.
-
-    Args:
-        look: Looks once, in a thread of its own.
-        judge: Gets each look; returns the result, or None if the wait goes on.
-        patience: Decides how long the home may be unavailable.
-        log: The log for storage errors.
-        pause: Waits between two looks.
-        check: Called repeatedly, also while a look hangs. An error that it raises ends the wait.
-        home_is_back: Called before the first look after the home was unavailable.
-
-    Raises:
-        StorageError: The storage was unavailable for too long, or denies access.
-        Exception: Any error of ``judge`` or ``check``.
-    """
+    patience = Patience(end_s)
     while True:
         was_away = patience.is_tried
-        found = patient_look(look, patience, log, check)
-        if found is not None:
+        look = patient_look(wait.look, patience, log, check)
+        if look is not None:
+            now_s = time.monotonic()
             if was_away:
-                home_is_back()
+                wait.home_is_back(now_s)
             check()
-            result = judge(found)
+            for line in wait.news(look, now_s):
+                log.info(line)
+            result = wait.result(look, now_s, None if end_s is None else end_s - now_s, timeout_s)
             if result is not None:
                 return result
         pause()

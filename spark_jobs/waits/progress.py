@@ -1,7 +1,6 @@
 """Describes a pipeline's progress for a task's log, often at first and more rarely later. Reads no home and no clock."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from spark_jobs.protocol.documents import RunState, StageStatus, Status
 
@@ -38,24 +37,6 @@ class ProgressLog:
             self._said, self._state, self._due_s = lines, state, now_s + self._interval_s
             self._interval_s = min(self._longest_s, self._interval_s * _RARER)
         return new
-
-
-class StateChangeLogger:
-    """Logs the activity of an attempt each time it changes.
-
-    Args:
-        log: The task's log.
-    """
-
-    def __init__(self, log: Any) -> None:
-        self._log = log
-        self._said: str | None = None
-
-    def see(self, doing: str | None) -> None:
-        """Logs the activity if it has changed; None if no driver is at work."""
-        if doing is not None and doing != self._said:
-            self._log.info(doing)
-            self._said = doing
 
 
 def doing(status: Status) -> str:

@@ -40,7 +40,7 @@ class RequestLook(NamedTuple):
 
 
 @dataclass
-class RequestWait(HomeWait[RequestLook]):
+class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
     """Waits until a request is answered, and after a stop until its driver has ended, so that the next start finds the home free.
 
     Only reads. The event has the ``"request"``; :func:`answer_to` reads its answer.
@@ -142,7 +142,7 @@ class RequestWait(HomeWait[RequestLook]):
     def activity(self, look: RequestLook) -> str | None:
         return look.activity
 
-    def home_is_back(self) -> None:
+    def home_is_back(self, now_s: float) -> None:
         """Restarts the allowed absence: while the home could not be read, the driver was not absent."""
         self._gone_since_s = None
 

@@ -46,7 +46,7 @@ def waits_deferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 in_the_worker = pytest.mark.parametrize("waits_deferred", [False], indirect=True)
 GIVEN: dict[str, Any] = {}
-SILENCE_MAX_S = "airflow_provider.waits.waiting.SILENCE_MAX_S"
+SILENCE_MAX_S = "airflow_provider.waits.runs.SILENCE_MAX_S"
 
 
 def operator(entry: str = "answers", **arguments: Any) -> StreamPipelineOperator:

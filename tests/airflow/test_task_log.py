@@ -16,7 +16,7 @@ from spark_jobs.protocol.documents import BlockedPublication, ErrorReport, Start
 from spark_jobs.protocol.errors import CorruptDocumentError, StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, InputName, LossId, RoundNumber, SinkName, StageName
 from spark_jobs.protocol.losses import LostFile, LostFiles
-from spark_jobs.waits.progress import StateChangeLogger, doing
+from spark_jobs.waits.progress import doing
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import TaskLog, context, once, operator
@@ -70,7 +70,7 @@ def test_a_result_with_losses_and_a_blocked_publication_is_only_shown() -> None:
 
 def test_the_activity_of_an_attempt_is_only_shown() -> None:
     log = TaskLog()
-    StateChangeLogger(VisibleLog(log)).see(doing(status().model_copy(update={"blocked": BLOCKED})))
+    VisibleLog(log).info(doing(status().model_copy(update={"blocked": BLOCKED})))
     assert is_shown(log.text)
 
 

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,11 +17,9 @@ from airflow_provider.drivers.local_driver import LocalDriver
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
-from airflow_provider.tasks.worker_wait import WorkerWait
 from airflow_provider.version_compat import container_of_one_task
 from airflow_provider.waits.goals import Goal, WaitFor
-from airflow_provider.waits.looking import look_at_run
-from airflow_provider.waits.waiting import RunLook, RunWait
+from airflow_provider.waits.runs import RunLook, WorkerWait, look_at_run
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
 from spark_jobs.control.owners import Owners
@@ -38,7 +35,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_request_id
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
-from spark_jobs.waits.patience import Patience
+from spark_jobs.waits.in_process import wait_here
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import GIVEN, RUN, TaskLog, context, failure, once, operator, task_log, until
@@ -107,7 +104,7 @@ def cluster(homes: Homes, fake_python: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps(spark))
     given = connection(home_root=str(homes.root), python=str(fake_python), spark_conn_id="yarn")
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", given)
-    monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", SILENCE_S)
+    monkeypatch.setattr("airflow_provider.waits.runs.SILENCE_MAX_S", SILENCE_S)
     yield found
     for home in homes.root.iterdir():
         (home / ".go").touch()
@@ -171,7 +168,7 @@ def test_a_request_that_nobody_has_given_up_in_time_is_by_the_next_try(
     """The worker was lost while its task waited."""
     asked_by_an_earlier_try()
     later = SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(hours=1))
-    monkeypatch.setattr("airflow_provider.waits.looking.datetime", later)
+    monkeypatch.setattr("airflow_provider.waits.first_looks.datetime", later)
     begun = once(lambda: len(cluster.submitted()) == 2, lambda: cluster.begin(1))
     assert carry_out(operator(parameters=PARAMETERS), context())["attempt"] == 2
     begun.join()
@@ -186,7 +183,7 @@ def test_the_end_of_a_submitter_matters_only_where_it_has_failed_and_no_driver_w
     homes: Homes, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, exit_code: int | None, at_work: bool, expected: int | None
 ) -> None:
     asked_by_an_earlier_try()
-    monkeypatch.setattr("airflow_provider.waits.looking.is_locked", lambda files: at_work)
+    monkeypatch.setattr("airflow_provider.waits.runs.is_locked", lambda files: at_work)
     submitter = cast(LocalDriver, SimpleNamespace(exit_code=exit_code, submits=True))
     look = look_at_run(StreamPipelineHook().files("flights"), start_request_id(AttemptNumber(1)), submitter)
     assert (look.exit_code, look.ours_runs) == (expected, False)
@@ -369,7 +366,7 @@ class Submission:
 def test_a_submission_that_fails_between_two_looks_is_not_handed_over() -> None:
     submission, home, request = Submission(), "/data/homes/flights", RequestId("start-1")
     driver = cast(Any, submission)
-    worker = WorkerWait(open_home(home), request, driver, TaskLog(), lambda: None, lambda: None, submission.look)
-    wait = RunWait(home, request, began_s=time.monotonic())
+    goal = Goal(WaitFor.FINAL_CHECKPOINT)
+    wait = WorkerWait(open_home(home), request, goal, driver=driver, until_seen_s=600.0, look_at=submission.look)
     with pytest.raises(InterruptedRunError, match="ended with exit code 1"):
-        worker.answer(wait, Patience(None), Goal(WaitFor.FINAL_CHECKPOINT), until_seen_s=600.0)
+        wait_here(wait, end_s=None, timeout_s=None, log=TaskLog(), pause=lambda: None)

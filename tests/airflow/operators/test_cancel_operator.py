@@ -75,7 +75,7 @@ def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes waits consider a silent driver lost after a short time."""
-    monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", 0.3)
+    monkeypatch.setattr("airflow_provider.waits.runs.SILENCE_MAX_S", 0.3)
 
 
 @pytest.mark.usefixtures("both_ways")

@@ -7,17 +7,16 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from airflow_provider.tasks.worker_wait import WorkerWait
 from airflow_provider.waits.goals import Goal, WaitFor
+from airflow_provider.waits.runs import RunLook, Waited, WorkerWait
 from airflow_provider.waits.shared_looks import pace_at
-from airflow_provider.waits.waiting import RunLook, RunWait, Waited
 from spark_jobs.control.home import open_home
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.protocol.documents import RunState, Status
 from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId
 from spark_jobs.storage.files import Files
-from spark_jobs.waits.patience import Patience
+from spark_jobs.waits.in_process import wait_here
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import GIVEN, TaskLog, context, driver_has_started, failure, once, operator, until
@@ -78,8 +77,9 @@ class Looks:
 @pytest.mark.parametrize(("home", "looks"), [("/data/homes/flights", 1), (URL, 3)])
 def test_a_worker_hands_over_once_the_triggerer_can_see_the_driver(home: str, looks: int) -> None:
     seen, request = Looks(), RequestId("start-1")
-    worker = WorkerWait(open_home(home), request, None, TaskLog(), lambda: None, lambda: None, seen.look)
-    found = worker.answer(RunWait(home, request, began_s=0.0), Patience(None), Goal(WaitFor.FINAL_CHECKPOINT), until_seen_s=600.0)
+    goal = Goal(WaitFor.FINAL_CHECKPOINT)
+    wait = WorkerWait(open_home(home), request, goal, driver=None, until_seen_s=600.0, look_at=seen.look)
+    found = wait_here(wait, end_s=None, timeout_s=None, log=TaskLog(), pause=lambda: None)
     assert found is Waited.SEEN
     assert seen.count == looks
 

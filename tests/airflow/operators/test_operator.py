@@ -16,7 +16,7 @@ from airflow_provider.orders import StartOrder
 from airflow_provider.tasks.driver_lease import DriverLease
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import AirflowSkipException
-from airflow_provider.waits.waiting import Next
+from airflow_provider.waits.first_looks import Next
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding
@@ -324,7 +324,7 @@ def test_a_driver_outlives_a_task_whose_time_is_up(homes: Homes) -> None:
 def test_a_driver_that_is_on_its_way_out_is_let_end(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     failure(operator("failed"), InterruptedRunError)
     at_work = iter([True, True, False])
-    monkeypatch.setattr("airflow_provider.waits.looking.driver_at_work", lambda files: next(at_work, False))
+    monkeypatch.setattr("airflow_provider.waits.first_looks.driver_at_work", lambda files: next(at_work, False))
     assert carry_out(operator(), context())["attempt"] == 2
     assert next(at_work, None) is None
 

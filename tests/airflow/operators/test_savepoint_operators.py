@@ -241,7 +241,7 @@ def test_a_stop_that_was_cut_short_after_its_checkpoint_is_incomplete_and_names_
 def test_the_time_in_which_nobody_could_look_is_no_absence_of_the_driver() -> None:
     wait = waits()
     assert wait.judge(GONE, 0.0) is None
-    wait.home_is_back()
+    wait.home_is_back(0.0)
     assert wait.judge(GONE, 200.0) is None
     with pytest.raises(InterruptedRunError):
         wait.judge(GONE, 210.0)

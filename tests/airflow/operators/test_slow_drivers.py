@@ -30,7 +30,7 @@ def test_a_cancelled_driver_that_ended_as_if_killed_costs_the_next_try_nothing(
     homes: Homes, task_log: TaskLog, monkeypatch: pytest.MonkeyPatch, deferrable: bool
 ) -> None:
     """Spark did not stop in time, so the driver ended without an answer. The cancellation asked for this end, which is no failure."""
-    monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", 0.5)
+    monkeypatch.setattr("airflow_provider.waits.runs.SILENCE_MAX_S", 0.5)
     hook = StreamPipelineHook()
     a_driver_at_work(homes, entry="hangs")
     owners = Owners(hook.files("flights"), AttemptNumber(1))
@@ -46,7 +46,7 @@ def test_a_driver_that_takes_long_to_start_is_waited_for_where_its_process_can_b
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host is busy, or the pipeline has heavy imports. The triggerer would mistake the silence for the driver's end."""
-    monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", 0.3)
+    monkeypatch.setattr("airflow_provider.waits.runs.SILENCE_MAX_S", 0.3)
     monkeypatch.setattr("airflow_provider.operators.stream_pipeline._UNTIL_SEEN_S", 0.1)
 
     def begins() -> None:

@@ -51,7 +51,7 @@ DELAY_S = fake_driver.STRATEGY.delay_ms / 1000
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes waits consider a silent driver lost after a short time."""
-    monkeypatch.setattr("airflow_provider.waits.waiting.SILENCE_MAX_S", 0.3)
+    monkeypatch.setattr("airflow_provider.waits.runs.SILENCE_MAX_S", 0.3)
 
 
 def channel() -> Channel:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.triggers.home import wait_for
+from airflow_provider.triggers.home import failed, wait_for
 from airflow_provider.waits.shared_looks import Looking, Pace
 from airflow_provider.waits.threads import in_thread
+from spark_jobs.protocol.errors import StreamPipelineError
 
 FAST = Pace(0.01, 0.02)
 LOG = logging.getLogger(__name__)
@@ -19,23 +20,24 @@ LOG = logging.getLogger(__name__)
 HOME = "file:///homes/flights"
 
 
-async def sees_nothing(found: object, left_s: float | None) -> bool:
-    return False
+async def sees_nothing(found: object, left_s: float | None) -> bool | None:
+    return None
 
 
 def event_of(
     look: Any,
     deadline_at: float | None = None,
     release: threading.Event | None = None,
-    see: Any = sees_nothing,
+    judge: Any = sees_nothing,
     pace: Pace = FAST,
 ) -> dict[str, Any]:
     """Returns the event that ends a wait."""
 
     async def work() -> dict[str, Any]:
         try:
-            waiting = wait_for(Looking(HOME, "a look", look, pace, lambda before, now: True), see, deadline_at, LOG)
-            return await asyncio.wait_for(waiting, 20.0)
+            waiting = wait_for(Looking(HOME, "a look", look, pace, lambda before, now: True), judge, deadline_at, LOG)
+            found = await asyncio.wait_for(waiting, 20.0)
+            return failed(found) if isinstance(found, StreamPipelineError) else {}
         finally:
             if release is not None:
                 release.set()
@@ -66,11 +68,11 @@ def test_a_closer_look_that_never_returns_is_a_storage_that_is_away(
         monkeypatch.setattr(f"spark_jobs.waits.patience.{limit}", 0.2)
     hung = threading.Event()
 
-    async def see(found: object, left_s: float | None) -> bool:
+    async def judge(found: object, left_s: float | None) -> bool:
         return bool(await in_thread(HOME, hung.wait, 30.0))
 
     deadline_at = None if deadline_s is None else time.time() + deadline_s
-    assert event_of(lambda: 1, deadline_at, hung, see)["error"]["error"] == "StorageError"
+    assert event_of(lambda: 1, deadline_at, hung, judge)["error"]["error"] == "StorageError"
 
 
 def test_looks_may_be_as_rare_as_somebody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,11 +80,11 @@ def test_looks_may_be_as_rare_as_somebody_wants(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("spark_jobs.waits.patience.LOOK_PATIENCE_S", 0.2)
     seen: list[object] = []
 
-    async def see(found: object, left_s: float | None) -> bool:
+    async def judge(found: object, left_s: float | None) -> bool | None:
         seen.append(found)
-        return len(seen) == 3
+        return True if len(seen) == 3 else None
 
-    assert event_of(lambda: len(seen), see=see, pace=Pace(0.5, 0.05)) == {}
+    assert event_of(lambda: len(seen), judge=judge, pace=Pace(0.5, 0.05)) == {}
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tests.airflow.flights import TaskLog, driver_has_started, until
 pytestmark = pytest.mark.every_version
 
 SOON_S = 20.0
-SILENCE_MAX_S = "airflow_provider.waits.waiting.SILENCE_MAX_S"
+SILENCE_MAX_S = "airflow_provider.waits.runs.SILENCE_MAX_S"
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from airflow_provider.waits.looking import first_look
+from airflow_provider.waits.first_looks import first_look
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import RunId

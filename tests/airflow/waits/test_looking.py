@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider.facts import checkpoint_facts
-from airflow_provider.waits import looking
 from airflow_provider.waits.checkpoints import CheckpointSearch, Listing, ListingLook, WantedCheckpoint, find_checkpoint
-from airflow_provider.waits.looking import HEARTBEAT_S, RunLooks, look_at_run, same_run
-from airflow_provider.waits.waiting import RunLook
+from airflow_provider.waits.runs import HEARTBEAT_S, RunLook, RunLooks, look_at_run, same_run
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
@@ -199,22 +197,19 @@ class StoredFiles(CountedFiles):
 
 
 class Clock:
-    """Stands in for the module ``time``."""
+    """A monotonic clock that a test sets."""
 
     now_s = 100.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now_s
 
 
-def test_in_a_store_a_driver_is_heard_now_and_then_and_its_answer_looked_for_at_each_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_store_a_driver_is_heard_now_and_then_and_its_answer_looked_for_at_each_look(tmp_path: Path) -> None:
     files = StoredFiles(tmp_path / "home")
     request = Channel(files).request_start(RUN, parameters={})
     clock = Clock()
-    monkeypatch.setattr(looking, "time", clock)
-    look = RunLooks(files, request.request, follows=False)
+    look = RunLooks(files, request.request, follows=False, clock_s=clock)
 
     def beats(attempt: AttemptNumber, heard_at: datetime) -> None:
         write_status(files, Status(attempt=attempt, run=RUN, state=RunState.RUNNING, updated_at=heard_at, stages={}))

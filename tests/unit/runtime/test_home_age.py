@@ -6,8 +6,9 @@ from functools import cache
 import pytest
 
 from airflow_provider.waits.checkpoints import WantedCheckpoint, find_checkpoint
-from airflow_provider.waits.looking import first_look, look_at_run
+from airflow_provider.waits.first_looks import first_look
 from airflow_provider.waits.pipeline_states import StateWait
+from airflow_provider.waits.runs import look_at_run
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli.checkpoints import _entries as checkpoint_entries

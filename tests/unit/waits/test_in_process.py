@@ -2,16 +2,46 @@
 
 import logging
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from spark_jobs.protocol.errors import InterruptedRunError, StorageError
-from spark_jobs.waits.in_process import look_until, patient_look
+from spark_jobs.storage.open import open_place
+from spark_jobs.waits.home_wait import HomeWait
+from spark_jobs.waits.in_process import patient_look, wait_here
 from spark_jobs.waits.patience import Patience
 from tests.support.away import away
 from tests.support.left_behind import land_left_behind
 
 LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class AnyWait(HomeWait[Any, Any]):
+    """A wait whose looks and decisions a test gives."""
+
+    look_once: Callable[[], Any]
+    decide: Callable[[Any], Any]
+    hear_of_home: Callable[[], object] = lambda: None
+
+    @property
+    def key(self) -> str:
+        return "any"
+
+    def look(self) -> Any:
+        return self.look_once()
+
+    def judge(self, look: Any, now_s: float) -> Any:
+        return self.decide(look)
+
+    def too_late(self, look: Any, timeout_s: float | None) -> None:
+        return None
+
+    def home_is_back(self, now_s: float) -> None:
+        self.hear_of_home()
 
 
 def test_a_storage_that_is_away_is_worth_another_look() -> None:
@@ -47,14 +77,8 @@ def test_a_wait_is_told_that_its_home_is_back_before_it_judges_the_next_look() -
         heard.append("a look")
         return look if heard.count("a look") == 3 else None
 
-    found = look_until(
-        away(lambda: 7, [1]),
-        judge,
-        patience=Patience(None),
-        log=LOG,
-        pause=lambda: heard.append("a pause"),
-        home_is_back=lambda: heard.append("it is back"),
-    )
+    wait = AnyWait(open_place("/home"), away(lambda: 7, [1]), judge, lambda: heard.append("it is back"))
+    found = wait_here(wait, end_s=None, timeout_s=None, log=LOG, pause=lambda: heard.append("a pause"))
     assert found == 7
     assert heard == ["a look", "a pause", "a pause", "it is back", "a look", "a pause", "a look"]
 
@@ -66,12 +90,13 @@ def test_a_task_that_is_killed_during_a_look_judges_nothing() -> None:
         looked.append(1)
         return looked
 
-    def judge(found: list[int]) -> None:
+    def judge(found: object) -> None:
         raise AssertionError("The look was judged.")
 
     def check() -> None:
         if looked:
             raise InterruptedRunError("The task was killed.")
 
+    wait = AnyWait(open_place("/home"), look, judge)
     with pytest.raises(InterruptedRunError):
-        look_until(look, judge, patience=Patience(None), log=LOG, pause=lambda: None, check=check)
+        wait_here(wait, end_s=None, timeout_s=None, log=LOG, pause=lambda: None, check=check)

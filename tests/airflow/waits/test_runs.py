@@ -5,15 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider.waits.waiting import (
-    FirstLook,
-    Next,
-    RunLook,
-    RunWait,
-    StartLimit,
-    first_step,
-    in_use,
-)
+from airflow_provider.waits.first_looks import FirstLook, Next, first_step, in_use
+from airflow_provider.waits.goals import Goal, WaitFor
+from airflow_provider.waits.runs import RunLook, RunWait, StartLimit
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     ErrorReport,
@@ -40,6 +34,7 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
 )
 from spark_jobs.protocol.start_requests import StartRequest
+from spark_jobs.storage.open import open_place
 from tests.support.heartbeats import status
 from tests.support.staged_pipeline import CHECKPOINTING
 
@@ -118,16 +113,9 @@ def test_the_first_step_follows_from_what_the_home_shows(look: FirstLook, expect
     assert first_step(look, OURS) is expected
 
 
-def wait(timeout_s: float | None = None, start: StartLimit | None = None) -> RunWait:
-    return RunWait(
-        "file:///homes/flights",
-        RequestId("start-1"),
-        began_s=100.0,
-        deadline_s=None if timeout_s is None else 100.0 + timeout_s,
-        timeout_s=timeout_s,
-        silence_max_s=15.0,
-        start=start,
-    )
+def wait(start: StartLimit | None = None) -> RunWait:
+    goal = Goal(WaitFor.FINAL_CHECKPOINT)
+    return RunWait(open_place("/homes/flights"), RequestId("start-1"), goal, start, began_s=100.0, silence_max_s=15.0)
 
 
 def look(
@@ -142,7 +130,7 @@ IN_A_QUEUE = StartLimit(until_s=700.0, start_timeout_s=600.0)
 
 def test_an_answer_ends_the_wait_whatever_the_driver_does() -> None:
     for each in (look(seen=answer()), look(seen=answer(), exit_code=3), look(seen=answer(), at_work=True)):
-        assert wait(timeout_s=1.0).judge(each, 500.0) is each.answer
+        assert wait().result(each, 500.0, -399.0, 1.0) is each.answer
 
 
 def test_an_answer_with_an_error_raises_that_error() -> None:
@@ -280,8 +268,8 @@ def test_a_conflict_names_who_is_in_the_way() -> None:
 
 
 def test_a_deadline_says_what_is_still_running() -> None:
-    waiting = wait(timeout_s=60.0)
-    assert waiting.judge(look(at_work=True), 159.0) is None
+    waiting = wait()
+    assert waiting.result(look(at_work=True), 159.0, 1.0, 60.0) is None
     with pytest.raises(DeadlineExceededError, match="stage hourly: running, batch 3") as caught:
-        waiting.judge(look(at_work=True), 160.0)
+        waiting.result(look(at_work=True), 160.0, 0.0, 60.0)
     assert "not stopped" in caught.value.safe
