@@ -18,7 +18,7 @@ class PipelineRunError(AirflowException):
     """
 
     def __init__(self, error: StreamPipelineError) -> None:
-        parts = (("Exists", error.exists), ("Safe", error.safe), ("To do", error.remedy))
+        parts = (("Exists", error.exists), ("Safe", error.safe), ("To do", error.remedy), ("Read", error.documentation))
         lines = [f"{type(error).__name__}: {error.failed}", *(f"{title}: {text}" for title, text in parts if text)]
         super().__init__(visible("\n".join(lines)))
         self.error = error

@@ -41,7 +41,6 @@ def refuse_hidden(**arguments: Any) -> None:
     if found:
         raise InvalidParameterError(
             f"Airflow masks a value of {', '.join(found)}, but the pipeline's home would show it to all its readers.",
-            safe="Nothing was started or written.",
             remedy="Make it a secret parameter of the pipeline, and name its connection in secrets= of the task.",
             arguments=found,
         )

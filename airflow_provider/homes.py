@@ -31,14 +31,12 @@ def open_allowed_home(home: str | None, roots: Sequence[str], work_root: str | N
     if not roots:
         raise AccessDeniedError(
             f"The home {home!r} is not allowed: the connection names no home roots.",
-            safe="Nothing was read or written.",
             remedy="Set home_root in the connection's extras to the directory that holds your pipelines' homes.",
             home=home,
         )
     if home is None or not home.strip():  # a template may render to anything
         raise InvalidParameterError(
             f"The home is {home!r}, which is no path or URL.",
-            safe="Nothing was read or written.",
             remedy="Give the task a home, or correct the template that renders it.",
             home=repr(home),
         )
@@ -71,7 +69,6 @@ def _inside(asked: str, roots: Sequence[str], what: str) -> str:
     if not any(is_inside(place, _resolved_root(root)) for root in roots):
         raise AccessDeniedError(
             f"The {what} {asked!r} is not allowed: {place} is inside none of the connection's {what} roots.",
-            safe="Nothing was read or written.",
             remedy=f"Use a {what} inside {' or '.join(roots)}, or add its root to {what}_root in the connection's extras.",
             found=place,
             roots=list(roots),

@@ -98,7 +98,7 @@ def json_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def refused(problem: str, remedy: str, **evidence: Any) -> InvalidParameterError:
     """Returns the error for an argument of a task."""
-    return InvalidParameterError(problem, safe="Nothing was started.", remedy=remedy, **evidence)
+    return InvalidParameterError(problem, remedy=remedy, **evidence)
 
 
 def check_waits(wait_for: str, timeout_s: float | None, start_timeout_s: float) -> None:

@@ -116,7 +116,6 @@ def refuse_links_out(context: "Context") -> None:
         if place != root and not is_inside(place, root):
             raise InvalidParameterError(
                 f"The param {name} is {path}, but a link leads from there to {place}, outside {directory}.",
-                safe="Nothing was started or written.",
                 remedy="Choose another path, or remove the link. Allow writing there only to people who may choose any path.",
                 parameter=name,
                 path=path,

@@ -115,7 +115,6 @@ def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None 
     if conn_type and conn_type != CONN_TYPE:
         raise InvalidParameterError(
             f"Connection '{conn_id}' has the type '{conn_type}', but a pipeline needs the type '{CONN_TYPE}'.",
-            safe="Nothing was read or written.",
             remedy="Name another connection in conn_id, or change the type under Admin, Connections. To use a Spark connection, name it in "
             "the extra spark_conn_id.",
             connection=conn_id,
@@ -127,7 +126,6 @@ def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None 
         raise InvalidParameterError(
             f"Connection '{conn_id}' has unknown extras: {', '.join(unknown)}.",
             exists=f"Known extras are: {', '.join(EXTRAS)}.",
-            safe="Nothing was read or written.",
             remedy="Correct or remove these extras under Admin, Connections.",
             connection=conn_id,
             extras=unknown,
@@ -148,7 +146,6 @@ def read_settings(extra: Mapping[str, Any], conn_id: str, conn_type: str | None 
     if "master" in given and "spark_conn_id" in given:
         raise InvalidParameterError(
             f"Connection '{conn_id}' has both 'master' and 'spark_conn_id': the Spark connection names the master.",
-            safe="Nothing was read or written.",
             remedy="Remove one of them under Admin, Connections.",
             connection=conn_id,
         )
@@ -178,7 +175,6 @@ def _roots(conn_id: str, name: str, given: Mapping[str, Any]) -> tuple[str, ...]
 def _refused(conn_id: str, name: str, found: Any, wanted: str) -> InvalidParameterError:
     return InvalidParameterError(
         f"The extra '{name}' of connection '{conn_id}' is {type(found).__name__}, not {wanted}.",
-        safe="Nothing was read or written.",
         remedy="Correct the extra under Admin, Connections.",
         connection=conn_id,
         extra=name,

@@ -84,7 +84,6 @@ def checked_conf(task: "BaseOperator", written: object, rendered: object) -> dic
     if refused:
         raise InvalidParameterError(
             f"A run may not choose these Spark settings or values: {', '.join(refused)}.",
-            safe="Nothing was started.",
             remedy="Write them into the DAG file without a template, or into the connection's conf. A run may choose only its size: "
             "memory, cores, executors and partitions (docs/reference/airflow-run.md).",
             settings=refused,
@@ -129,7 +128,6 @@ def _mapping(rendered: object) -> Mapping[Any, Any]:
     if not isinstance(found, Mapping):
         raise InvalidParameterError(
             f"conf is {type(found).__name__}, not a mapping of Spark settings.",
-            safe="Nothing was started.",
             remedy="Correct conf= of the task. A template for all settings has to render to JSON, as with the filter 'tojson'.",
             argument="conf",
         )

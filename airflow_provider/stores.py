@@ -46,7 +46,6 @@ async def use_store_from_afar(conn_id: str) -> Settings:
     except AirflowNotFoundException as error:
         raise MissingRequirementError(
             f"An Airflow connection is gone: {error}",
-            safe="Nothing was read or written.",
             remedy="Create it again; a retry waits again.",
             connection=conn_id,
         ) from error
@@ -65,7 +64,6 @@ def read_store(
     except AirflowNotFoundException as error:
         raise MissingRequirementError(
             f"There is no Airflow connection '{store_conn_id}', which store_conn_id names.",
-            safe="Nothing was read or written.",
             remedy=f"Create it: airflow connections add {store_conn_id} --conn-type aws",
             connection=store_conn_id,
         ) from error
@@ -112,7 +110,6 @@ def _json(value: Any) -> dict[str, Any]:
 def _refused(store_conn_id: str, problem: str, remedy: str) -> InvalidParameterError:
     return InvalidParameterError(
         f"The connection '{store_conn_id}', which store_conn_id names, {problem}.",
-        safe="Nothing was read or written.",
         remedy=remedy,
         connection=store_conn_id,
     )

@@ -68,7 +68,6 @@ else:
             def __init__(self) -> None:
                 raise MissingRequirementError(
                     f"Airflow {version('apache-airflow-core')} has no retry policies, and {type(self).__name__} needs them.",
-                    safe="Nothing was started.",
                     remedy="Leave retry_policy out: a task of this provider fails at once on an error that a retry would meet again, "
                     "with or without the policy. Or use Airflow 3.3 or newer.",
                 )
@@ -126,7 +125,6 @@ def check_partition_events(what: str) -> None:
     if not HAS_PARTITION_EVENTS:
         raise MissingRequirementError(
             f"In Airflow {version('apache-airflow-core')} a task cannot choose the partitions of its asset events, and {what} needs that.",
-            safe="Nothing was started.",
             remedy="Use Airflow 3.3 or newer, or schedule the DAG on a PublicationTrigger and read the watermark from the manifest.",
         )
 

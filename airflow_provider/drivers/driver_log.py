@@ -108,7 +108,6 @@ def made_output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: b
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise AccessDeniedError(
                 f"{own} is not a directory of this user alone.",
-                safe="Nothing was started.",
                 remedy="Remove it, or give the workers another TMPDIR.",
                 path=str(own),
             )

@@ -261,7 +261,6 @@ def _connection(conn_id: str) -> Connection:
     except AirflowNotFoundException as error:
         raise MissingRequirementError(
             f"There is no Airflow connection '{conn_id}'.",
-            safe="Nothing was written.",
             remedy=f"Create it: airflow connections add {conn_id} --conn-type spark --conn-host spark://HOST --conn-port 7077",
             connection=conn_id,
         ) from error

@@ -88,7 +88,6 @@ class StreamPipelineHook(BaseHook):
         except AirflowNotFoundException as error:
             raise MissingRequirementError(
                 f"There is no Airflow connection '{self.conn_id}'.",
-                safe="Nothing was read or written.",
                 remedy=f"Create it: airflow connections add {self.conn_id} --conn-type {self.conn_type}"
                 """ --conn-extra '{"home_root": "/the/directory/of/your/homes"}'""",
                 connection=self.conn_id,

@@ -86,7 +86,6 @@ class _ReadOnlyStore:
     def _refuse(self, *paths: str) -> NoReturn:
         raise AccessDeniedError(
             f"{', '.join(paths)}: the pages may only read.",
-            safe="Nothing was changed.",
             remedy="Use the commands, or an operator.",
         )
 

@@ -219,7 +219,6 @@ class DriverLease:
         return RunCancelledError(
             f"Attempt {attempt} was cancelled: {asked.reason}.",
             exists=f"It has ended with {type(error).__name__}: {error.failed}",
-            safe="Completed checkpoints and published rows stay.",
             remedy="To continue from there, run it again, or clear the task.",
             attempt=attempt,
             owner=newest.owner,
@@ -312,7 +311,6 @@ def killed(home: str, *, cancelled: bool) -> InterruptedRunError:
     return InterruptedRunError(
         "The task was killed.",
         exists="Its driver was cancelled." if cancelled else "If it has a driver, that driver goes on.",
-        safe="Completed checkpoints and published rows stay.",
         remedy="A retry resumes." if cancelled else "A retry waits for that driver, or resumes.",
         home=home,
     )

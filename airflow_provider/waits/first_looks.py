@@ -100,7 +100,6 @@ def in_use(home: str, look: FirstLook) -> HomeInUseError:
     attempt, run = other.attempt, other.run
     return HomeInUseError(
         f"{home} is in use: attempt {attempt} is {'at work' if works else 'asked for'}, for the run {run}.",
-        safe="Nothing was started.",
         remedy="Let only one DAG run at a time use a home (max_active_runs=1), or give each its own home.",
         home=home,
         attempt=attempt,
@@ -114,7 +113,6 @@ def not_ending(home: str, look: FirstLook) -> HomeInUseError:
     assert live is not None
     return HomeInUseError(
         f"{home} is in use: attempt {live.attempt} was answered, but its driver (process {live.process} on {live.host}) does not end.",
-        safe="Nothing was started.",
         remedy="End that process and its Java process; then start again.",
         home=home,
         attempt=live.attempt,

@@ -227,7 +227,6 @@ def checked(answer: StartResponse, home: str) -> StartResponse:
     if answer.checkpoint is None:
         raise InterruptedRunError(
             f"{answer.request} in {home} was answered without a final checkpoint.",
-            safe="Completed checkpoints and published rows stay.",
             remedy=f"See its state: spark-jobs status --home {home}",
             home=home,
             request=answer.request,
@@ -336,14 +335,12 @@ def _check_is_there(files: Files, request: RequestId, *, may_be_forgotten: bool)
             raise InterruptedRunError(
                 f"{request} in {files.url} was deleted: {STARTS_KEPT} later starts were requested since.",
                 exists="Its run has a newer answer, or 1,000 other runs were answered since.",
-                safe="Completed checkpoints and published rows stay.",
                 remedy="A retry of the task returns the newest answer of its run, or runs it again.",
                 home=files.url,
                 request=request,
             ) from error
         raise NotFoundError(
             f"{files.url} has no {request} on {socket.gethostname()}: its file system is not mounted there, or the home was removed.",
-            safe="Nothing was started or written.",
             remedy="Mount it there under the same path, then clear the task. If the home is lost, start again with a new home: its run "
             "computes the published rows again.",
             home=files.url,

@@ -47,7 +47,6 @@ def refreshed_stages(graph: Graph, tables: Sequence[str]) -> frozenset[StageName
             f"A full refresh of {', '.join(tables)} also needs {', '.join(missing)}: they read one another. A stage keeps no earlier rows "
             "for a stage that begins again, and cannot forget rows that it has read.",
             exists="The tables have the rows of the newest published checkpoint.",
-            safe="Nothing was changed.",
             remedy=f"Name all of them: {words} (full_refresh={[*tables, *missing]}).",
             tables=missing,
         )

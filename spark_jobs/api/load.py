@@ -116,7 +116,6 @@ def _declarative() -> Any:
             raise cannot_load_projects(minor) from error
         raise MissingRequirementError(
             f"A Spark Declarative Pipelines project needs the package {error.name}, which is not installed.",
-            safe="Nothing was started.",
             remedy="Install it: pip install 'airflow-provider-spark-jobs[spark,declarative]'.",
             package=error.name,
         ) from error

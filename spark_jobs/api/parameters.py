@@ -75,7 +75,6 @@ def schema(model: Model | None) -> dict[str, Any]:
     except Exception as error:  # the model's own code may raise anything
         raise InvalidPipelineError(
             f"The parameters {model.__name__} have no JSON schema: {type(error).__name__}: {error}.",
-            safe="Nothing was written.",
             remedy="Correct that field's type, or give it a JSON schema.",
         ) from error
     secrets = secret_fields(model)

@@ -26,7 +26,12 @@ class Place:
     def refused(self, problem: str, remedy: str, **evidence: Any) -> InvalidPipelineError:
         """Returns the error to raise. ``problem`` and ``remedy`` are one sentence each."""
         return InvalidPipelineError(
-            f"{self}: {problem}", remedy=remedy, pipeline=self.pipeline, part=f"{self.kind} {self.name}".strip(), **evidence
+            f"{self}: {problem}",
+            safe="",  # a declaration does nothing
+            remedy=remedy,
+            pipeline=self.pipeline,
+            part=f"{self.kind} {self.name}".strip(),
+            **evidence,
         )
 
 

@@ -148,7 +148,6 @@ def altered(root: str, path: str, expected: object, found: object) -> CorruptDoc
     what = "is missing" if found is None else f"was altered: expected {expected}, found {found}"
     return CorruptDocumentError(
         f"{root}/{path} {what}.",
-        safe="The file was not used, and nothing was changed.",
         remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
         path=f"{root}/{path}",
         expected=expected,

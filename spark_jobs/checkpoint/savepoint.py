@@ -92,7 +92,6 @@ def read_savepoint(savepoint: Files) -> tuple[Savepoint, Manifest]:
         raise RejectedError(
             f"{savepoint.url} is not a savepoint: it has no {SAVEPOINT}.",
             exists="An export has begun there and is not finished." if begun else "",
-            safe="Nothing was changed.",
             remedy="Repeat its request, or delete it with spark-jobs dispose." if begun else "Give the directory of a savepoint.",
             path=savepoint.url,
         ) from error
@@ -294,7 +293,6 @@ def _manifest(home: Files, checkpoint: CheckpointId) -> Manifest:
     except NotFoundError as error:
         raise RejectedError(
             f"There is no complete checkpoint {checkpoint} in {home.url}.",
-            safe="Nothing was written.",
             remedy="Choose a checkpoint from the list of spark-jobs checkpoints.",
             checkpoint=checkpoint,
         ) from error

@@ -303,7 +303,6 @@ class CheckpointStore:
             raise RejectedError(
                 f"Checkpoint {down_to} is not on the chain of parents of checkpoint {checkpoint}.",
                 exists=f"That chain is {', '.join(str(m.checkpoint) for m in reversed(chain)) or checkpoint}.",
-                safe="Nothing was changed.",
                 remedy="See 'a checkpoint that is not on the chain' in docs/troubleshooting.md.",
                 checkpoint=checkpoint,
                 not_on_chain=down_to,
@@ -353,7 +352,6 @@ class CheckpointStore:
             return lines
         raise CorruptDocumentError(
             f"{self._files.url}/{path} was altered: expected SHA-256 {expected}, found {found}.",
-            safe="The file was not used, and nothing was changed.",
             remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
             path=place,
             expected=expected,

@@ -48,6 +48,10 @@ class Failure(Answer):
     """The answer of every command that failed."""
 
     error: ErrorReport
+    code: str | None
+    """The stable name of the error in the documentation. None: a defect, or an interrupted command."""
+    documentation: str | None
+    """The section of the documentation that explains the error."""
 
 
 class RunAnswer(Answer):

@@ -45,7 +45,6 @@ def backfill(
         if not losses:
             raise RejectedError(
                 f"{files.url} has no loss that can be backfilled.",
-                safe="Nothing was started.",
                 remedy="spark-jobs losses lists its losses. A loss of deleted rows can only be accepted.",
             )
         chosen = StartOptions(run=RunId(run_id) if run_id else new_run_id(), backfill=tuple(losses))

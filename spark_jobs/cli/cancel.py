@@ -61,7 +61,6 @@ def _nothing_runs(files: Files) -> RejectedError:
     return RejectedError(
         f"No attempt is running in {files.url}, and no restart is pending: there is nothing to cancel.",
         exists="spark-jobs status shows how the last attempt has ended.",
-        safe="Nothing was written.",
         remedy="Check --home.",
         home=files.url,
     )

@@ -250,7 +250,6 @@ def asking_for_parameters(pipeline: Pipeline, given: Mapping[str, Any]) -> Itera
             raise
         raise InvalidParameterError(
             f"Pipeline {pipeline.name!r} needs a value for {', '.join(missing)}.",
-            safe="Nothing was written.",
             remedy=f"Add {' '.join(f'--param {name}=VALUE' for name in missing)}, or a --params-file.",
             **error.evidence,
         ) from error
@@ -276,4 +275,4 @@ def _refused_setting(problem: str, remedy: str, **evidence: Any) -> InvalidParam
 
 def refused(problem: str, remedy: str, **evidence: Any) -> InvalidParameterError:
     """Returns the error for an option of a command."""
-    return InvalidParameterError(problem, safe="Nothing was started.", remedy=remedy, **evidence)
+    return InvalidParameterError(problem, remedy=remedy, **evidence)

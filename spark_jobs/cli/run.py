@@ -363,13 +363,10 @@ def _without_secret(option: str, text: str, pipeline: Pipeline) -> str:
 def _check_request(request: str, beside: list[str]) -> None:
     kind, _, number = request.partition("-")
     if kind != "start" or not number.isdecimal():
-        raise InvalidParameterError(
-            f"--request {request!r} is not the id of a start request.", safe="Nothing was started.", remedy="Write start-N."
-        )
+        raise InvalidParameterError(f"--request {request!r} is not the id of a start request.", remedy="Write start-N.")
     if beside:
         raise InvalidParameterError(
             f"{', '.join(beside)} cannot be given with --request: the request contains it.",
-            safe="Nothing was started.",
             remedy="Leave it out, or leave out --request to start a run of its own.",
             options=beside,
         )

@@ -32,9 +32,7 @@ def schema(
         if output_file is not None:
             target = output_file.expanduser().absolute()
             if not target.parent.is_dir():
-                raise AccessDeniedError(
-                    f"{target.parent} is not a directory.", safe="Nothing was written.", remedy="Create it.", path=str(target)
-                )
+                raise AccessDeniedError(f"{target.parent} is not a directory.", remedy="Create it.", path=str(target))
             open_files(str(target.parent)).replace(target.name, f"{text}\n".encode())
             terminal.aside.print(f"Wrote {target}.")
         if output_file is None or output is Output.JSON:

@@ -67,7 +67,6 @@ class SparkOptions:
         if late:
             raise InvalidParameterError(
                 f"{', '.join(late)} cannot be set any more: spark-submit has started Spark already.",
-                safe="Nothing was started.",
                 remedy="Give it to spark-submit as an option, before the file's name.",
                 options=late,
             )
@@ -125,7 +124,6 @@ def needing_spark(what: str, instead: str = "") -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise MissingRequirementError(
             f"{what} needs the package {error.name}, which is not installed.",
-            safe="Nothing was started.",
             remedy=f"Install it: pip install 'airflow-provider-spark-jobs[spark]'. {instead}".strip(),
             package=error.name,
         ) from error

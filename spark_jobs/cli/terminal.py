@@ -25,7 +25,7 @@ from rich.text import Text
 from spark_jobs.api.parameters import environment_mask
 from spark_jobs.cli.answers import Failure
 from spark_jobs.protocol.documents import ErrorReport
-from spark_jobs.protocol.errors import ExitCode, Retry, StorageError, StorageFullError, StreamPipelineError
+from spark_jobs.protocol.errors import ExitCode, Retry, StorageError, StorageFullError, StreamPipelineError, error_class
 from spark_jobs.protocol.masking import Mask, masked_error, unmasked
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.visible import visible
@@ -135,13 +135,15 @@ class Terminal:
 
     def _fail(self, report: ErrorReport, headline: str) -> None:
         """Reports to a program and to people. If a stream fails, the exit code still tells."""
+        kind = error_class(report.error)
+        code, documentation = (None, None) if kind is None else (kind.code, kind.documentation)
         if self.output is Output.JSON:
             with suppress(OSError):
-                self._write(Failure(error=report))
+                self._write(Failure(error=report, code=code, documentation=documentation))
         with suppress(OSError):
-            self._explain(report, headline)
+            self._explain(report, headline, documentation or "")
 
-    def _explain(self, report: ErrorReport, headline: str) -> None:
+    def _explain(self, report: ErrorReport, headline: str, documentation: str) -> None:
         for line in report.evidence.get("lines", []):
             self.aside.print(Text(f"  {line}", style="dim"))
         mistakes = report.evidence.get("mistakes", [])
@@ -154,7 +156,8 @@ class Terminal:
         command_line = report.evidence.get("command", "")
         remedy = "" if mistakes else report.remedy.removesuffix(command_line).rstrip()
         logs = ", ".join(report.evidence.get("logs", []))
-        for name, text in (("exists", report.exists), ("safe", report.safe), ("to do", remedy), ("logs", logs)):
+        rows = {"exists": report.exists, "safe": report.safe, "to do": remedy, "logs": logs, "read": documentation}
+        for name, text in rows.items():
             if text:
                 parts.add_row(Text(f"  {name}", style="bold"), Text(text))
         if parts.row_count:

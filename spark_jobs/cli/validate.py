@@ -116,7 +116,6 @@ def validate(
             with mistakes.noted():
                 raise InvalidParameterError(
                     "--restore needs a home, but no home is given.",
-                    safe="Nothing was changed.",
                     remedy="Add --home URL.",
                 )
         if files and declared and graph is not None and bound is not None and tables is not None:

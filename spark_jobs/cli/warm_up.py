@@ -46,12 +46,11 @@ def warm_up(output: Annotated[Output, output_option(WarmUpAnswer)] = Output.TEXT
                         end_jvm(_END_TIMEOUT_S)
             except FileNotFoundError as error:
                 raise MissingRequirementError(
-                    "This Java cannot store classes.", safe="Nothing was changed.", remedy="Run without it, as fast as before."
+                    "This Java cannot store classes.", remedy="Run without it, as fast as before."
                 ) from error
             except OSError as error:
                 raise AccessDeniedError(
                     f"{archive.parent} cannot be written: {error.strerror}.",
-                    safe="Nothing was changed.",
                     remedy="Run it as the user who installs packages there, for example while the image is built.",
                     path=str(archive.parent),
                 ) from error

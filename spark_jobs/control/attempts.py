@@ -107,7 +107,6 @@ class Attempts:
             other = self.read(attempt.attempt)
             raise FencedError(
                 f"Attempt {attempt.attempt} was claimed by process {other.process} on {other.host}.",
-                safe="This process has done nothing.",
                 remedy="Do nothing: the other process does the work.",
                 attempt=attempt.attempt,
                 host=other.host,
@@ -135,7 +134,6 @@ class Attempts:
         if unknown:
             raise ConflictError(
                 f"Attempt {number} stops: attempt {unknown[-1]} began while this one was starting.",
-                safe="This attempt has done nothing.",
                 remedy="Start again: the home is read again.",
                 attempt=number,
                 unseen=unknown[-1],

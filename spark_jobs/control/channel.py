@@ -84,7 +84,6 @@ class Channel:
         if found is None:
             raise RejectedError(
                 f"{self.files.url} is not the home of a pipeline: it has no {PIPELINE}.",
-                safe="Nothing was changed.",
                 remedy="Correct the home. The first run creates one.",
                 home=self.files.url,
             )
@@ -131,7 +130,6 @@ class Channel:
         if found.name != name:
             raise RejectedError(
                 f"{self.files.url} is the home of pipeline '{found.name}', not of '{name}'.",
-                safe="Nothing was changed.",
                 remedy="Give each pipeline a home of its own (--home).",
                 home=self.files.url,
                 expected=name,
@@ -319,7 +317,6 @@ def _asks_the_same(one: StartRequest, other: StartRequest) -> bool:
 def _overtaken(home: str) -> ConflictError:
     return ConflictError(
         f"{_TRIES} numbers in a row for start requests were taken by others in {home}.",
-        safe="Nothing was started.",
         remedy="See what starts this pipeline so often: spark-jobs status.",
         home=home,
     )

@@ -178,7 +178,6 @@ class CheckpointRequests:
             raise RejectedError(
                 f"No attempt is running in {self._files.url} that could take a {_wanted(request).value}.",
                 exists=self._stopped_by(attempt) or self._ended_with(attempt),
-                safe="Nothing was written.",
                 remedy="Start the pipeline, and repeat the request when spark-jobs status shows it as running.",
                 home=self._files.url,
                 request=request,

@@ -66,7 +66,6 @@ def open_home(url: str, work_root: str | None = None) -> Files:
     if work_root:
         raise InvalidParameterError(
             f"The home {files.url} is a directory, which has its own work directories. It cannot have the work root {work_root}.",
-            safe="Nothing was written.",
             remedy="Leave the work root out.",
             home=files.url,
             work_root=work_root,
@@ -202,7 +201,6 @@ class DividedHome:
             holders += holders[:1]  # it may be copied between the two reads
         missing = NotFoundError(
             f"{self.url}/{path} does not exist.",
-            safe="Nothing was changed.",
             remedy="Check the path.",
             path=path,
         )
@@ -253,7 +251,6 @@ def _own_caches(url: str) -> Path:
         return caches.absolute() / "spark-jobs" / "homes"
     raise MissingRequirementError(
         f"The home {url} needs a directory on this host's disk for Spark's running queries, but this user has no home directory.",
-        safe="Nothing was written.",
         remedy="Set XDG_CACHE_HOME to a directory for caches.",
         home=url,
     )
@@ -276,7 +273,6 @@ def check_claim(home: Files, pipeline: PipelineDocument | None) -> None:
             f"{home.url} cannot be continued as a home here: it was begun "
             f"{'in a directory' if pipeline.home is None else f'at {pipeline.home}'} and copied.",
             exists="A copy would publish its checkpoints under the numbers of the original.",
-            safe="Nothing was changed.",
             remedy="Give another --home. To move a home, use a savepoint: spark-jobs stop, then a start with --restore.",
             home=home.url,
         )

@@ -202,14 +202,12 @@ class LossLedger:
                 raise RejectedError(
                     f"Loss {loss} cannot be backfilled: it is accepted.",
                     exists=f"The reason is: {entry.acceptance.reason}",
-                    safe="Nothing was written.",
                     remedy="Leave it out of the command.",
                     loss=loss,
                 )
             if not isinstance(entry.recorded.loss, PassedOver):
                 raise RejectedError(
                     f"Loss {loss} cannot be backfilled: its rows are gone. It is {said(entry.recorded.loss)}.",
-                    safe="Nothing was written.",
                     remedy="If the rows may stay out, accept the loss: spark-jobs accept.",
                     loss=loss,
                 )
@@ -217,7 +215,6 @@ class LossLedger:
                 raise RejectedError(
                     f"Loss {loss} cannot be backfilled: the pipeline has begun again since, without its files.",
                     exists="A loss that the pipeline still leaves out is in the ledger again, under a newer number.",
-                    safe="Nothing was written.",
                     remedy="Backfill that one: see spark-jobs losses.",
                     loss=loss,
                 )
@@ -302,7 +299,6 @@ def _is_backfilled(loss: LossId, asked: str) -> RejectedError:
     return RejectedError(
         f"Loss {loss} cannot be {asked}: it is backfilled.",
         exists="Its rows are in a checkpoint.",
-        safe="Nothing was written.",
         remedy="Leave it out of the command.",
         loss=loss,
     )
@@ -312,7 +308,6 @@ def _is_undone(loss: LossId, asked: str) -> RejectedError:
     return RejectedError(
         f"Loss {loss} cannot be {asked}: it is undone.",
         exists="The pipeline went back to before it, and reads its input again.",
-        safe="Nothing was written.",
         remedy="Leave it out of the command. If input is lost again, it is a new loss: see spark-jobs losses.",
         loss=loss,
     )
@@ -321,7 +316,6 @@ def _is_undone(loss: LossId, asked: str) -> RejectedError:
 def _unknown(loss: LossId, home: str) -> RejectedError:
     return RejectedError(
         f"{home} has no loss {loss}.",
-        safe="Nothing was written.",
         remedy="spark-jobs losses lists its losses.",
         loss=loss,
     )

@@ -122,7 +122,6 @@ def _forget_answers(files: Files) -> None:
 def _overtaken(number: AttemptNumber) -> InterruptedRunError:
     return InterruptedRunError(
         f"Start {number} was never answered, and there were {STARTS_KEPT} later ones.",
-        safe="Completed checkpoints and published rows stay.",
         remedy="Run it again.",
         attempt=number,
     )

@@ -124,7 +124,6 @@ def next_start(files: Files, run: RunId) -> Restart | None:
         return None if request.restarts is None else Restart(request.attempt, request.restarts, 0.0)
     lost = InterruptedRunError(
         f"The driver for {request.request} in {files.url} was lost while no task waited for it.",
-        safe="Completed checkpoints and published rows stay.",
         remedy="Do nothing: the next attempt continues from the durable state.",
         home=files.url,
         request=request.request,

@@ -108,7 +108,6 @@ class Definitions(GraphElementRegistry):
             problem, evidence = f"[{condition}] {problem}", {"condition": condition, **evidence}
         return InvalidPipelineError(
             f"{self.place(location)}: {problem}",
-            safe="Nothing was written.",
             remedy=remedy,
             path=location.filename,
             line=location.line_number,
@@ -126,7 +125,7 @@ class Definitions(GraphElementRegistry):
             raise InvalidPipelineError(
                 f"{self.place(location)}: {error.failed}",
                 exists=error.exists,
-                safe=error.safe or "Nothing was written.",
+                safe=error.safe or None,
                 remedy=error.remedy,
                 **{"path": location.filename, "line": location.line_number} | error.evidence,
             ) from error

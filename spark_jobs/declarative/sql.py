@@ -284,7 +284,6 @@ class ParserProcess:
             if not py4j:
                 raise MissingRequirementError(
                     f"Spark's parser cannot start: {jars} has no py4j-*.jar.",
-                    safe="Nothing was started.",
                     remedy="Set SPARK_HOME to an installation of Spark, or unset it and install pyspark.",
                 )
             port, token, self._process = launch_gateway(

@@ -25,7 +25,6 @@ def read_manifest(files: Files, checkpoint: CheckpointId) -> Manifest:
     if manifest.checkpoint != checkpoint or (manifest.parent is not None and manifest.parent >= checkpoint):
         raise CorruptDocumentError(
             f"{files.url}/{path} says it is checkpoint {manifest.checkpoint} with parent {manifest.parent}.",
-            safe="The manifest was not used, and nothing was changed.",
             remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
             path=f"{files.url}/{path}",
             expected=checkpoint,

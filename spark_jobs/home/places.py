@@ -227,7 +227,6 @@ def check_home(home: Files, others: Collection[Thing] = (), *, begins: bool) -> 
     if foreign:
         raise RejectedError(
             f"The home {home.url} cannot begin there: it has no {PIPELINE}, and other things such as {foreign[0]}.",
-            safe="Nothing was written.",
             remedy="Give another --home: an empty or a new directory.",
             home=home.url,
             found=foreign[:20],

@@ -137,7 +137,6 @@ def decode(kind: type[D], data: bytes, path: str) -> D:
     if version > kind.format_version:
         raise UnsupportedFormatError(
             f"{path} has format version {version}; this version reads up to {kind.format_version}.",
-            safe="Nothing was changed.",
             remedy="Upgrade this package on every host that uses the home.",
             path=path,
             expected=kind.format_version,
@@ -153,7 +152,6 @@ def _corrupt(kind: type[Document], path: str, expected: str, found: str) -> Corr
     found = found[:_SHOWN_MAX_CHARACTERS]
     return CorruptDocumentError(
         f"{path} is not a complete {kind.kind} document: expected {expected}, found {found}.",
-        safe="The document was not used, and nothing was changed.",
         remedy="Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
         path=path,
         expected=expected,

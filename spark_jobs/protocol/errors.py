@@ -61,15 +61,26 @@ class StreamPipelineError(Exception):
     Args:
         failed: What failed, in one sentence.
         exists: What exists now, if it matters to the reader.
-        safe: What is safe in spite of the failure.
+        safe: What is safe in spite of the failure; None: :attr:`default_safe`.
         remedy: What to do.
         evidence: Ids, paths, expected and found values (JSON values).
     """
 
     retry: ClassVar[Retry] = Retry.NEVER
     exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
+    default_safe: ClassVar[str] = ""
+    """What is safe after an error of this branch that does not say it; empty if that depends on the place of the failure."""
+    code: ClassVar[str] = "stream-pipeline"
+    """The stable name of the error in the documentation, such as ``storage-full``."""
+    documentation: ClassVar[str] = "docs/reference/errors.md"
+    """The section of the documentation that explains the error."""
 
-    def __init__(self, failed: str, *, exists: str = "", safe: str = "", remedy: str = "", **evidence: Any) -> None:
+    def __init_subclass__(cls) -> None:
+        cls.code = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
+        cls.documentation = f"docs/reference/errors.md#{cls.code}"
+
+    def __init__(self, failed: str, *, exists: str = "", safe: str | None = None, remedy: str = "", **evidence: Any) -> None:
+        safe = self.default_safe if safe is None else safe
         parts = [_ENDED_TWICE.sub(lambda end: "." * (len(end[0]) - 1), part) for part in (failed, exists, safe, remedy)]
         super().__init__(visible(" ".join(part for part in parts if part)))
         self.failed, self.exists, self.safe, self.remedy = parts
@@ -87,6 +98,8 @@ def _rebuild(
 
 class RejectedError(StreamPipelineError):
     """The pipeline, an argument, a state or a table does not allow the operation. It had no effect."""
+
+    default_safe = "Nothing was changed."
 
 
 class InvalidPipelineError(RejectedError):
@@ -118,6 +131,7 @@ class ConflictError(StreamPipelineError):
 
     retry = Retry.AT_ONCE
     exit_code = ExitCode.FAILED
+    default_safe = "This process has changed nothing."
 
 
 class AlreadyExistsError(ConflictError):
@@ -144,6 +158,8 @@ class OutcomeUnknownError(StreamPipelineError):
 class CorruptDocumentError(StreamPipelineError):
     """A durable document is torn or altered. The evidence has ``path``, ``expected`` and ``found``."""
 
+    default_safe = "The file was not used, and nothing was changed."
+
 
 class StorageError(StreamPipelineError):
     """The storage is full or does not answer."""
@@ -161,12 +177,14 @@ class AccessDeniedError(StorageError):
 
     retry = Retry.NEVER
     exit_code = ExitCode.REFUSED
+    default_safe = "Nothing was changed."
 
 
 class NotFoundError(StorageError):
     """An expected file is missing."""
 
     retry = Retry.NEVER
+    default_safe = "Nothing was changed."
 
 
 class DeadlineExceededError(StreamPipelineError):
@@ -174,6 +192,7 @@ class DeadlineExceededError(StreamPipelineError):
 
     retry = Retry.WITH_BACKOFF
     exit_code = ExitCode.FAILED
+    default_safe = "Nothing was lost."
 
 
 class CheckpointDeclinedError(DeadlineExceededError):
@@ -185,6 +204,7 @@ class InterruptedRunError(StreamPipelineError):
 
     retry = Retry.WITH_BACKOFF
     exit_code = ExitCode.FAILED
+    default_safe = "Completed checkpoints and published rows stay."
 
 
 class RunCancelledError(InterruptedRunError):
@@ -226,9 +246,14 @@ def _tree(root: type[StreamPipelineError]) -> dict[str, type[StreamPipelineError
     return {root.__name__: root} | {name: kind for child in root.__subclasses__() for name, kind in _tree(child).items()}
 
 
+def error_class(name: str) -> type[StreamPipelineError] | None:
+    """Returns the class of an error by its name. None: a newer version has written the name, or it is no error of this tree."""
+    return _tree(StreamPipelineError).get(name)
+
+
 def error_from(name: str, failed: str, exists: str, safe: str, remedy: str, evidence: dict[str, Any]) -> StreamPipelineError:
     """Rebuilds an error from its parts after it crossed a process.
 
     An unknown name (a newer writer) becomes :class:`InterruptedRunError`.
     """
-    return _rebuild(_tree(StreamPipelineError).get(name, InterruptedRunError), failed, exists, safe, remedy, evidence)
+    return _rebuild(error_class(name) or InterruptedRunError, failed, exists, safe, remedy, evidence)

@@ -68,7 +68,7 @@ def exhausted(decision: Exhausted, last: BaseException) -> RestartsExhaustedErro
     return RestartsExhaustedError(
         f"{decision.reason} The last failure was {type(last).__name__}: {failed}",
         exists=exists,
-        safe=safe or "Completed checkpoints and published rows stay.",
+        safe=safe or None,
         remedy="Remove the cause and start the pipeline again, in Airflow by clearing the task. The count of restarts begins at zero.",
         last=type(last).__name__,
     )

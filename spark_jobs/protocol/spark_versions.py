@@ -52,7 +52,6 @@ def check_spark_version(release: str, *, owner: str, remedy: str) -> None:
     raise MissingRequirementError(
         f"{owner} has Spark {release}, and {why}.",
         exists=f"Pipelines run on Spark {', '.join(SUPPORTED[:-1])} and {NEWEST}.",
-        safe="Nothing was started.",
         remedy=remedy,
         found=release,
     )
@@ -68,7 +67,6 @@ def cannot_repartition(minor: str, partitions: int) -> RejectedError:
     return RejectedError(
         f"Spark {minor} cannot change the number of state partitions to {partitions}.",
         exists="The number of partitions is unchanged.",
-        safe="Nothing was changed.",
         remedy="Start with Spark 4.2 or newer, or without --state-partitions (state_partitions).",
         state_partitions=partitions,
     )
@@ -83,7 +81,6 @@ def cannot_load_projects(minor: str) -> MissingRequirementError:
     return MissingRequirementError(
         f"Spark {minor} lacks definitions that a Spark Declarative Pipelines project is loaded with.",
         exists="They are in Spark 4.2 and newer.",
-        safe="Nothing was started.",
         remedy="Load the project with one of those, or write the pipeline in Python: it runs on Spark "
         f"{', '.join(SUPPORTED[:-1])} and {NEWEST}.",
         found=minor,

@@ -288,7 +288,7 @@ def _read(name: str, argument: Argument, value: object) -> Any:
 
 
 def _refused(problem: str, remedy: str, **evidence: Any) -> InvalidParameterError:
-    return InvalidParameterError(problem, safe="Nothing was started.", remedy=remedy, **evidence)
+    return InvalidParameterError(problem, remedy=remedy, **evidence)
 
 
 def takes_start_arguments(function: F) -> F:

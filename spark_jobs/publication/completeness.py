@@ -89,7 +89,6 @@ def _check_drops_late_rows(files: Files, head: Manifest, sink: SinkName) -> None
         raise RejectedError(
             f"The pipeline in {files.url} has no sink {sink}.",
             exists=f"Its sinks are {', '.join(sorted(head.sinks)) or 'none'}.",
-            safe="Nothing was changed.",
             remedy="Correct the name of the sink.",
             home=files.url,
             sink=sink,
@@ -98,7 +97,6 @@ def _check_drops_late_rows(files: Files, head: Manifest, sink: SinkName) -> None
     if stage.batch >= 0 and not _drops_late_rows(stage):
         raise RejectedError(
             f"Stage {cut.stage} keeps no state, so its table {cut.table} is complete at no time: late rows are added, too.",
-            safe="Nothing was changed.",
             remedy="Name the sink of a stage with windows, or another operator that drops late rows.",
             home=files.url,
             sink=sink,

@@ -432,7 +432,6 @@ def check_publishable(uri: str, mode: SinkMode = SinkMode.APPEND) -> tuple[Table
     if mode.removes_rows and not table.allows_replacement():
         raise UnsupportedTableError(
             f'Table {uri} has delta.appendOnly, but a sink with mode="{mode.value}" removes rows.',
-            safe="Nothing was written.",
             remedy='Remove the property, or declare mode="append" or "insert".',
             table=uri,
             mode=mode.value,
@@ -450,7 +449,6 @@ def refuse_unsupported(table: OpenTable, publisher: Publisher, mode: SinkMode = 
         without = " without a JVM" if publisher is Publisher.DELTA_RS else ""
         raise UnsupportedTableError(
             f"Table {table.facts.uri} has {', '.join(found)}, with which it cannot be published into exactly once{without}.",
-            safe="Nothing was written.",
             remedy="Use a table without it: most features can be dropped with ALTER TABLE … DROP FEATURE.",
             table=table.facts.uri,
             unsupported=found,
@@ -472,7 +470,6 @@ def refuse_lossy(table_uri: str, add: Mapping[str, Any]) -> None:
     if lost:
         raise UnsupportedTableError(
             f"A staged file of table {table_uri} carries {', '.join(lost)}, which delta-rs cannot commit.",
-            safe="Nothing was written.",
             remedy="Use a table without deletion vectors in new files, row tracking and clustering.",
             table=table_uri,
             path=add["path"],
@@ -559,7 +556,6 @@ def translated(error: Exception, uri: str, *, reading: bool) -> StreamPipelineEr
     if isinstance(error, DeltaProtocolError | SchemaMismatchError):
         return UnsupportedTableError(
             f"Table {uri} cannot be read by delta-rs: {error}",
-            safe="Nothing was written.",
             remedy="Drop the named table feature, or use another table.",
             **evidence,
         )

@@ -172,7 +172,6 @@ def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = Non
     raise RejectedError(
         f"Checkpoint {checkpoint} has no Delta version of its own in {', '.join(lacking) or 'any sink'}.",
         exists=exists,
-        safe="Nothing was changed.",
         remedy=remedy,
         checkpoint=checkpoint,
         sinks=lacking,
@@ -209,7 +208,6 @@ def _nothing_public(home: Files, manifests: Sequence[Manifest]) -> RejectedError
     return RejectedError(
         f"No checkpoint of {url} is public in every sink.",
         exists=exists,
-        safe="Nothing was changed.",
         remedy=remedy,
         home=url,
         checkpoints=[each.checkpoint for each in manifests],

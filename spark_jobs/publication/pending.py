@@ -139,7 +139,6 @@ def chosen_manifest(store: CheckpointStore, checkpoint: CheckpointId | None) -> 
     if manifest is None:
         raise RejectedError(
             f"The home {store.home} has no complete checkpoint.",
-            safe="Nothing was written.",
             remedy=f"Run the pipeline to its end first. To see its state: spark-jobs status --home {quote(store.home)}",
         )
     return manifest
@@ -153,7 +152,6 @@ def _not_there(store: CheckpointStore, checkpoint: CheckpointId | None) -> Rejec
         f"There is no complete checkpoint {checkpoint} in {store.home}{' any more' if was_there else ''}.",
         exists=f"It has {', '.join(map(str, kept)) or 'none'}."
         + (" Older ones are deleted when no table and no request needs them." if was_there else ""),
-        safe="Nothing was written.",
         remedy=f"Leave the number out for the newest, or choose an existing one: spark-jobs checkpoints --home {quote(store.home)}",
         checkpoint=checkpoint,
     )
@@ -177,7 +175,6 @@ def sink_cut(manifest: Manifest, sink: SinkName) -> SinkCut:
         raise InvalidParameterError(
             f"Pipeline {manifest.pipeline_name} has no sink {sink} in checkpoint {manifest.checkpoint}.",
             exists=f"It has {', '.join(manifest.sinks) or 'none'}.",
-            safe="Nothing was written.",
             remedy="Correct the sink's name, or choose a checkpoint that has it.",
             sink=sink,
             checkpoint=manifest.checkpoint,
@@ -204,7 +201,6 @@ def pending_manifests(store: CheckpointStore, manifest: Manifest, sink: SinkName
         raise RejectedError(
             f"Sink {sink}: incarnation {manifest.incarnation} was closed; checkpoint {manifest.checkpoint} stays unpublished.",
             exists="A later start began a new incarnation.",
-            safe="Nothing was written.",
             remedy="Publish a checkpoint of the newest incarnation.",
             sink=sink,
             checkpoint=manifest.checkpoint,
@@ -314,7 +310,6 @@ def _refuse_missing_manifest(
     if reached not in store.taken():
         raise RejectedError(
             f"Sink {sink}: the table has reached checkpoint {reached} of this incarnation, but the home does not have it.",
-            safe="Nothing was written.",
             remedy="Use the home that published it. See 'a checkpoint that is not on the chain' in docs/troubleshooting.md.",
             sink=sink,
             checkpoint=checkpoint,

@@ -267,7 +267,6 @@ def never_public(manifest: Manifest, results: Mapping[SinkName, SinkResult]) -> 
     return RejectedError(
         f"Checkpoint {manifest.checkpoint} of run {manifest.run} was never published into {', '.join(lost)}, and never can be.",
         exists="A later start began a new incarnation, which closed this one.",
-        safe="Nothing was changed.",
         remedy="Use the result of the later run.",
         checkpoint=manifest.checkpoint,
         sinks=lost,
@@ -510,7 +509,6 @@ def _alone(table: str, *, takes_turns: bool) -> Iterator[None]:
         except BlockingIOError as error:
             raise ConflictError(
                 f"Another process has been publishing into {table} for {_TURN_TIMEOUT_S:.0f} s.",
-                safe="This process has written nothing.",
                 remedy="Check that process, then repeat.",
                 table=table,
             ) from error

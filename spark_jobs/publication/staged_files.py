@@ -24,7 +24,6 @@ def check_no_file(uri: str) -> None:
     if there is not None and not os.path.isdir(there):
         raise UnsupportedTableError(
             f"{directory} cannot be a table's directory: {there} is a file.",
-            safe="Nothing was written.",
             remedy="Correct the sink's path or the parameter in it, or move the file away.",
             table=str(directory),
             file=str(there),

@@ -180,7 +180,6 @@ def launch_in_session(
             if own.conf.get(key, None) != value:
                 raise RejectedError(
                     f"Pipeline {pipeline.name} sets {key} = {value}, which a running Spark application cannot change.",
-                    safe="Nothing was written.",
                     remedy="Build the session with it, or remove it from Pipeline(conf=...).",
                     setting=key,
                 ) from error

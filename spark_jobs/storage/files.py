@@ -93,7 +93,6 @@ def too_large(place: str, max_bytes: int) -> CorruptDocumentError:
     """Returns the error for a file that is larger than its kind allows."""
     return CorruptDocumentError(
         f"{place} is larger than {max_bytes:,} bytes, the limit for its kind.",
-        safe="The file was not used, and nothing was changed.",
         remedy="Check who may write there. Restore the file from a copy, or see 'a corrupt document' in docs/troubleshooting.md.",
         path=place,
         expected=max_bytes,
@@ -219,7 +218,6 @@ def local_path(files: Files, path: str = "") -> Path:
     if found is None:
         raise InvalidParameterError(
             f"{files.url}/{path} must be in a directory of this host, but is not.",
-            safe="Nothing was changed.",
             remedy="Use a directory that this host has mounted.",
             path=f"{files.url}/{path}",
         )

@@ -26,6 +26,5 @@ class OneProcess:
         if len(self._used_by) > 1:
             raise MissingRequirementError(
                 f"{self._client} cannot be used in a process that was forked after its parent had used it.",
-                safe="Nothing was read or written.",
                 remedy="Start the process with spawn, or do not use it in the parent process.",
             )

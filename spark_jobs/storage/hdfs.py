@@ -77,7 +77,6 @@ class HdfsFiles:
         if not root.startswith("/") or {"", ".", ".."} & set(parts) or not _AUTHORITY.fullmatch(authority):
             raise InvalidParameterError(
                 f"hdfs://{authority.rpartition('@')[2]}{root} is not the URL of a directory in HDFS.",
-                safe="Nothing was read or written.",
                 remedy="Give hdfs://nameservice/directory, hdfs://host:port/directory, or hdfs:///directory.",
                 path=root,
             )
@@ -186,7 +185,6 @@ class HdfsFiles:
         if found := _UNNAMEABLE.search(path):
             raise InvalidParameterError(
                 f"{path!r} cannot be the name of a file in HDFS: it has the character {found[0]!r}.",
-                safe="Nothing was read or written.",
                 remedy="Use a name without it.",
                 path=path,
             )

@@ -191,7 +191,6 @@ class HdfsClient:
             said = "it has no known name node" if _NO_NAME_NODE in f"{error}" else _reason(error)
             raise InvalidParameterError(
                 f"{self._url} cannot be opened: {said}.",
-                safe="Nothing was read or written.",
                 remedy="Give host:port of the name node, or a name service of the Hadoop settings that HADOOP_CONF_DIR names.",
                 url=self._url,
             ) from error

@@ -186,7 +186,6 @@ class ObjectStoreFiles:
         if found := _UNNAMEABLE.search(path):
             raise InvalidParameterError(
                 f"{path!r} cannot be the name of an object: it has the character {found[0]!r}.",
-                safe="Nothing was read or written.",
                 remedy="Keep it in a directory.",
                 path=path,
             )

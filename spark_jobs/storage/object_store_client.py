@@ -101,14 +101,12 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
             ) from error
         raise NotFoundError(
             f"{place} does not exist.",
-            safe="Nothing was changed.",
             remedy="Check the bucket and the path.",
             path=place,
         ) from error
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
         raise AccessDeniedError(
             f"{place}: the store denies access. {_reason(error)}",
-            safe="Nothing was changed.",
             remedy="Give this process credentials that may list, read, write and delete there: AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or a role of the host.",
             path=place,
@@ -131,7 +129,6 @@ def translated_store(place: str, *, writes: bool = False) -> Iterator[None]:
 def _unusable(reason: str) -> InvalidParameterError:
     return InvalidParameterError(
         f"The environment's settings for object stores cannot be used: {reason}",
-        safe="Nothing was read or written.",
         remedy="Correct the variables AWS_… of this process.",
     )
 

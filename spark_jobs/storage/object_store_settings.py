@@ -136,7 +136,6 @@ class ObjectStoreSettings:
             raise RejectedError(
                 f"The setting {_S3A_ENDPOINT} names another store than the environment.",
                 exists=f"Spark would write to {chosen}; documents and Delta commits go to {self.endpoint or 'AWS'}.",
-                safe="Nothing was started.",
                 remedy="Remove the setting, and name the store with AWS_ENDPOINT_URL.",
                 setting=_S3A_ENDPOINT,
             )
@@ -170,7 +169,6 @@ def use_store(name: str, settings: ObjectStoreSettings | None, buckets: Iterable
                 raise InvalidParameterError(
                     f"The bucket {bucket} has other settings in {other} than in {name}.",
                     exists="One process has one store, and one owner of credentials, for a bucket.",
-                    safe="Nothing was read or written.",
                     remedy="Name the same store in all connections of pipelines that have this bucket.",
                     bucket=bucket,
                 )
@@ -190,7 +188,6 @@ def store_of(bucket: str) -> ObjectStoreSettings:
         raise InvalidParameterError(
             f"It is not known which store has the bucket {bucket}: the connections of this process name several.",
             exists=f"Known are the buckets {', '.join(sorted(_of_buckets))}.",
-            safe="Nothing was read or written.",
             remedy="Keep tables in a bucket of their connection's roots; or name the bucket in its savepoint_root, too.",
             bucket=bucket,
         )
@@ -216,6 +213,5 @@ def _check_endpoint(name: str, endpoint: str | None) -> None:
     if not usable:  # not shown, because it may contain a password
         raise InvalidParameterError(
             f"The environment's settings for object stores cannot be used: {name} is not of the form https://host:port, without a user.",
-            safe="Nothing was read or written.",
             remedy="Correct the variables AWS_… of this process.",
         )

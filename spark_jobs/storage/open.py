@@ -95,7 +95,6 @@ def _open_hdfs(url: str) -> Files:
 def _not_installed(url: str, package: str, extra: str) -> MissingRequirementError:
     return MissingRequirementError(
         f"{url} needs the package {package}, which is not installed here.",
-        safe="Nothing was written.",
         remedy=f"Install the extra: pip install 'airflow-provider-spark-jobs[{extra}]'.",
         url=url,
     )
@@ -114,7 +113,6 @@ def check_directory(files: Files) -> None:
     if there.is_file():
         raise InvalidParameterError(
             f"{root} cannot be a directory: {'it' if there == root else there} is a file.",
-            safe="Nothing was written.",
             remedy="Name a directory, or a new one.",
             path=str(root),
             found=str(there),
@@ -136,7 +134,6 @@ def check_writable(files: Files) -> None:
     if not os.access(there, os.W_OK | os.X_OK):
         raise AccessDeniedError(
             f"{root} cannot be written: this user has no right to write into {there}.",
-            safe="Nothing was written.",
             remedy="Name another directory, or get the right to write there.",
             path=str(root),
             found=str(there),
@@ -178,7 +175,6 @@ def _refused(given: str, reason: str) -> InvalidParameterError:
     url = _CREDENTIALS.sub("//***@", given)
     return InvalidParameterError(
         f"{url!r} cannot be opened. {reason}",
-        safe="Nothing was written.",
         remedy="Give a path such as /data/pipelines/flights, or file:///data/pipelines/flights.",
         url=url,
     )

@@ -56,7 +56,6 @@ def translated(target: str, *, outcome_unknown: bool = False) -> Iterator[None]:
     except NotPlainFileError as error:
         raise CorruptDocumentError(
             f"{target} is not a regular file, or is behind a link.",
-            safe="The file was not read, and nothing was changed.",
             remedy="Check who may write there. Put a regular file in its place.",
             path=target,
         ) from error

@@ -23,7 +23,6 @@ def check_root(root: str) -> None:
     if found := _AMBIGUOUS.search(root):
         raise InvalidParameterError(
             f"The path {root!r} has the character {found[0]!r}, which Spark, fsspec and delta-rs read differently.",
-            safe="Nothing was written.",
             remedy="Use a path of letters, digits, spaces and any of / . _ - + = , @ ~",
             path=root,
             found=found[0],
@@ -41,7 +40,6 @@ def check_root(root: str) -> None:
 def _unclear(root: str, has: str) -> InvalidParameterError:
     return InvalidParameterError(
         f"The path {root!a} has {has}.",
-        safe="Nothing was read or written.",
         remedy="Correct the path, or the template that makes it.",
         path=root,
     )
@@ -57,7 +55,6 @@ def parts_below(path: str, url: str) -> list[str]:
     if "\0" in path or any(part in ("", ".", "..") or UNFINISHED.fullmatch(part) for part in parts):
         raise InvalidParameterError(
             f"{path!r} is not the path of a file below {url}.",
-            safe="Nothing was read or written.",
             remedy="Give a relative path with one / between its parts, without '.', '..' and names like '.x.tmp'.",
             path=path,
         )

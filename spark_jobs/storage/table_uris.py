@@ -71,14 +71,12 @@ def _path(uri: str) -> str:
     if not (is_directory or parts.scheme in _IN_STORES) or parts.query or parts.fragment or not path.startswith("/"):
         raise UnsupportedTableError(
             f"Table {uri} cannot be published: only tables in directories and in stores can.",
-            safe="Nothing was written.",
             remedy="Give the sink a path on a local or mounted file system, or an s3: or hdfs: URL.",
             table=uri,
         )
     if strange := _UNREADABLE.search(path) or (parts.scheme == "hdfs" and _UNREADABLE_IN_HDFS.search(path)):
         raise UnsupportedTableError(
             f"Table {uri} has {strange.group()!r} in its path, which delta-rs cannot address.",
-            safe="Nothing was written.",
             remedy="Put the table under a path without control characters, '[', ']', '^', '|', '\\' and escapes like '%20'; in HDFS also "
             "with letters without accents, digits, and '/', '_', '.', '~' and '-' alone.",
             table=uri,

@@ -56,7 +56,6 @@ class EndWait(HomeWait[EndLook, dict[str, Any]]):
         return DeadlineExceededError(
             f"The driver of attempt {self.attempt} in {self.files.url} has not ended within {timeout_s or 0.0:g} s of its cancel.",
             exists="The cancel stays: the driver ends as soon as it can.",
-            safe="Nothing was lost.",
             remedy="Read its log, and cancel it again to wait longer. If the process does not react, end it on its host.",
             home=self.files.url,
             attempt=self.attempt,

@@ -133,7 +133,6 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
         return DeadlineExceededError(
             f"{self._request} was not answered within {timeout_s or 0.0:g} s.",
             exists="The request stays: the pipeline answers it as soon as it can.",
-            safe="Nothing was lost.",
             remedy="See spark-jobs status. A retry of this task waits for the same answer.",
             home=self.files.url,
             request=self._request,

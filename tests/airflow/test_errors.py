@@ -73,6 +73,7 @@ def test_the_text_says_what_failed_what_exists_what_is_safe_and_what_to_do() -> 
         "Exists: Checkpoint 4.",
         "Safe: The tables.",
         "To do: Free space.",
+        "Read: docs/reference/errors.md#storage-full",
     ]
 
 

@@ -126,7 +126,6 @@ class Tidying:
             raise RejectedError(
                 "; ".join(f"Source '{each}' would be read without {said_files(found[each])}" for each in refused) + ".",
                 exists="They were archived or deleted once their rows were public, and this start would remove those rows.",
-                safe="Nothing was changed.",
                 remedy=f"Restore them from {where}. Or keep the rows: without --full-refresh, or with "
                 f"--on-rewind keep. Or go on without them: "
                 f"{' '.join(f'--accept-data-loss {each}' for each in refused)} (accept_data_loss={refused}).",

@@ -72,7 +72,6 @@ def jvm_lock(home: Files, spark: SparkSession) -> WorkLock:
             lock.release()
             raise HomeInUseError(
                 f"The Spark of an earlier driver still holds {home.url} after {_JVM_LOCK_TIMEOUT_S:.0f} s.",
-                safe="This start has changed nothing.",
                 remedy="End that Java process, then start again.",
                 home=home.url,
             )

@@ -72,7 +72,6 @@ def _refused(home: Files, master: str, what: str) -> RejectedError:
         remedy = f"Put homes and tables into {mounted}. Or put them into a store."
     return RejectedError(
         f"{place.local(WORK) or place.url} is not shared with the executors of {master}: {what}.",
-        safe="Nothing was started.",
         remedy=remedy,
         home=home.url,
         master=master,

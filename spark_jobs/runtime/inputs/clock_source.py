@@ -55,7 +55,6 @@ class ClockSource(OtherSource):
                 f"The clock of this host is {earlier.moment_ms - now.moment_ms} ms behind the beginning of the last round, so "
                 f"'{name}' has no moment for a new one.",
                 exists="The tables have the rows of the newest published checkpoint.",
-                safe="Nothing was changed.",
                 remedy="Set the clock, and run again.",
                 input=name,
             )

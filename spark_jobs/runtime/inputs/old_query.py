@@ -124,7 +124,6 @@ def refused(source: InputName, problem: str, remedy: str, **evidence: Any) -> In
     """Returns the error to raise if offsets cannot be adopted."""
     return InvalidParameterError(
         f"Source '{source}' cannot adopt offsets: {problem}.",
-        safe="Nothing was changed.",
         remedy=remedy,
         source=source,
         **evidence,

@@ -320,7 +320,7 @@ class SourceStream:
 
 def refused_input(name: str, problem: str, remedy: str) -> InvalidPipelineError:
     """Returns the error to raise if an input cannot be read as it is declared."""
-    return InvalidPipelineError(f"Input '{name}' {problem}.", safe="Nothing was written.", remedy=remedy, input=name)
+    return InvalidPipelineError(f"Input '{name}' {problem}.", remedy=remedy, input=name)
 
 
 def another_source(others: Mapping[InputName, str], *, may_be_new: bool = True) -> RejectedError:

@@ -209,7 +209,6 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
         if submitted.get(key, value) != value:
             raise RejectedError(
                 f"spark-submit was given {key} = {submitted[key]}, but a guarantee needs {value}.",
-                safe="Nothing was started.",
                 remedy="Remove it from the command and from spark-defaults.conf.",
                 setting=key,
             )
@@ -239,7 +238,6 @@ def submitted_session(app_name: str, conf: Mapping[str, str], warehouse: str) ->
         reason = next((line.lstrip(": ") for line in lines if "Exception: " in line), lines[0])
         raise MissingRequirementError(
             f"Spark with Delta did not start: {reason}",
-            safe="Nothing was started.",
             remedy=f"Give spark-submit Delta's jars: --packages io.delta:delta-spark_{SPARK_MINOR}_2.13:VERSION.",
         ) from error
     return session
@@ -305,14 +303,12 @@ def session_for_run(spark: SparkSession) -> SparkSession:
     if not hasattr(spark, "_jsparkSession"):
         raise RejectedError(
             "Spark Connect sessions cannot run a pipeline: staging needs Delta's transaction classes in the driver.",
-            safe="Nothing was started.",
             remedy="Use a classic session (SparkSession.builder.master(...)), or spark-jobs run.",
         )
     for key, value in _DELTA.items():
         if value not in (spark.conf.get(key, "") or "").split(","):
             raise RejectedError(
                 f"The Spark session has no Delta Lake: {key} is {spark.conf.get(key, '')!r}.",
-                safe="Nothing was started.",
                 remedy=f"Build it with delta.configure_spark_with_delta_pip and {key}={value}.",
             )
     own = SparkSession(_with_s3(spark).sparkContext, spark._jsparkSession.cloneSession())
@@ -526,7 +522,6 @@ def default_location(spark: SparkSession, name: str) -> str | None:
     if spark.conf.get(_CATALOG) == _FORGETS:
         raise RejectedError(
             f"Table {name} does not exist, and this Spark's catalog forgets its tables when Spark ends.",
-            safe="Nothing was written.",
             remedy="Give Spark a metastore: --conf spark.sql.catalogImplementation=hive, or in a specification configuration: "
             "{spark.sql.catalogImplementation: hive}. Or give the sink a path.",
             table=name,

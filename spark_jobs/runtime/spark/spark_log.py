@@ -101,7 +101,6 @@ class SparkLog:
             if version != OFFSETS_VERSION:
                 raise UnsupportedFormatError(
                     f"{path} is an offset log entry of version {version!r}; this runtime writes and reads {OFFSETS_VERSION}.",
-                    safe="Nothing was changed.",
                     remedy="Run with spark.sql.streaming.offsetLog.formatVersion=1, from a fresh start.",
                     path=path,
                     found=version,

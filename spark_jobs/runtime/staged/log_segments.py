@@ -33,7 +33,6 @@ def not_whole(url: str, part: str) -> CorruptDocumentError:
     return CorruptDocumentError(
         f"{url} is not a complete {part} of a private log.",
         exists="Complete checkpoints contain the part of the log that they need.",
-        safe="The file was not used, and nothing was changed.",
         remedy="Start again: the work directory is built from the newest checkpoint.",
         path=url,
     )

@@ -179,7 +179,6 @@ class PrivateLog:
             raise UnsupportedTableError(
                 f"Table {self.table_url} was changed, and staged rows do not fit it any more: {'; '.join(problems)}.",
                 exists=f"Batches {recorded + 1} to {last} are staged and belong to no checkpoint.",
-                safe="Nothing was written.",
                 remedy=f"Change the table back and start again; or {BEGIN_ANEW}.",
                 table=self.table_url,
                 problems=problems,

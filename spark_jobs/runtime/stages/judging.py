@@ -25,7 +25,6 @@ from spark_jobs.runtime.spark import plan
 from spark_jobs.runtime.spark.conditions import condition_problem
 from spark_jobs.runtime.spark.spark_errors import messages
 
-_SAFE = "Nothing was written."
 _REMEDY = "Write a SQL condition on the columns that the stage returns."
 _MARK = "rows violate expectations of their stage: "
 _VIOLATED = re.compile(f"{_MARK}([\\w, ]+)\\.")
@@ -115,7 +114,6 @@ def _check(stage: Stage, expectations: Expectations, frame: DataFrame) -> None:
                 raise InvalidPipelineError(
                     f"Stage '{stage.name}': its expectation {name} ({condition}) {problem}.",
                     exists=f"The stage returns {', '.join(frame.columns)}.",
-                    safe=_SAFE,
                     remedy=remedy,
                     stage=stage.name,
                     expectation=name,
@@ -127,7 +125,6 @@ def _check(stage: Stage, expectations: Expectations, frame: DataFrame) -> None:
             raise InvalidPipelineError(
                 f"Stage '{stage.name}' returns {', '.join(taken)}, but its expectations use such a column.",
                 exists=f"They use {', '.join(sorted(reserved))}.",
-                safe=_SAFE,
                 remedy="Rename the column in the stage (AS).",
                 stage=stage.name,
                 columns=taken,

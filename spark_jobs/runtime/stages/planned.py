@@ -124,7 +124,6 @@ def _check_units(stage: Stage, source: Source, frame: DataFrame) -> None:
     raise InvalidPipelineError(
         f"Stage '{stage.name}' has tolerate=, and reads source '{source.name}', of which no part can be passed over. A tolerant stage "
         "reads Kafka, files, Delta tables without a change feed, and other stages.",
-        safe="Nothing was written.",
         remedy=f"Let another stage without tolerate= read '{source.name}', and read that stage.",
         stage=stage.name,
         source=source.name,

@@ -43,7 +43,6 @@ def check_first(home: Files, request: StartRequest) -> None:
     if live.attempt == request.attempt and works_elsewhere(home, live):
         raise FencedError(
             f"Attempt {live.attempt} is at work on {live.host}.",
-            safe="This process has done nothing.",
             remedy="Do nothing: the other process does the work.",
             attempt=live.attempt,
             host=live.host,

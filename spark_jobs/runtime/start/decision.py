@@ -171,7 +171,6 @@ def decide(
     if request.fresh and request.full_refresh:
         raise RejectedError(
             "A start cannot have both fresh and full_refresh: a fresh start computes all tables again.",
-            safe="Nothing was changed.",
             remedy="Leave one of them out.",
         )
     if facts.savepoint is not None:
@@ -237,7 +236,6 @@ def _backfill(
             "Losses cannot be backfilled by a start whose code has other stages, inputs or sinks: "
             f"{', '.join(_differences(latest.graph, graph))}.",
             exists=f"Round {latest.round} has the stages that have left the rows out.",
-            safe="Nothing was changed.",
             remedy="Start the changed code without it first, and backfill the losses then. The function of a stage may differ.",
             round=latest.round,
         )
@@ -245,7 +243,6 @@ def _backfill(
         raise RejectedError(
             f"Losses cannot be backfilled with other parameters than those of round {latest.round} ({', '.join(changed)}).",
             exists=f"Run {latest.run} has begun that round.",
-            safe="Nothing was changed.",
             remedy=f"Start it again with its parameters {latest.parameters}.",
             round=latest.round,
             expected=latest.parameters,
@@ -260,7 +257,6 @@ def _backfill(
         raise RejectedError(
             f"Loss {older[0]} is of an earlier round, and round {latest.round} has not ended.",
             exists=f"The rows of round {latest.round} so far are staged.",
-            safe="Nothing was changed.",
             remedy="Start the pipeline without it first, until the round has ended. Backfill the loss then.",
             round=latest.round,
             loss=older[0],
@@ -271,7 +267,6 @@ def _backfill(
 def _beside_backfill() -> RejectedError:
     return RejectedError(
         "Losses cannot be backfilled by a start that does not continue the home's newest checkpoint.",
-        safe="Nothing was changed.",
         remedy="Leave out fresh, full_refresh, restore and adopt_offsets. Or leave out the losses.",
     )
 
@@ -325,7 +320,6 @@ def _drained(stop: Manifest) -> RejectedError:
     return RejectedError(
         f"The pipeline was drained by {stop.request}: its windows, joins and timers are flushed, which cannot be undone.",
         exists=f"Checkpoint {stop.checkpoint} and the savepoint of that request.",
-        safe="Nothing was changed.",
         remedy=f"To go on after it, name its savepoint with --restore and add --allow-drained. Or {BEGIN_ANEW}.",
         checkpoint=stop.checkpoint,
         request=stop.request,
@@ -417,7 +411,6 @@ def _still_to_refresh(
         raise RejectedError(
             f"A full refresh of {tables} cannot continue the other tables: run {final.run} has drained the pipeline.",
             exists=f"Checkpoint {final.checkpoint} has the results of that run.",
-            safe="Nothing was changed.",
             remedy="Refresh all tables: --full-refresh-all (fresh=True, on_rewind='replace').",
             tables=list(request.full_refresh),
         )
@@ -430,7 +423,6 @@ def _still_to_refresh(
                 else "an earlier start was interrupted."
             ),
             exists="Its rows so far are staged.",
-            safe="Nothing was changed.",
             remedy="Finish that round first, by the same command without --full-refresh, or stop it. Then repeat. Or refresh all tables: "
             "--full-refresh-all (fresh=True, on_rewind='replace').",
             tables=list(request.full_refresh),
@@ -503,7 +495,6 @@ def check_spark(
             f"Checkpoint {before.checkpoint} was taken with Spark {before.spark}, but this is Spark {minor}: "
             "an older Spark cannot continue the state of a newer one.",
             exists="The checkpoint is intact, and its rows stay published.",
-            safe="Nothing was changed.",
             remedy=f"Start with Spark {before.spark} or newer. Or go back to a savepoint that was taken with Spark {minor} or older "
             f"(--restore). Or {BEGIN_ANEW}.",
             checkpoint=before.checkpoint,
@@ -547,7 +538,6 @@ def _check_savepoint(request: StartRequest, savepoint: Manifest) -> None:
         also = next((word for word in ("fresh", "adopt_offsets", "full_refresh") if getattr(request, word)), "on_rewind=replace")
         raise RejectedError(
             f"A start from a savepoint cannot have {also}: the savepoint contains the positions of its inputs and tables.",
-            safe="Nothing was changed.",
             remedy="Leave it out. To remove rows that were published after the savepoint, use RESTORE TABLE … TO VERSION AS OF ….",
             savepoint=request.restore.savepoint if request.restore else None,
         )
@@ -555,7 +545,6 @@ def _check_savepoint(request: StartRequest, savepoint: Manifest) -> None:
         raise RejectedError(
             f"The savepoint was taken after a drain ({savepoint.request}): its windows, joins and timers were flushed, and later rows "
             "of the same windows would give additional rows.",
-            safe="Nothing was changed.",
             remedy="Use one without a drain. Or add --allow-drained (allow_drained=True): the watermark goes back to its earlier value.",
             savepoint=request.restore.savepoint if request.restore else None,
             request=savepoint.request,
@@ -575,7 +564,6 @@ def _check_change(request: StartRequest, before: Manifest, what: str, graph: Map
         raise RejectedError(
             f"Changed code cannot continue {what}: {'; '.join(map(str, impossible)) or 'the pipeline has none of its stages'}.",
             exists="Functions may change, and stages may be added or left out.",
-            safe="Nothing was changed.",
             remedy=f"{rename if _leaves_some(found, graph) else 'Run'} the earlier code. Or {BEGIN_ANEW}.",
             stages=[each.stage for each in impossible],
         )
@@ -583,7 +571,6 @@ def _check_change(request: StartRequest, before: Manifest, what: str, graph: Map
         raise RejectedError(
             f"{what[0].upper()}{what[1:]} has state of stages that the pipeline no longer has: "
             f"{', '.join(each.stage for each in dropped)}.",
-            safe="Nothing was changed.",
             remedy="Add --allow-dropped (allow_dropped=True) to leave it behind. Their tables stay unchanged.",
             stages=[each.stage for each in dropped],
         )
@@ -609,7 +596,6 @@ def _check_rewind(request: StartRequest, facts: HomeFacts) -> None:
     if public:
         raise RejectedError(
             f"A fresh start would compute public rows again: {', '.join(f'{s} up to checkpoint {k}' for s, k in public.items())}.",
-            safe="Nothing was changed.",
             remedy="Add --on-rewind keep (the published rows stay, the new ones are added) or --on-rewind replace (the first publication "
             "replaces them).",
             published=dict(public),
@@ -627,7 +613,6 @@ def _changed_midway(latest: RoundDocument, facts: HomeFacts, graph: Mapping[str,
     return RejectedError(
         f"The pipeline is not the one that round {latest.round} was begun with: {', '.join(_differences(latest.graph, graph))} differ.",
         exists=f"The round was interrupted, and its rows so far are staged. After it, {'; '.join(map(str, fates(latest.graph, graph)))}.",
-        safe="Nothing was changed.",
         remedy=f"{finish}{back} Or {BEGIN_ANEW}.",
         round=latest.round,
     )
@@ -649,7 +634,6 @@ def _check_ending(latest: RoundDocument, request: StartRequest) -> None:
                 f"Round {latest.round} was begun with {name}={begun.value if begun else 'as declared'} and was interrupted; "
                 f"it cannot go on with {name}={asked.value}.",
                 exists="Its rows so far are staged.",
-                safe="Nothing was changed.",
                 remedy=f"Finish the round without {name}. The next round may differ.",
                 round=latest.round,
                 expected=begun,
@@ -664,7 +648,6 @@ def _check_adoption(latest: RoundDocument, request: StartRequest, allowed: Mappi
             f"Offsets of an old query can be adopted only if nothing has been read yet. The home is at round {latest.round}, "
             f"begun by run {latest.run}.",
             exists="The home has offsets of its own.",
-            safe="Nothing was changed.",
             remedy=f"Leave --adopt-offsets out: the home has its own. Or give the pipeline an empty home, or {BEGIN_ANEW}.",
             round=latest.round,
             expected=dict(allowed),
@@ -681,7 +664,6 @@ def _check_tables(final: Manifest, graph: Mapping[str, Any]) -> None:
         raise RejectedError(
             f"The pipeline is finished, but its code has other tables than those that run {final.run} has filled: {told}.",
             exists=f"Checkpoint {final.checkpoint} has the results of that run.",
-            safe="Nothing was changed.",
             remedy=f"Give the new code another home, undo the change, or {BEGIN_ANEW}.",
             round=final.round,
             expected={stage: before.get(stage) for stage in changed},
@@ -707,7 +689,6 @@ def _check_finished(latest: RoundDocument, final: Manifest, parameters: Mapping[
         raise RejectedError(
             f"The pipeline is finished: run {final.run} has drained it with other parameters ({', '.join(changed)}).",
             exists=f"Checkpoint {final.checkpoint} has the results of that run.",
-            safe="Nothing was changed.",
             remedy=f"Give it another home, or {BEGIN_ANEW}. To continue a pipeline later, let it suspend at the end of "
             "its inputs (on_end).",
             round=latest.round,
@@ -743,7 +724,6 @@ def _other_parameters(latest: RoundDocument, parameters: Mapping[str, Any], chan
     return RejectedError(
         f"Round {latest.round} was begun by run {latest.run} with other parameters ({', '.join(changed)}) and was interrupted.",
         exists="Its rows so far are staged.",
-        safe="Nothing was changed.",
         remedy=f"Finish it first: start again with its parameters {latest.parameters}. If yours name another source or static table, "
         f"continue with that one: {for_sources('--new-source', [*sources, *statics])}. If the input of the round is lost, continue with "
         f"the rest of it: {for_sources('--accept-data-loss', sources)}. Or {BEGIN_ANEW}.",

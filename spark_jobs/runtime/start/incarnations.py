@@ -118,7 +118,6 @@ def check_new_stages(
                 raise RejectedError(
                     f"Stage '{stage.name}' is new and would read its sources from the beginning. Table {uri} has {own} rows "
                     "that this pipeline published before, which could then be there twice.",
-                    safe="Nothing was changed.",
                     remedy='Let the stage begin after the rows read before (begin="now"). Or give its sink another table. Or take the '
                     "rows away first (DELETE FROM).",
                     stage=stage.name,

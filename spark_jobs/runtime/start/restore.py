@@ -64,7 +64,6 @@ def is_whole(work: Files, manifest: Manifest) -> bool:
         if found not in (None, source):
             raise RejectedError(
                 f"{work.url} was built from another checkpoint than {manifest.checkpoint}.",
-                safe="Nothing was changed.",
                 remedy="Report this: every attempt that restores begins its own work directory.",
                 path=f"{work.url}/{name}",
                 checkpoint=manifest.checkpoint,
@@ -240,7 +239,6 @@ def _begin(work: Files, manifest: Manifest) -> None:
     if _BEGUN not in names and names:
         raise RejectedError(
             f"{work.url} is not empty, but no restore has begun in it.",
-            safe="Nothing was changed.",
             remedy="Report this: every attempt that restores begins its own work directory.",
             path=work.url,
         )

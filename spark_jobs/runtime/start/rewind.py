@@ -77,7 +77,6 @@ class SavepointTables:
                 raise RejectedError(
                     f"Sink {sink}: table {cut.table} {later}; the savepoint was taken at checkpoint "
                     f"{manifest.checkpoint}, and they would be computed again.",
-                    safe="Nothing was changed.",
                     remedy=WITHOUT_THOSE_ROWS,
                     sink=sink,
                     table=cut.table,
@@ -160,7 +159,6 @@ class SavepointTables:
             rows = ", ".join(f"{count} of sink {sink}" for sink, count in behind.items())
             raise RejectedError(
                 f"The savepoint holds staged rows for tables that this start does not go on with: {rows}.",
-                safe="Nothing was changed.",
                 remedy="Give those sinks their earlier tables. Or leave --take-pending out, which leaves the rows behind.",
                 rows=behind,
             )
@@ -188,7 +186,6 @@ class SavepointTables:
             raise RejectedError(
                 f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}: only the end of their "
                 "round would make them public. Going on without the sink would leave them out.",
-                safe="Nothing was changed.",
                 remedy=f"Keep stage '{cut.stage}' until the round has ended, then leave it out.",
                 sink=sink,
                 table=cut.table,
@@ -207,7 +204,6 @@ class SavepointTables:
                 f"Sink {sink}: {rows} rows up to checkpoint {number} are staged and not public in table {cut.table}; going on after them "
                 "would leave them out.",
                 exists=f"The savepoint has a copy of their files, below {STAGED}/{cut.stage}.",
-                safe="Nothing was changed.",
                 remedy=f"{publish} Or give the sinks other tables.",
                 sink=sink,
                 table=cut.table,

@@ -122,7 +122,6 @@ def open_savepoint(url: str) -> OpenedSavepoint:
         raise RejectedError(
             f"The savepoint {files.url} was taken with another {changed[0]}: {manifest.settings[changed[0]]}.",
             exists=f"This version needs {REQUIRED_SETTINGS[changed[0]]}.",
-            safe="Nothing was changed.",
             remedy="Continue it with the version that has taken it.",
             settings=changed,
         )
@@ -226,7 +225,6 @@ class _Stage:
         if self.opened.manifest.drained and self.cut.drain_batches and self.cut.watermark_before_drain_ms is None:
             raise RejectedError(
                 f"Stage '{self.name}' was drained in {self.cut.drain_batches} batches, but its watermark before the drain is not known.",
-                safe="Nothing was changed.",
                 remedy="Use a savepoint that was taken without a drain.",
                 stage=self.name,
             )
@@ -239,7 +237,6 @@ class _Stage:
         if rows and mapped and self.cut.channel.staged_for and self.name not in self.begins.kept:
             raise RejectedError(
                 f"Stage '{self.name}' has {rows} rows staged in files with the column names of another table.",
-                safe="Nothing was changed.",
                 remedy="Use the savepoint's own tables, or take a savepoint when the bounded inputs have ended.",
                 stage=self.name,
                 rows=rows,

@@ -81,7 +81,6 @@ def check_names(graph: Graph, names: Collection[InputName], *, statics: bool = F
         if name not in right:
             raise InvalidParameterError(
                 f"Pipeline '{graph.pipeline}' has no source{' or static input' if statics else ''} '{name}'.",
-                safe="Nothing was changed.",
                 remedy=suggestion(name, right),
                 source=name,
             )

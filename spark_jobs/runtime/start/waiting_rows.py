@@ -100,7 +100,6 @@ def check_waiting(returned: Mapping[StageName, StructType], waiting: Waiting, ga
                 f"Stage '{name}' returns {', '.join(lacking)}, which {rows.rows} waiting rows of its earlier code lack. "
                 "Its readers would get null for these columns.",
                 exists=f"The rows have {', '.join(sorted(before))}.",
-                safe="Nothing was changed.",
                 remedy="Run the earlier code until they are read: let it finish the round, or stop it with aligned checkpoints. "
                 f"Then run the changed code. Or let the stage return its earlier columns. Or {BEGIN_ANEW}.",
                 stage=name,

@@ -126,7 +126,6 @@ def _store_ids(log: SparkLog, batch: BatchId) -> dict[str, list[list[str]]]:
         if ids is None and log.has_state():
             raise UnsupportedFormatError(
                 f"{path} is an entry of version {version!r} without the ids of the state's versions.",
-                safe="Nothing was changed.",
                 remedy="Run with spark.sql.streaming.stateStore.checkpointFormatVersion=2, from a fresh start.",
                 path=path,
                 found=version,
@@ -184,7 +183,6 @@ def _below(log: SparkLog, directory: str) -> list[str]:
 def _purged(log: SparkLog, path: str) -> NotFoundError:
     return NotFoundError(
         f"{log.files.url}/{log.directory}/{path} is missing, but a restart after a committed batch needs it.",
-        safe="Nothing was changed.",
         remedy="Repeat: Spark may have deleted the file because the batch is old.",
         path=f"{log.directory}/{path}",
     )

@@ -110,7 +110,6 @@ def _decompressed(changelog: str, data: bytes) -> bytes:
         return _zstd(changelog, data)
     raise UnsupportedFormatError(
         f"{changelog} is not compressed with LZ4 or Zstandard, so its lineage cannot be read.",
-        safe="Nothing was changed.",
         remedy=f"Leave spark.sql.streaming.stateStore.compression.codec at lz4, and {BEGIN_ANEW}.",
         path=changelog,
     )
@@ -182,7 +181,6 @@ def _gone(store: Files, name: str) -> NotFoundError:
     path = f"{store.url}/{name}"
     return NotFoundError(
         f"{path} is missing, but a version of Spark's state needs it.",
-        safe="Nothing was changed.",
         remedy="Repeat: Spark may have deleted the file, or replaced it by a newer snapshot.",
         path=path,
     )
@@ -191,7 +189,6 @@ def _gone(store: Files, name: str) -> NotFoundError:
 def _corrupt(path: str, error: Exception) -> CorruptDocumentError:
     return CorruptDocumentError(
         f"{path} is not a complete file of Spark's state: {error}.",
-        safe="The file was not used, and nothing was changed.",
         remedy="Start again: a work directory is built from the newest checkpoint.",
         path=path,
     )

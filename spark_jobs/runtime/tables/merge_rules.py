@@ -12,8 +12,6 @@ from spark_jobs.runtime.spark.conditions import condition_problem
 from spark_jobs.runtime.tables.schemas import lacking
 from spark_jobs.runtime.tables.tables import StagingTable
 
-_SAFE = "Nothing was written."
-
 
 def check_rule(sink: Sink, rule: MergeRule, frame: DataFrame) -> None:
     """Refuses a rule that no publication of the frame's rows could follow.
@@ -27,7 +25,6 @@ def check_rule(sink: Sink, rule: MergeRule, frame: DataFrame) -> None:
         raise InvalidPipelineError(
             f"Sink '{sink.name}' has mode=\"history\", and its stage returns {', '.join(taken)}.",
             exists=f"The publication fills {', '.join(rule.version_columns)}.",
-            safe=_SAFE,
             remedy="Rename the column in the stage (AS).",
             sink=sink.name,
             columns=taken,
@@ -37,7 +34,6 @@ def check_rule(sink: Sink, rule: MergeRule, frame: DataFrame) -> None:
             raise InvalidPipelineError(
                 f"Sink '{sink.name}' has {option} {', '.join(missing)}, which its stage does not return.",
                 exists=f"The stage returns {', '.join(frame.columns)}.",
-                safe=_SAFE,
                 remedy=f"Correct {option}, or return the column.",
                 sink=sink.name,
                 missing=missing,
@@ -48,7 +44,6 @@ def check_rule(sink: Sink, rule: MergeRule, frame: DataFrame) -> None:
                 f"Sink '{sink.name}' has {option} {', '.join(unordered)}, whose values cannot be compared: "
                 f"{', '.join(unordered.values())}.",
                 exists="Maps, variants and types that contain them have no order.",
-                safe=_SAFE,
                 remedy=f"Return the identifying or ordering value as a separate column, and name that in {option}.",
                 sink=sink.name,
                 columns=unordered,
@@ -56,7 +51,6 @@ def check_rule(sink: Sink, rule: MergeRule, frame: DataFrame) -> None:
     if rule.apply_as_deletes is not None and (problem := condition_problem(rule.apply_as_deletes, frame)):
         raise InvalidPipelineError(
             f"Sink '{sink.name}': apply_as_deletes={rule.apply_as_deletes!r} {problem}.",
-            safe=_SAFE,
             remedy="Write a SQL condition on the stage's columns, such as \"op = 'DELETE'\".",
             sink=sink.name,
         )

@@ -69,7 +69,6 @@ _PLAIN = (
     TimestampType,
 )
 """Types that need no table feature, besides text without a collation."""
-_SAFE = "Nothing was written."
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,6 @@ def _build(session: SparkSession, named: str | None, path: str, columns: StructT
     except AnalysisException as error:
         raise UnsupportedTableError(
             f"The table of sink '{name}' cannot be created: {str(error).splitlines()[0]}",
-            safe=_SAFE,
             remedy="Correct the sink's cluster_by or table_properties, or the stage's columns.",
             sink=name,
         ) from error
@@ -224,7 +222,6 @@ def _check_free(place: TablePlace, name: str) -> None:
     if foreign:
         raise UnsupportedTableError(
             f"The table of sink '{name}' cannot be created at {place.uri}: there are other files, such as {foreign[0]}.",
-            safe=_SAFE,
             remedy="Give the sink an empty or a new place.",
             sink=name,
             table=place.uri,

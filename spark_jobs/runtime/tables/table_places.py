@@ -48,7 +48,6 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
     except AnalysisException as error:
         raise UnsupportedTableError(
             f"Table {name} cannot be looked up: {str(error).splitlines()[0]}",
-            safe="Nothing was written.",
             remedy="Correct the name, or give Spark the catalog (spark.sql.catalog.…).",
             table=name,
         ) from error
@@ -56,7 +55,6 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
     if location is None:
         raise UnsupportedTableError(
             f"{name} is not a Delta table." if exists else f"Table {name} does not exist, and only its catalog can create it.",
-            safe="Nothing was written.",
             remedy="Name a Delta table." if exists else f"Create it first: CREATE TABLE {name} (…) USING delta.",
             table=name,
         )
@@ -65,7 +63,6 @@ def locate(spark: SparkSession, address: TableAddress) -> TablePlace:
         raise UnsupportedTableError(
             f"Table {name} does not exist, and its catalog would create it in a store: {uri}.",
             exists="A new table in a store is created by its path, by this runtime, and not by a catalog.",
-            safe="Nothing was written.",
             remedy=f"Create it first: CREATE TABLE {name} (…) USING delta. Or give the sink a path, which this runtime creates itself.",
             table=name,
         )

@@ -42,7 +42,6 @@ _REARRANGED = {
 }
 """What to do, by option. An overwrite keeps the table's properties and constraints; CREATE OR REPLACE TABLE would drop them."""
 _TYPE_WIDENING = "delta.enableTypeWidening"
-_SAFE = "Nothing was written."
 
 
 @dataclass(frozen=True)
@@ -238,7 +237,6 @@ def _not_as_designed(
 ) -> UnsupportedTableError:
     return UnsupportedTableError(
         f"Sink '{name}' is declared with {declared}, but table {table.path} {actual}.",
-        safe=_SAFE,
         remedy=f"Declare the table's own value, or leave it out; {remedy}",
         sink=name,
         table=table.uri,
@@ -254,7 +252,6 @@ def _check_fits(table: StagingTable, frame: DataFrame, name: str, grown: Growth)
         raise UnsupportedTableError(
             f"The stage of sink '{name}' returns {', '.join(map(repr, unnameable))}, a name that table {table.path} cannot have.",
             exists=f"The table has no column mapping ({COLUMN_MAPPING}).",
-            safe=_SAFE,
             remedy="Rename the column in the stage (AS), or enable column mapping for the table.",
             **facts,
         )
@@ -270,7 +267,6 @@ def _check_fits(table: StagingTable, frame: DataFrame, name: str, grown: Growth)
         raise UnsupportedTableError(
             f"The stage of sink '{name}' {problem}.",
             exists=f"Table {table.path} has {', '.join(table.schema.names)}.",
-            safe=_SAFE,
             remedy=f"Leave them out of the stage's select, {adding}" if extra else "Return them from the stage.",
             extra=extra,
             missing=required,
@@ -281,7 +277,6 @@ def _check_fits(table: StagingTable, frame: DataFrame, name: str, grown: Growth)
     except AnalysisException as error:
         raise UnsupportedTableError(
             f"The rows of sink '{name}' do not fit the columns of table {table.path}: {str(error).splitlines()[0]}",
-            safe=_SAFE,
             remedy="Cast the columns in the stage.",
             **facts,
         ) from error

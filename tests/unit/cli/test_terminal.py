@@ -62,13 +62,21 @@ def test_people_read_what_failed_what_exists_what_is_safe_and_what_to_do(capsys:
     assert shown.out == ""
     headline, *parts = [" ".join(line.split()) for line in shown.err.splitlines()]
     assert headline == "Outcome unknown: The [answer] was lost."
-    assert parts == ["exists A file.", "safe The rows.", "to do Look.", "logs /l/1.log"]
+    assert parts == [
+        "exists A file.",
+        "safe The rows.",
+        "to do Look.",
+        "logs /l/1.log",
+        "read docs/reference/errors.md#outcome-unknown",
+    ]
 
 
 def test_programs_read_the_error_with_its_evidence(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit), command(Output.JSON):
         raise RejectedError("No.", remedy="Else.", sink="hourly", expected={"rows": 3})
-    error = json.loads(capsys.readouterr().out)["error"]
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["code"], answer["documentation"]) == ("rejected", "docs/reference/errors.md#rejected")
+    error = answer["error"]
     assert (error["error"], error["retry"], error["failed"], error["remedy"]) == ("RejectedError", "never", "No.", "Else.")
     assert error["evidence"] == {"sink": "hourly", "expected": {"rows": 3}}
 
@@ -78,7 +86,8 @@ def test_an_interrupt_says_that_it_can_be_run_again(capsys: pytest.CaptureFixtur
         raise KeyboardInterrupt
     shown = capsys.readouterr()
     assert ended.value.exit_code == 130
-    assert json.loads(shown.out)["error"]["error"] == "Interrupted"
+    answer = json.loads(shown.out)
+    assert (answer["error"]["error"], answer["code"], answer["documentation"]) == ("Interrupted", None, None)
     assert "Run the same command again" in shown.err
 
 

@@ -110,6 +110,7 @@ def test_what_is_refused_on_the_way_to_a_request_is_its_answer(channel: Channel)
         error="InvalidPipelineError",
         retry="never",
         failed="The pipeline has ***.",
+        safe="Nothing was changed.",
         remedy="Break it.",
         evidence={"pipeline": "flights"},
     )

@@ -10,7 +10,7 @@ from spark_jobs.protocol import errors
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.runtime.spark.spark_errors import KNOWN
 from tests.support.known_errors import FOLLOWED, NEEDS_A_PERSON, PROGRAMS
-from tests.support.pages import ROOT, anchors, table_rows
+from tests.support.pages import ROOT, anchors, headings, table_rows
 from tests.unit.docs.test_commands import COMMANDS, options, refusal
 
 REFERENCE = ROOT / "docs/reference/errors.md"
@@ -82,6 +82,17 @@ def test_the_reference_has_the_whole_tree() -> None:
         f"`{each.__name__}`": (f"`{each.__bases__[0].__name__}`", each.retry.value.replace("_", " "), str(int(each.exit_code)))
         for each in tree
     }
+
+
+def test_the_reference_has_a_section_for_the_code_of_each_error() -> None:
+    codes = {each.code for name in KINDS - {"StreamPipelineError"} if (each := getattr(errors, name))}
+    assert codes == set(headings(REFERENCE, level=3))
+    for name in KINDS:
+        page, _, anchor = getattr(errors, name).documentation.partition("#")
+        assert ROOT / page == REFERENCE
+        assert not anchor or anchor in anchors(REFERENCE)
+    linked = [row.cells["code"] for row in table_rows(REFERENCE) if "class" in row.cells]
+    assert linked == ["", *(f"[{code}](#{code})" for code in headings(REFERENCE, level=3))]
 
 
 def test_each_known_error_has_a_program_or_a_test_that_follows_its_remedy_or_a_reason_why_none_can() -> None:

@@ -88,6 +88,19 @@ def test_every_branch_hangs_under_the_root_directly() -> None:
     }
 
 
+def test_an_error_that_does_not_say_what_is_safe_says_what_is_safe_in_its_branch() -> None:
+    assert errors.UnsupportedTableError("No.", remedy="Else.").safe == "Nothing was changed."
+    assert errors.RunCancelledError("It was cancelled.").safe == "Completed checkpoints and published rows stay."
+    assert errors.RejectedError("No.", safe="Nothing was deleted.").safe == "Nothing was deleted."
+    assert errors.RejectedError("No.", safe="").safe == ""
+
+
+def test_an_error_has_a_code_and_a_section_in_the_documentation() -> None:
+    assert errors.StorageFullError.code == "storage-full"
+    assert errors.StorageFullError("No space.").documentation == "docs/reference/errors.md#storage-full"
+    assert len({kind.code for kind in KINDS}) == len(KINDS)
+
+
 def test_a_failure_never_exits_like_a_success() -> None:
     assert all(kind.exit_code is not ExitCode.DONE for kind in KINDS)
 
