@@ -1,13 +1,20 @@
 """The answers of commands to a program: one JSON document each, whose schema ``--output schema`` shows."""
 
+import ast
+import inspect
+import sys
 from datetime import datetime
-from typing import Any, Literal
+from functools import cache
+from types import ModuleType
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from spark_jobs.control.losses import LossState
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink
 from spark_jobs.protocol.documents import (
+    AttemptFacts,
     BlockedPublication,
     CheckpointKind,
     ErrorReport,
@@ -18,7 +25,9 @@ from spark_jobs.protocol.documents import (
     SinkMode,
     SinkResult,
     Status,
+    TidiedFiles,
 )
+from spark_jobs.protocol.history import CutFacts
 from spark_jobs.protocol.ids import (
     AttemptNumber,
     BatchId,
@@ -42,6 +51,12 @@ class Answer(BaseModel):
     """An answer. New fields may be added; no field changes its meaning."""
 
     model_config = ConfigDict(frozen=True)
+
+    @classmethod
+    def of(cls, *documents: BaseModel, **own: Any) -> Self:
+        """Returns the answer with the fields of durable documents that have the same names, and with ``own``. The last one wins."""
+        shared = {name: getattr(each, name) for each in documents for name in type(each).model_fields if name in cls.model_fields}
+        return cls(**shared | own)
 
 
 class Failure(Answer):
@@ -91,15 +106,8 @@ class TakenAnswer(Answer):
     """None while that driver is starting."""
 
 
-class AttemptState(Answer):
+class AttemptState(AttemptFacts, Answer):
     """The newest attempt."""
-
-    attempt: AttemptNumber
-    run: RunId
-    round: RoundNumber
-    host: str
-    process: int
-    started_at: datetime
 
 
 class StatusAnswer(Answer):
@@ -179,10 +187,9 @@ class AcceptAnswer(Answer):
     """Number of losses of the home that are still open."""
 
 
-class CheckpointEntry(Answer):
+class CheckpointEntry(CutFacts, Answer):
     """One checkpoint, or one try that failed."""
 
-    checkpoint: CheckpointId
     outcome: Literal["complete", "subsumed", "corrupt", "failed"]
     checkpoint_kind: CheckpointKind | None
     parent: CheckpointId | None = None
@@ -198,27 +205,6 @@ class CheckpointEntry(Answer):
     files: int = 0
     rows: int = 0
     size_bytes: int = 0
-    aligned: bool | None = None
-    """True if it waited until stages had read the rows staged for them; None if it is not known."""
-    behind: tuple[StageName, ...] = ()
-    """The stages that were failing at the cut or had unread rows in flight, and all stages downstream of them."""
-    alignment_s: float = 0.0
-    """Time that it waited for alignment."""
-    in_flight_rows: int = 0
-    """Rows in flight between two stages at the cut."""
-    in_flight_bytes: int = 0
-    new_state_files: int = 0
-    """Files of Spark's checkpoints that were copied for it."""
-    new_state_bytes: int = 0
-    reused_state_files: int = 0
-    """Files of Spark's checkpoints that an earlier checkpoint had copied."""
-    reused_state_bytes: int = 0
-    finished: tuple[StageName, ...] = ()
-    """Stages that had reached their end."""
-    ended_inputs: dict[StageName, tuple[str, ...]] = {}
-    """Inputs that had ended, by stage that is still running."""
-    violations: dict[StageName, dict[str, int]] = {}
-    """Rows since the round began that violate an expectation, by stage and expectation."""
     drained: bool = False
     published: dict[SinkName, bool | None] = {}
     """True for a sink whose rows are public; None if its table is missing."""
@@ -309,13 +295,8 @@ class SinkFacts(Answer):
     """True if a fresh start has closed the incarnation in the table. Rows that are not public will never be."""
 
 
-class TidiedFacts(Answer):
+class TidiedFacts(TidiedFiles, Answer):
     """The files of a source that were archived or deleted after a round."""
-
-    tidied_at: datetime
-    """The time at which they were archived or deleted."""
-    left: tuple[str, ...] = ()
-    """Files that stay because they have changed since they were read."""
 
 
 class InspectAnswer(Answer):
@@ -564,3 +545,41 @@ class SavepointsAnswer(Answer):
     savepoints: tuple[SavepointEntry, ...]
     left_out: int
     """Number of directories that were skipped because there are too many."""
+
+
+def described_schema(answer: Any) -> dict[str, Any]:
+    """Returns the JSON schema of an answer. The docstring of a field, in its class or a base class, is its description."""
+    return TypeAdapter(answer).json_schema(schema_generator=_DescribedSchema)
+
+
+class _DescribedSchema(GenerateJsonSchema):
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        found = super().model_schema(schema)
+        for base in reversed(schema["cls"].__mro__):
+            if base is not BaseModel and issubclass(base, BaseModel):
+                for name, text in _field_docstrings(base).items():
+                    if name in found.get("properties", {}):
+                        found["properties"][name]["description"] = text
+        return found
+
+
+def _field_docstrings(model: type[BaseModel]) -> dict[str, str]:
+    return _docstrings_of_fields(sys.modules[model.__module__]).get(model.__qualname__, {})
+
+
+@cache
+def _docstrings_of_fields(module: ModuleType) -> dict[str, dict[str, str]]:
+    """Returns the docstrings of the fields of a module's classes: the string after each annotation."""
+    return {
+        node.name: {
+            field.target.id: " ".join(inspect.cleandoc(text.value.value).split())
+            for field, text in zip(node.body, node.body[1:], strict=False)
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+            and isinstance(text.value.value, str)
+        }
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.ClassDef)
+    }

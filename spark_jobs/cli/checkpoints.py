@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import compress
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -18,10 +18,6 @@ from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.storage.files import Files
 
-_OF_THE_CUT = {
-    *("aligned", "behind", "alignment_s", "in_flight_rows", "in_flight_bytes", "finished", "ended_inputs", "violations"),
-    *("new_state_files", "new_state_bytes", "reused_state_files", "reused_state_bytes"),
-}
 _COLUMNS = (
     "checkpoint",
     "kind",
@@ -67,17 +63,10 @@ def _entries(files: Files) -> list[CheckpointEntry]:
 
 def _complete(manifest: Manifest, tried: CheckpointHistory | None, public: Publications) -> CheckpointEntry:
     actions = [cut.actions for cut in manifest.sinks.values()]
-    return CheckpointEntry(
-        checkpoint=manifest.checkpoint,
+    return CheckpointEntry.of(
+        *([tried] if tried else []),
+        manifest,
         outcome="complete",
-        checkpoint_kind=manifest.checkpoint_kind,
-        parent=manifest.parent,
-        incarnation=manifest.incarnation,
-        round=manifest.round,
-        run=manifest.run,
-        attempt=manifest.attempt,
-        request=manifest.request,
-        began_at=manifest.began_at,
         duration_s=sum(_steps(tried).values())
         if tried
         else max((manifest.completed_at - manifest.began_at).total_seconds(), 0.0),
@@ -85,8 +74,6 @@ def _complete(manifest: Manifest, tried: CheckpointHistory | None, public: Publi
         files=sum(file.files for file in actions),
         rows=sum(file.rows for file in actions),
         size_bytes=sum(file.size_bytes for file in actions),
-        **(_cut(tried) if tried else {}) | {"aligned": manifest.aligned, "behind": manifest.behind},
-        drained=manifest.drained,
         published={sink: public.published(cut, manifest.checkpoint) for sink, cut in manifest.sinks.items()},
         abandoned=any(public.abandoned(cut) for cut in manifest.sinks.values()),
     )
@@ -94,25 +81,14 @@ def _complete(manifest: Manifest, tried: CheckpointHistory | None, public: Publi
 
 def _tried(tried: CheckpointHistory) -> CheckpointEntry:
     """Returns the entry of a try that has failed, or whose checkpoint was deleted since."""
-    return CheckpointEntry(
-        checkpoint=tried.checkpoint,
+    return CheckpointEntry.of(
+        tried,
         outcome="failed" if tried.failure else "subsumed",
-        checkpoint_kind=tried.checkpoint_kind,
-        attempt=tried.attempt,
-        began_at=tried.began_at,
         duration_s=sum(_steps(tried).values()),
         steps_s=_steps(tried),
-        files=tried.files,
-        rows=tried.rows,
-        size_bytes=tried.size_bytes,
-        **_cut(tried),
         error=tried.failure.error if tried.failure else None,
         problem=tried.failure.failed if tried.failure else None,
     )
-
-
-def _cut(tried: CheckpointHistory) -> dict[str, Any]:
-    return tried.model_dump(include=_OF_THE_CUT)
 
 
 def _steps(tried: CheckpointHistory) -> dict[str, float]:

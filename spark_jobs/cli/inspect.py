@@ -75,7 +75,7 @@ def _answer(files: Files, manifest: Manifest) -> InspectAnswer:
         sinks={sink: _sink(manifest.sinks[sink], manifest.checkpoint, public) for sink in ordered_sinks(manifest)},
         losses=manifest.losses,
         tidied={
-            name: TidiedFacts(tidied_at=each.tidied_at, left=each.left)
+            name: TidiedFacts.of(each)
             for name, each in Rounds(files).tidied(manifest.round).items()
             if manifest.checkpoint_kind is CheckpointKind.FINAL
         },

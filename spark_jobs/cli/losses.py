@@ -30,18 +30,14 @@ def entry_of(entry: LedgerEntry) -> LossEntry:
     recorded, acceptance, backfill = entry.recorded, entry.acceptance, entry.backfill
     loss = recorded.loss
     assert loss.id is not None
-    return LossEntry(
+    return LossEntry.of(
+        recorded,
         loss=loss.id,
         state=entry.state,
         source=loss.input,
         stage=loss.stage,
         lost=said(loss),
         rows_at_most=rows_at_most(loss),
-        round=recorded.round,
-        run=recorded.run,
-        attempt=recorded.attempt,
-        incarnation=recorded.incarnation,
-        recorded_at=recorded.recorded_at,
         accepted_at=acceptance.accepted_at if acceptance else None,
         reason=acceptance.reason if acceptance else None,
         backfilled_at=backfill.backfilled_at if backfill else None,

@@ -150,18 +150,10 @@ def _unanswered(kind: type[StreamPipelineError], failed: str, request: RequestId
 def _answer(files: Files, pipeline: PipelineDocument, response: CheckpointResponse) -> CheckpointAnswer:
     if response.checkpoint is None:
         raise ValueError(f"{response.request} was answered with neither a checkpoint nor an error")
-    return CheckpointAnswer(
+    return CheckpointAnswer.of(
+        response,
         pipeline=pipeline.name,
         home=files.url,
-        request=response.request,
-        attempt=response.attempt,
-        checkpoint=response.checkpoint,
-        duration_s=response.duration_s,
         rows=sum(sink.rows for sink in response.sinks.values()),
         size_bytes=sum(sink.size_bytes for sink in response.sinks.values()),
-        sinks=response.sinks,
-        savepoint=response.savepoint,
-        drained=response.drained,
-        behind=response.behind,
-        blocked=response.blocked,
     )

@@ -72,16 +72,7 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         pipeline=pipeline.name,
         home=files.url,
         at_work=at_work,
-        attempt=AttemptState(
-            attempt=attempt.attempt,
-            run=attempt.run,
-            round=attempt.round,
-            host=attempt.host,
-            process=attempt.process,
-            started_at=attempt.started_at,
-        )
-        if attempt
-        else None,
+        attempt=AttemptState.of(attempt) if attempt else None,
         status=heartbeat,
         round=latest.round if latest else None,
         interrupted=not at_work and _is_open(latest, attempt, head),

@@ -16,14 +16,14 @@ from types import FrameType
 from typing import Any, TextIO, cast
 
 import typer
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from spark_jobs.api.parameters import environment_mask
-from spark_jobs.cli.answers import Failure
+from spark_jobs.cli.answers import Failure, described_schema
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import ExitCode, Retry, StorageError, StorageFullError, StreamPipelineError, error_class
 from spark_jobs.protocol.masking import Mask, masked_error, unmasked
@@ -63,7 +63,7 @@ def output_option(answer: Any) -> Any:
 
     def show_schema(chosen: Output) -> Output:
         if chosen is Output.SCHEMA:
-            typer.echo(json.dumps(TypeAdapter(answer | Failure).json_schema(), indent=2))
+            typer.echo(json.dumps(described_schema(answer | Failure), indent=2))
             raise typer.Exit
         return chosen
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.checkpointing import Checkpointing
@@ -127,15 +127,23 @@ class WorkDirectory(Part):
     host: str
 
 
-class AttemptDocument(Document):
-    """``attempts/<n>.json``: attempt n is live and all lower ones are fenced."""
+class AttemptFacts(BaseModel):
+    """The driver of an attempt, and its run."""
 
-    kind = "attempt"
     attempt: AttemptNumber
-    request: RequestId
     run: RunId
     round: RoundNumber
     """The round that this attempt begins or continues. Its answer is this run's answer."""
+    host: str
+    process: int
+    started_at: datetime
+
+
+class AttemptDocument(AttemptFacts, Document):
+    """``attempts/<n>.json``: attempt n is live and all lower ones are fenced."""
+
+    kind = "attempt"
+    request: RequestId
     highest_round: RoundNumber = RoundNumber(0)
     """The highest round that an earlier attempt names. Not every named round has begun."""
     incarnation: IncarnationId
@@ -152,11 +160,8 @@ class AttemptDocument(Document):
     work_directory: WorkDirectory
     state_partitions: int | None = None
     """Number of state partitions. None: as many as its incarnation began with."""
-    host: str
     boot: str | None = None
     """Identifies the boot of the host. After another boot the files of a work directory may be incomplete."""
-    process: int
-    started_at: datetime
     versions: dict[str, str]
     checkpointing: Checkpointing
     """The checkpoint settings of the attempt."""
@@ -266,16 +271,22 @@ class BackfilledLoss(Document):
     backfilled_at: datetime
 
 
-class TidiedInput(Document):
+class TidiedFiles(BaseModel):
+    """The files of a source that were archived or deleted after a round."""
+
+    tidied_at: datetime
+    """The time at which they were archived or deleted."""
+    left: tuple[str, ...] = ()
+    """Files that stay because they have changed since they were read."""
+
+
+class TidiedInput(TidiedFiles, Document):
     """``rounds/<r>.tidied-<input>.json``: the files of a source that round r has read are archived or deleted."""
 
     kind = "tidied_input"
     max_bytes = LISTING_MAX_BYTES
     round: RoundNumber
     input: InputName
-    tidied_at: datetime
-    left: tuple[str, ...] = ()
-    """Files that stay because they have changed since they were read."""
 
 
 class CheckpointKind(StrEnum):

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from spark_jobs.protocol.codec import Document, Part
 from spark_jobs.protocol.documents import CheckpointKind, ErrorReport
@@ -16,22 +16,15 @@ class StepTime(Part):
     duration_s: float
 
 
-class CheckpointHistory(Document):
-    """``history/<k>-<try>.json``: the record of one try at checkpoint k."""
+class CutFacts(BaseModel):
+    """The facts about the cut of a try at a checkpoint."""
 
-    kind = "checkpoint_history"
     checkpoint: CheckpointId
-    checkpoint_kind: CheckpointKind
-    attempt: AttemptNumber
-    began_at: datetime
-    steps: tuple[StepTime, ...]
-    files: int
-    size_bytes: int
-    rows: int
     aligned: bool | None = None
-    """True if it waited until stages, except failing ones, had read the rows staged for them. None if the try failed before its cut."""
+    """True if it waited until stages, except failing ones, had read the rows staged for them. None: the try failed before its cut, or
+    nothing is recorded."""
     behind: tuple[StageName, ...] = ()
-    """The same stages as in the manifest."""
+    """The stages that were failing at the cut or had unread rows in flight, and all stages downstream of them."""
     alignment_s: float = 0.0
     """Time that it waited for alignment, successfully or not."""
     in_flight_rows: int = 0
@@ -52,4 +45,17 @@ class CheckpointHistory(Document):
     """Inputs that had ended, by stage that is still running."""
     violations: dict[StageName, dict[str, int]] = Field(default_factory=dict)
     """Rows since the round began that violate an expectation, by stage and expectation."""
+
+
+class CheckpointHistory(CutFacts, Document):
+    """``history/<k>-<try>.json``: the record of one try at checkpoint k."""
+
+    kind = "checkpoint_history"
+    checkpoint_kind: CheckpointKind
+    attempt: AttemptNumber
+    began_at: datetime
+    steps: tuple[StepTime, ...]
+    files: int
+    size_bytes: int
+    rows: int
     failure: ErrorReport | None = None

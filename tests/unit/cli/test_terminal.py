@@ -231,6 +231,13 @@ def test_every_command_shows_the_schema_of_its_answer(name: str) -> None:
     assert "Failure" in document(shown)["$defs"]
 
 
+def test_the_schema_of_an_answer_describes_its_fields_also_those_that_it_shares_with_a_document() -> None:
+    entry = document(spark_jobs("checkpoints", "--output", "schema"))["$defs"]["CheckpointEntry"]["properties"]
+    assert entry["published"]["description"] == "True for a sink whose rows are public; None if its table is missing."
+    assert entry["finished"]["description"] == "Stages that had ended before the cut."
+    assert "description" not in entry["rows"]
+
+
 def test_the_version_is_that_of_the_package() -> None:
     shown = spark_jobs("--version")
     assert (shown.exit_code, shown.stdout) == (0, f"spark-jobs {version('airflow-provider-spark-jobs')}\n")
