@@ -16,6 +16,7 @@ import pytest
 from benchmarks.figures import Better, Figure, Kind, Tell
 from benchmarks.site import Site, chain
 from benchmarks.triggerer import Triggerer, waiting
+from spark_jobs.background import run_all
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
@@ -45,7 +46,6 @@ from spark_jobs.protocol.ids import (
     WorkDirectoryId,
 )
 from spark_jobs.protocol.start_requests import StartRequest
-from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files, local_path
 from spark_jobs.storage.open import open_files
 from tests.support.hdfs_cluster import hdfs_cluster
@@ -276,7 +276,7 @@ class Measurement:
         directory = self.site.new()
         places = [f"{root}/homes/home-{number:04}" for number in range(homes)]
         self.tell(f"making {homes:,} homes in {root}")
-        at_once([partial(kind.begin, place) for place in places], threads_max=8)
+        run_all([partial(kind.begin, place) for place in places], threads_max=8)
         triggers = [kind.trigger(places[number % homes]) for number in range(self.waits)]
         name = f"{self.waits:,} waits for {homes:,} homes"
         # Looks become rarer by and by: it takes about four of the longest pauses until they are as rare as they get.

@@ -21,6 +21,7 @@ from airflow_provider.orders import StartOrder, json_values
 from airflow_provider.settings import CONN_TYPE, Settings, read_settings
 from airflow_provider.stores import read_store, use_store_of
 from airflow_provider.version_compat import AirflowException, AirflowNotFoundException
+from spark_jobs.background import run_with_deadline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
@@ -42,7 +43,6 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RunId, start_request_id
 from spark_jobs.protocol.spark_settings import conf_environment, shown_settings
 from spark_jobs.protocol.start_requests import StartRequest
-from spark_jobs.storage.beside import in_time
 from spark_jobs.storage.files import Files, is_here, local_path
 from spark_jobs.storage.object_store_settings import ObjectStoreSettings
 
@@ -258,7 +258,7 @@ class StreamPipelineHook(BaseHook):
             if not self.settings.roots:
                 return False, "home_root is empty: name the directory that holds your pipelines' homes."
             here, settings = self.driver_is_here({}), self.settings
-            places = in_time(
+            places = run_with_deadline(
                 lambda: check_roots(settings.roots, settings.savepoint_roots, settings.work_root, driver_is_here=here),
                 time.monotonic() + _TEST_MAX_S,
                 lambda: StorageError(

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from fastapi import HTTPException
 
-from spark_jobs.storage.beside import in_time
+from spark_jobs.background import run_with_deadline
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ def look_with_limit(look: Callable[[], T]) -> T:
         finally:
             _looks.release()
 
-    return in_time(held, time.monotonic() + LOOK_MAX_S, no_answer)
+    return run_with_deadline(held, time.monotonic() + LOOK_MAX_S, no_answer)
 
 
 def wait_with_limit(ended: Event, began_at_s: float) -> None:

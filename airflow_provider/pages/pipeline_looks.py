@@ -16,6 +16,7 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.pages.read_only import read_only
 from airflow_provider.settings import CONN_TYPE
 from airflow_provider.tasks.identity import dag_of
+from spark_jobs.background import run_all
 from spark_jobs.checkpoint.savepoint_list import ListedSavepoint, list_savepoints
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
@@ -30,7 +31,6 @@ from spark_jobs.protocol.documents import AttemptDocument, RoundDocument, StartR
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, StreamPipelineError
 from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, StageName
-from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files, is_here, read_document
 
 ATTEMPTS_SHOWN = 20
@@ -96,7 +96,7 @@ def list_pipelines(conn_id: str) -> Listing:
             problems.append(f"{root}: {found.left_out:,} directories were not looked at, because there are too many.")
         homes |= {each.url: each for each in found.homes if root in roots}
         savepoints |= {each.url: each for each in found.savepoints}
-    rows = at_once([partial(_row, hook, url) for url in sorted(homes)])
+    rows = run_all([partial(_row, hook, url) for url in sorted(homes)])
     return Listing(conn_id, tuple(rows), tuple(savepoints.values()), tuple(problems), in_store)
 
 
@@ -173,7 +173,7 @@ def _losses(files: Files, row: Row) -> tuple[tuple[LedgerEntry, ...], dict[Stage
 
 def _tries(files: Files, known: Mapping[str, CheckpointHistory]) -> dict[str, CheckpointHistory]:
     paths = [history_path(checkpoint, number) for checkpoint, number in history_tries(files.names(HISTORY))]
-    read = at_once([partial(_try, files, path) for path in paths if path not in known])
+    read = run_all([partial(_try, files, path) for path in paths if path not in known])
     new = {path: found for path, found in zip((path for path in paths if path not in known), read, strict=True) if found}
     return {path: found for path in paths if (found := known.get(path) or new.get(path)) is not None}
 

@@ -11,6 +11,7 @@ from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
 from airflow_provider.version_compat import TaskDeferred
+from spark_jobs.background import run_with_deadline
 from spark_jobs.control.cancelling import called_off
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
@@ -25,7 +26,6 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
-from spark_jobs.storage.beside import in_time
 
 T = TypeVar("T")
 
@@ -324,4 +324,4 @@ def _before(by_s: float, work: Callable[[], T]) -> T:
         remedy="A driver that is a process of this task was ended. Any other driver goes on, and a retry waits for it. To end it, run "
         "spark-jobs cancel when the storage is back.",
     )
-    return in_time(work, by_s, lambda: late)
+    return run_with_deadline(work, by_s, lambda: late)

@@ -19,7 +19,7 @@ from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.pipeline_states import StateWait
 from airflow_provider.waits.shared_looks import Looking, looks, pace_at
 from airflow_provider.waits.spark_publications import SparkPublicationWait
-from airflow_provider.waits.threads import in_thread
+from spark_jobs.background import run_in_lane
 from spark_jobs.control.home import open_home
 from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import AccessDeniedError, StorageError, StreamPipelineError
@@ -131,7 +131,7 @@ class WaitingTrigger(LogsVisibly, BaseTrigger):
             if see is not None:
                 await see(look, now_s)
             if wait.reads_home(look):
-                return await in_thread(self.home, wait.result, look, now_s, left_s, self.timeout_s)
+                return await run_in_lane(self.home, wait.result, look, now_s, left_s, self.timeout_s)
             try:
                 return wait.result(look, now_s, left_s, self.timeout_s)
             except StreamPipelineError as error:  # it may be the driver's own, such as a full disk: the home could be read

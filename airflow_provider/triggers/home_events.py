@@ -17,7 +17,7 @@ from airflow_provider.task_log import LogsVisibly
 from airflow_provider.version_compat import AirflowNotFoundException, asset_store
 from airflow_provider.waits.checkpoints import Listing, ListingLook
 from airflow_provider.waits.shared_looks import Looking, looks, pace_at
-from airflow_provider.waits.threads import in_thread
+from spark_jobs.background import run_in_lane
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.storage.files import Files
 from spark_jobs.waits.patience import LOOK_PATIENCE_S
@@ -103,13 +103,13 @@ class HomeEventTrigger(LogsVisibly, BaseEventTrigger, Generic[Found]):
 
     async def _events(self) -> AsyncGenerator[TriggerEvent, None]:
         roots = (await use_store_from_afar(self.conn_id)).roots
-        files = await self._with_limit(in_thread(self.home, open_allowed_home, self.home, roots))
+        files = await self._with_limit(run_in_lane(self.home, open_allowed_home, self.home, roots))
         await self._keep(files, 0.0)  # the position of events from before the error
         search, pace = await self._search(files), pace_at(files.url, *self.intervals_s)
         async with aclosing(looks(Looking(files.url, ("listing", False), ListingLook(files, answers=False), pace))) as listings:
             while True:
                 listing = await self._with_limit(anext(listings), pace.rarest_s)
-                for found in await self._with_limit(in_thread(files.url, search.find, listing)):
+                for found in await self._with_limit(run_in_lane(files.url, search.find, listing)):
                     yield TriggerEvent({"home": files.url} | self.payload(found))  # type: ignore[no-untyped-call]
                     self._sent.append((found, time.monotonic()))
                 await self._keep(files, _KEPT_AFTER_S)

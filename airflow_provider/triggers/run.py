@@ -12,7 +12,7 @@ from airflow_provider.triggers.metrics import PipelineMetrics
 from airflow_provider.version_compat import TRIGGERS_HEAR_KILLS, after_cancel, state_of
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.runs import RunLook, RunWait, Waited, start_limit
-from airflow_provider.waits.threads import in_thread
+from spark_jobs.background import run_in_lane
 from spark_jobs.control.home import open_home
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.supervision import Restart, after_end
@@ -88,11 +88,11 @@ class RunTrigger(WaitingTrigger):
 
         async def emit(look: RunLook, now_s: float) -> None:
             if look.status is not None and look.at_work and metrics.is_due(now_s):
-                await in_thread(self.home, metrics.emit, look.status, now_s)
+                await run_in_lane(self.home, metrics.emit, look.status, now_s)
 
         async def reported(error: StreamPipelineError) -> StreamPipelineError:
             nonlocal send_at
-            following, send_at = await in_thread(self.home, self._followed, error)
+            following, send_at = await run_in_lane(self.home, self._followed, error)
             return following
 
         try:
@@ -100,7 +100,7 @@ class RunTrigger(WaitingTrigger):
             await asyncio.sleep(max(0.0, send_at - time.time()))
         except asyncio.CancelledError:
             if self.trigger_id is None:  # a test run of the DAG, which its user has interrupted
-                await in_thread(self.home, self._cancel, urgent=True)
+                await run_in_lane(self.home, self._cancel, urgent=True)
             elif not TRIGGERS_HEAR_KILLS:
                 await after_cancel(self.on_kill())
             raise
@@ -130,7 +130,7 @@ class RunTrigger(WaitingTrigger):
         """
         if self.task_instance is not None and await self._may_wait_still():
             return
-        await in_thread(self.home, self._cancel, urgent=True)
+        await run_in_lane(self.home, self._cancel, urgent=True)
 
     async def _may_wait_still(self) -> bool:
         """Returns whether the task still waits in another triggerer, as far as Airflow can say."""

@@ -8,7 +8,7 @@ from operator import eq
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from airflow_provider.waits.threads import in_thread
+from spark_jobs.background import run_in_lane
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class _Poll(Generic[T]):
         while True:
             before, self._is_looking = self._seen, True
             try:
-                found: T | BaseException = await in_thread(looking.home, looking.look)
+                found: T | BaseException = await run_in_lane(looking.home, looking.look)
             except Exception as error:  # noqa: BLE001 - next() raises it in every wait
                 found = error
             known = not isinstance(before, BaseException | None) and not isinstance(found, BaseException)

@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
+from spark_jobs.background import run_all
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.protocol.stage_cut import StateFile
-from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.checksums import fits_checksum
 from spark_jobs.storage.files import Digest, Files
 
@@ -103,7 +103,7 @@ class NamedFiles:
             progress(file.size_bytes or 0)
             return found
 
-        return [*self.damage, *filter(None, at_once([partial(look, file) for file in self.files]))]
+        return [*self.damage, *filter(None, run_all([partial(look, file) for file in self.files]))]
 
 
 def with_digest(add: Mapping[str, Any], digest: Digest) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def make_durable(directory: Files, adds: Sequence[Mapping[str, Any]]) -> list[di
     """
     paths = [unquote(add["path"]) for add in adds]
     digesting = [partial(directory.digest, path) for path in paths]
-    digests = at_once([partial(directory.sync, *paths), *digesting])[1:] if paths else []
+    digests = run_all([partial(directory.sync, *paths), *digesting])[1:] if paths else []
     return [with_digest(add, digest) for add, digest in zip(adds, digests, strict=True)]
 
 

@@ -21,6 +21,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from spark_jobs.background import run_all
 from spark_jobs.checkpoint.named_files import NamedFile, NamedFiles, altered
 from spark_jobs.checkpoint.savepoint_files import PARTS, needed_files
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -34,7 +35,6 @@ from spark_jobs.protocol.ids import CheckpointId, InputName, RequestId
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.steps import Step, step
-from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Digest, Files, create_document, end_copies, is_here, local_path, read_document
 from spark_jobs.storage.table_uris import table_files
 
@@ -381,7 +381,7 @@ def copy_files(target: Files, needed: Mapping[str, NamedFile], check: Callable[[
         check()
         return _copy(target, path, needed[path])
 
-    digests = dict(zip(sorted(needed), at_once([partial(place, path) for path in sorted(needed)]), strict=True))
+    digests = dict(zip(sorted(needed), run_all([partial(place, path) for path in sorted(needed)]), strict=True))
     end_copies(target, needed)
     return digests
 

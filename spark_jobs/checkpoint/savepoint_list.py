@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
+from spark_jobs.background import run_all
 from spark_jobs.home.layout import SAVEPOINT
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError
 from spark_jobs.protocol.savepoint import Savepoint
-from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files, read_document
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -29,7 +29,7 @@ def list_savepoints(places: Iterable[Files]) -> list[ListedSavepoint]:
     Raises:
         StorageError: The storage does not answer.
     """
-    found: list[ListedSavepoint] = at_once([partial(_listed, place) for place in places])
+    found: list[ListedSavepoint] = run_all([partial(_listed, place) for place in places])
     return sorted(found, key=lambda each: each.savepoint.taken_at if each.savepoint else _NEVER, reverse=True)
 
 

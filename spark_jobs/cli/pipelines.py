@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
+from spark_jobs.background import run_all
 from spark_jobs.checkpoint.savepoint_list import list_savepoints
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import PipelineEntry, PipelinesAnswer, SavepointEntry, SavepointsAnswer
@@ -19,7 +20,6 @@ from spark_jobs.control.pipeline_look import overview
 from spark_jobs.home.search import Found, find_things
 from spark_jobs.protocol.documents import RunState
 from spark_jobs.protocol.errors import StreamPipelineError
-from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import check_directory, open_place
 
@@ -85,7 +85,7 @@ def look_at_all(homes: Sequence[Files], aside: Console) -> list[PipelineEntry]:
             progress.advance(task)
             return entry
 
-        return at_once([partial(look, home) for home in homes])
+        return run_all([partial(look, home) for home in homes])
 
 
 def _pipeline(home: Files) -> PipelineEntry:

@@ -12,9 +12,9 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from spark_jobs.background import run_every
 from spark_jobs.cli import words
 from spark_jobs.protocol.documents import RunState, StageState, StageStatus, Status
-from spark_jobs.storage.beside import every
 
 if TYPE_CHECKING:
     from spark_jobs.runtime.driver.heartbeat import Heartbeat
@@ -101,7 +101,7 @@ class Progress:
                 with suppress(OSError):  # standard error may be full or closed
                     self._console.print(f"{line} ({self._elapsed()})")
 
-        with every(_TICK_S, write, "progress", now=True):
+        with run_every(_TICK_S, write, "progress", now=True):
             yield
 
 

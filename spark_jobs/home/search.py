@@ -5,10 +5,10 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from spark_jobs.background import run_all
 from spark_jobs.home.layout import SAVEPOINTS
 from spark_jobs.home.places import Kind, kinds_of
 from spark_jobs.protocol.errors import AccessDeniedError, CorruptDocumentError, InvalidParameterError
-from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files
 
 DEPTH_MAX = 3
@@ -40,7 +40,7 @@ def find_things(root: Files) -> Found:
         left_out += max(listed + len(level) - PLACES_MAX, 0)
         level = level[: PLACES_MAX - listed]
         listed += len(level)
-        names = at_once([partial(_names, place, may_fail=depth > 0) for place in level])
+        names = run_all([partial(_names, place, may_fail=depth > 0) for place in level])
         following, rooms = list[Files](), list[Files]()
         for place, found in zip(level, names, strict=True):
             kinds = kinds_of(found)
@@ -52,7 +52,7 @@ def find_things(root: Files) -> Found:
                 savepoints.append(place)
             elif not kinds and depth < DEPTH_MAX:
                 following += _below(place, found)
-        in_rooms = at_once([partial(_names, room, may_fail=True) for room in rooms])
+        in_rooms = run_all([partial(_names, room, may_fail=True) for room in rooms])
         level = [*following, *(each for room, found in zip(rooms, in_rooms, strict=True) for each in _below(room, found))]
     return Found(tuple(homes), tuple(savepoints), left_out)
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import Schema
 
+from spark_jobs.background import run_all
 from spark_jobs.protocol.documents import SinkCut, SinkMode
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.merge_cut import MergeCut
@@ -20,7 +21,6 @@ from spark_jobs.publication.delete_conditions import DeleteCondition, delete_con
 from spark_jobs.publication.fitting import renaming
 from spark_jobs.publication.labels import unused
 from spark_jobs.publication.merge_rows import RowOrder
-from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import opened
 from spark_jobs.storage.table_uris import is_in_store, spark_path, table_files
 
@@ -200,7 +200,7 @@ def read_file(uri: str, name: str, fields: Collection[Field]) -> pa.Table:
 
 def in_turn_or_at_once(uri: str, reads: Sequence[Callable[[], T]]) -> list[T]:
     """Reads files of a table: those in a store at once, because each of them takes a round trip."""
-    return at_once(reads) if is_in_store(uri) else [read() for read in reads]
+    return run_all(reads) if is_in_store(uri) else [read() for read in reads]
 
 
 def _arrow_type(field: Field) -> pa.DataType:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 
 from spark_jobs.api.restarts import OnStageFailure
+from spark_jobs.background import run_with_deadline
 from spark_jobs.checkpoint.savepoint import places_of
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import look_interval_s
@@ -47,7 +48,6 @@ from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage, StageAtWork
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over
-from spark_jobs.storage.beside import in_time
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.05
@@ -573,7 +573,7 @@ class RunningPipeline:
             f"{self._run.home.url} does not answer.", safe="Nothing was changed.", remedy="Check whether its storage answers."
         )
         try:
-            in_time(
+            run_with_deadline(
                 lambda: attempts.check_live(live),
                 time.monotonic() + _LIVE_LIMIT_S,
                 lambda: silent,

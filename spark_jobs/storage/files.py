@@ -19,9 +19,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple, Protocol
 
+from spark_jobs.background import run_all
 from spark_jobs.protocol.codec import D, Document, decode, encode
 from spark_jobs.protocol.errors import CorruptDocumentError, InvalidParameterError, NotFoundError
-from spark_jobs.storage.beside import at_once
 
 READ_MAX_BYTES = 1 << 30
 """Maximum size of a file that is read at once."""
@@ -303,7 +303,7 @@ def end_copies(files: Files, paths: Iterable[str]) -> None:
         files.sync(*group)
         files.remove_unfinished(*group)
 
-    at_once([partial(end, group) for group in by_directory(paths)])
+    run_all([partial(end, group) for group in by_directory(paths)])
 
 
 def create_document(files: Files, path: str, document: Document) -> None:

@@ -23,6 +23,7 @@ from xml.etree import ElementTree
 
 from hdfs_native import Client
 
+from spark_jobs.background import run_with_deadline
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
     ConflictError,
@@ -33,7 +34,6 @@ from spark_jobs.protocol.errors import (
     StorageFullError,
     StreamPipelineError,
 )
-from spark_jobs.storage.beside import in_time
 from spark_jobs.storage.forks import OneProcess
 
 T = TypeVar("T")
@@ -163,7 +163,7 @@ class HdfsClient:
             raise HdfsFailure(StorageError, "There is no answer", passing=True)
         client = self._client
         try:
-            return in_time(lambda: _named(work, client), time.monotonic() + limit_s, _Unanswered)
+            return run_with_deadline(lambda: _named(work, client), time.monotonic() + limit_s, _Unanswered)
         except _Unanswered as error:
             self._renew(client)
             raise HdfsFailure(StorageError, f"There was no answer for {limit_s:.0f} s", passing=True, in_doubt=True) from error

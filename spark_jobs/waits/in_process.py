@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from spark_jobs.background import run_with_deadline
 from spark_jobs.protocol.errors import StorageError
-from spark_jobs.storage.beside import in_time
 from spark_jobs.waits.home_wait import HomeWait
 from spark_jobs.waits.patience import Patience
 
@@ -69,7 +69,7 @@ def patient_look(look: Callable[[], T], patience: Patience, log: Any, check: Cal
     """
     silent, now_s = _silent(), time.monotonic()
     try:
-        found = in_time(look, now_s + patience.look_max_s(now_s), lambda: silent, check)
+        found = run_with_deadline(look, now_s + patience.look_max_s(now_s), lambda: silent, check)
     except StorageError as error:
         if error is silent or not patience.tolerates(error, time.monotonic()):  # a second look would hang, too
             raise
@@ -89,7 +89,7 @@ def look_or_fail(look: Callable[[], T], check: Callable[[], object]) -> T:
     Raises:
         StorageError: The storage did not answer for as long as a wait tolerates.
     """
-    return in_time(look, time.monotonic() + Patience(None).look_max_s(0.0), _silent, check)
+    return run_with_deadline(look, time.monotonic() + Patience(None).look_max_s(0.0), _silent, check)
 
 
 def _silent() -> StorageError:

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+from spark_jobs.background import run_every
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
@@ -66,7 +67,6 @@ from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication.publisher import publish as make_public
 from spark_jobs.publication.transactions import Publishers, Transaction
 from spark_jobs.runtime.driver.cancellation import Cancellation
-from spark_jobs.storage.beside import every
 from spark_jobs.storage.files import Files, local_path
 from tests.support.hostile import HOSTILE
 from tests.support.staged_pipeline import CHECKPOINTING, a_manifest
@@ -266,7 +266,7 @@ def work(behaviour: str, channel: Channel, request: StartRequest) -> int:
         return 3
     reason = HOSTILE if behaviour == "hostile" else None
     beat(channel, request, reason)
-    with every(HEARTBEAT_S, partial(beat, channel, request, reason), "heartbeat"):
+    with run_every(HEARTBEAT_S, partial(beat, channel, request, reason), "heartbeat"):
         return finish(behaviour.removeprefix(LIVE), channel, request)
 
 

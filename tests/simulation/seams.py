@@ -126,12 +126,15 @@ def simulated(site: Site) -> Iterator[pytest.MonkeyPatch]:
         ),
         (tenacity.nap, "time", SimpleNamespace(sleep=lambda _: world.sleep(_BACK_OFF_S))),  # a drawn time, from another seed
         *(
-            (module, "at_once", lambda jobs: [job() for job in jobs])
+            (module, "run_all", lambda jobs: [job() for job in jobs])
             for module in (heal, named_files, pinning, restore, savepoint, staged_files)
         ),
-        *((module, "begin", partial(SimulatedFuture, world)) for module in (answers, publishing)),
-        (checkpoint_try, "beside", lambda work, meanwhile: work()),
-        *((module, "in_time", lambda work, *_: work()) for module in (checkpoint_try, exports, running_pipeline, try_history)),
+        *((module, "run_in_background", partial(SimulatedFuture, world)) for module in (answers, publishing)),
+        (checkpoint_try, "run_watched", lambda work, meanwhile: work()),
+        *(
+            (module, "run_with_deadline", lambda work, *_: work())
+            for module in (checkpoint_try, exports, running_pipeline, try_history)
+        ),
         *((module, "uuid4", world.uuid4) for module in (codec, delta_rs, ids, open_storage)),
         (private_log, "Lock", lambda: SimulatedLock(world)),
         *(

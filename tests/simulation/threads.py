@@ -41,7 +41,7 @@ class SimulatedFuture:
 
     def __init__(self, world: World, work: Callable[[], None]) -> None:
         self._work, self._error = work, cast(Exception | None, None)
-        self._thread = SimulatedThread(world, target=self._run, name="beside")
+        self._thread = SimulatedThread(world, target=self._run, name="background")
         self._thread.start()
 
     def done(self) -> bool:

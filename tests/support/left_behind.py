@@ -1,9 +1,9 @@
-"""Abandoned background work; see :mod:`spark_jobs.storage.beside`."""
+"""Abandoned background work; see :mod:`spark_jobs.background`."""
 
 import threading
 import time
 
-from spark_jobs.storage.beside import AT_WORK
+from spark_jobs.background import AT_WORK
 
 _LIMIT_S = 90.0
 

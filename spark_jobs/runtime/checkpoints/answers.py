@@ -5,11 +5,11 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
+from spark_jobs.background import run_in_background
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import CheckpointId
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
-from spark_jobs.storage.beside import begin
 
 
 class Answers:
@@ -69,7 +69,7 @@ class Answers:
             del self._waiting[0]
             ended.result()
         if self._under_way is None and self._waiting and is_settled(self._waiting[0][1]):
-            self._under_way = begin(partial(self._requests.completed, *self._waiting[0]))
+            self._under_way = run_in_background(partial(self._requests.completed, *self._waiting[0]))
 
     def end(self) -> None:
         """Waits for the running answer. Raises nothing."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from spark_jobs.api.sink import Sink
+from spark_jobs.background import run_watched, run_with_deadline
 from spark_jobs.checkpoint.carried import carried, named_before
 from spark_jobs.checkpoint.savepoint_files import OwnTable
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -48,7 +49,6 @@ from spark_jobs.runtime.staged.log_folding import ConsumerCut
 from spark_jobs.runtime.staged.private_log import Staged
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState, StateCopies, persist, pin, place_of
-from spark_jobs.storage.beside import beside, in_time
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.table_uris import table_files
 
@@ -193,7 +193,7 @@ class CheckpointTry:
             remedy="Check that the storage of the home answers. The next checkpoint finds out.",
             checkpoint=number,
         )
-        in_time(partial(store.complete_newest, manifest), self.due.deadline_s, lambda: unanswered)
+        run_with_deadline(partial(store.complete_newest, manifest), self.due.deadline_s, lambda: unanswered)
 
     def _after(self, stage: StageName) -> BatchId:
         """Returns the last batch of a stage in the parent."""
@@ -355,7 +355,7 @@ class CheckpointTry:
         the directory of this try or names with content hashes in the directory of its number, and makes those durable. No manifest
         names them, an existing name is not changed, and leftovers are deleted when the number is settled.
         """
-        return beside(work, self._look)
+        return run_watched(work, self._look)
 
     def _look(self) -> None:
         self._check_in_time()

@@ -9,12 +9,12 @@ from functools import partial
 from threading import Event
 from typing import TypeVar
 
+from spark_jobs.background import run_with_deadline
 from spark_jobs.checkpoint.savepoint import abandon, export
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import DeadlineExceededError, StreamPipelineError
 from spark_jobs.protocol.ids import RequestId
-from spark_jobs.storage.beside import in_time
 from spark_jobs.storage.files import Files
 
 _LOG = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Exports:
                     _LOG.warning("files of the savepoint for %s stay until a request names their place again: %s", request, error)
 
     def _in_time(self, work: Callable[[], T], late: DeadlineExceededError, timeout_s: float) -> T:
-        return in_time(work, time.monotonic() + timeout_s, lambda: late, self._check)
+        return run_with_deadline(work, time.monotonic() + timeout_s, lambda: late, self._check)
 
 
 def _too_late(export: _Export) -> DeadlineExceededError:

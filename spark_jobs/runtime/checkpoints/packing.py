@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from pyspark.sql import functions as F
 
+from spark_jobs.background import run_watched
 from spark_jobs.checkpoint.named_files import make_durable
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.errors import InterruptedRunError, SparkJobFailedError
@@ -22,7 +23,6 @@ from spark_jobs.publication.staged_frame import staged_frame
 from spark_jobs.runtime.spark.session import cancel_for_good, spark_failures
 from spark_jobs.runtime.spark.spark_facts import partitioned
 from spark_jobs.runtime.stages.stage import StageRun
-from spark_jobs.storage.beside import beside
 
 _BIN = "bin"
 Line = Mapping[str, Any]
@@ -96,7 +96,7 @@ def _written(
             return DeltaJvm(session).write_files(rows, table.path, f"{stage.file_prefix}{last}-")
 
     try:
-        return beside(write, meanwhile)
+        return run_watched(write, meanwhile)
     except BaseException:
         cancel_for_good(context, group)
         raise

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from spark_jobs.background import run_in_background
 from spark_jobs.protocol.documents import Manifest, Publish
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.holds import may_heal
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
-from spark_jobs.storage.beside import begin
 
 _LOG = logging.getLogger(__name__)
 _NONE = CheckpointId(0)
@@ -181,7 +181,7 @@ class Publishing:
     def _begin(self, name: str, manifest: Manifest, work: Callable[[], None], then: Callable[[], None]) -> None:
         """Begins work in another thread, unless work of that name is under way."""
         if name not in self._under_way:
-            self._under_way[name] = _Work(manifest, begin(partial(self._watched, work)), then)
+            self._under_way[name] = _Work(manifest, run_in_background(partial(self._watched, work)), then)
 
     def _watched(self, work: Callable[[], None]) -> None:
         try:

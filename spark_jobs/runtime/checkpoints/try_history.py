@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from spark_jobs.background import run_with_deadline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import CheckpointKind, SinkCut
 from spark_jobs.protocol.errors import DeadlineExceededError, StreamPipelineError
@@ -21,7 +22,6 @@ from spark_jobs.runtime.checkpoints.cut import Cut
 from spark_jobs.runtime.staged.private_log import Staged
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState
-from spark_jobs.storage.beside import in_time
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S = 5.0
@@ -102,6 +102,6 @@ class TryHistory:
             remedy="Check that its storage answers. No decision reads the history.",
         )
         try:
-            in_time(partial(self.store.record, history), time.monotonic() + _TIMEOUT_S, lambda: silent)
+            run_with_deadline(partial(self.store.record, history), time.monotonic() + _TIMEOUT_S, lambda: silent)
         except StreamPipelineError as error:
             _LOG.warning("the history lacks a try at checkpoint %d: %s", self.checkpoint, error)

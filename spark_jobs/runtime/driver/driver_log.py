@@ -10,8 +10,8 @@ from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from spark_jobs.background import run_every
 from spark_jobs.protocol.masking import Mask, masked_value
-from spark_jobs.storage.beside import every
 from spark_jobs.storage.os_errors import translated
 
 _SIZE_MAX_BYTES = 20_000_000
@@ -91,7 +91,7 @@ def bounded_outputs(*paths: Path, size_max_bytes: int = _SIZE_MAX_BYTES, interva
         size_max_bytes: Maximum size.
         interval_s: Interval of the checks.
     """
-    with every(interval_s, partial(bound, paths, size_max_bytes), "bounded-outputs"):
+    with run_every(interval_s, partial(bound, paths, size_max_bytes), "bounded-outputs"):
         yield
 
 

@@ -16,9 +16,9 @@ from importlib.metadata import entry_points
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from spark_jobs.background import run_in_background
 from spark_jobs.control.pipeline_metrics import METRICS, PREFIX, Metric, MetricsReader, PipelineFacts
 from spark_jobs.protocol.documents import Status
-from spark_jobs.storage.beside import begin
 from spark_jobs.storage.files import Files
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class MetricsExport:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._begun is not None:
-            wait_for([begin(self._export_last)], _LAST_EXPORT_S)
+            wait_for([run_in_background(self._export_last)], _LAST_EXPORT_S)
 
     def begin(self, status: Callable[[], Status]) -> None:
         """Starts the export. Does nothing if no exporter is configured.
@@ -82,7 +82,7 @@ class MetricsExport:
         """
         names = exporter_names(self._environment)
         if names:
-            self._begun = begin(lambda: self._started(names, status))
+            self._begun = run_in_background(lambda: self._started(names, status))
 
     def _started(self, names: list[str], status: Callable[[], Status]) -> "MeterProvider | None":
         try:

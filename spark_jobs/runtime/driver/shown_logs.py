@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from spark_jobs.background import run_every
 from spark_jobs.control.home import DividedHome
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.masking import Mask, unmasked
-from spark_jobs.storage.beside import every
 from spark_jobs.storage.files import Files
 
 _SHOWN_BYTES = 256 << 10
@@ -35,7 +35,7 @@ def shown(home: Files, *logs: str, mask: Mask = unmasked, interval_s: float = _I
     sizes: dict[str, int] = {}
     look = partial(_show, home, logs, mask, sizes)
     try:
-        with every(interval_s, look, "shown-logs"):
+        with run_every(interval_s, look, "shown-logs"):
             yield
     finally:
         look()

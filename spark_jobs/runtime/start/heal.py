@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable
 from functools import partial
 
+from spark_jobs.background import run_all
 from spark_jobs.checkpoint.named_files import state_file
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, UnsupportedFormatError
@@ -26,7 +27,6 @@ from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.state.pinning import StateCopies, names_its_place
 from spark_jobs.runtime.state.state_files import needed_files, source_files
-from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.checksums import fits_checksum, forget_checksum
 from spark_jobs.storage.files import Files
 
@@ -91,7 +91,7 @@ class _StageFiles:
         """
         for _ in range(_ROUNDS):
             needed = self._needed()
-            replaced = at_once([partial(self._heal, path) for path in needed])
+            replaced = run_all([partial(self._heal, path) for path in needed])
             if not any(replaced):
                 return
         raise _HopelessError(f"files of {self._log.directory} are damaged again and again")
@@ -103,7 +103,7 @@ class _StageFiles:
             return sorted(lasting | set(needed_files(self._log, last)))
         except _UNUSABLE as error:
             _LOG.warning("%s: %s The files of the newest checkpoint are checked first.", self._log.directory, error.failed)
-        at_once([partial(self._heal, path) for path in self._named])
+        run_all([partial(self._heal, path) for path in self._named])
         try:
             return needed_files(self._log, self._log.last_commit())
         except _UNUSABLE as error:

@@ -22,6 +22,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from spark_jobs.background import run_all
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.pins import pins_of_attempt
@@ -34,7 +35,6 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import rebuild_log
 from spark_jobs.runtime.state.pinning import StateCopies
-from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Files, by_directory
 
 _LOG = logging.getLogger(__name__)
@@ -261,8 +261,8 @@ def _read(work: Files, name: str) -> bytes | None:
 
 
 def _place_all(copies: StateCopies, local: Sequence[Files], files: Sequence[StateFile]) -> Restored:
-    is_local = dict(zip(files, at_once([partial(copies.place, file, local) for file in files]), strict=True))
-    at_once([partial(copies.work.sync, *paths) for paths in by_directory(copies.at(file.path) for file in files)])
+    is_local = dict(zip(files, run_all([partial(copies.place, file, local) for file in files]), strict=True))
+    run_all([partial(copies.work.sync, *paths) for paths in by_directory(copies.at(file.path) for file in files)])
     return Restored(
         local_files=sum(is_local.values()),
         local_bytes=sum(file.size_bytes for file, here in is_local.items() if here),

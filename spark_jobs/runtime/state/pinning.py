@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from spark_jobs.background import run_all
 from spark_jobs.checkpoint.named_files import state_file
 from spark_jobs.home.layout import STATE, state_path, state_try
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, CorruptDocumentError, NotFoundError, StorageError
@@ -35,7 +36,6 @@ from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.runtime.spark.spark_log import SparkLog
 from spark_jobs.runtime.state.state_files import grows_with_state, needed_files, never_reused
-from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.files import Digest, Files, by_directory, is_here, local_path, take
 
 _COPIES = "copies"
@@ -232,13 +232,13 @@ def persist(pinned: PinnedState) -> tuple[StateFile, ...]:
     """
     home, stored = pinned.copies.home, [f"{pinned.place}/{path}" for path in pinned.new]
     if pinned.copies.second_copy:
-        stored = at_once([partial(_copied, home, pinned.place, path) for path in pinned.new])
+        stored = run_all([partial(_copied, home, pinned.place, path) for path in pinned.new])
     with step(Step.PERSIST_STATE):
         digesting = [partial(_digest, home, kept, pinned.digests[path]) for path, kept in zip(pinned.new, stored, strict=True)]
         syncing = [partial(home.sync, *paths) for paths in by_directory(stored)]
-        digests = at_once([*digesting, *syncing])[: len(stored)]
+        digests = run_all([*digesting, *syncing])[: len(stored)]
     replaced = {f"{pinned.place}/{path}" for path in pinned.new} - set(stored)
-    at_once([partial(home.delete, name) for name in sorted(replaced)])
+    run_all([partial(home.delete, name) for name in sorted(replaced)])
     new = [
         StateFile(path=path, stored=kept, size_bytes=digest.size_bytes, sha256=digest.sha256)
         for path, kept, digest in zip(pinned.new, stored, digests, strict=True)
@@ -295,7 +295,7 @@ def _pin_needed(
             for path in missing:
                 keep(path)
         else:
-            at_once([partial(keep, path) for path in missing])
+            run_all([partial(keep, path) for path in missing])
         for path in sorted(pinned.keys() - new):
             home.delete(f"{place}/{path}")
             del pinned[path]

@@ -13,6 +13,7 @@ from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.sensors.pipeline_state import PipelineStateSensor
 from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.version_compat import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
+from spark_jobs.background import AT_WORK
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding, is_locked
 from spark_jobs.home.layout import DRIVER_LOCK
@@ -94,7 +95,7 @@ def test_what_a_trigger_tells_of_a_home_is_read_beside_the_event_loop(running: U
     asyncio.run(
         first_event(HomeTrigger(kind="state", arguments={"states": ["running"]}, home=running.url, settle_s=0.0, **limits))
     )
-    assert [name.startswith("stream-pipeline-look") for name in threads] == [True]
+    assert threads == [AT_WORK]
 
 
 def test_a_deferred_wait_ends_when_the_pipeline_is_there(running: UsedHome) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider.triggers.home import failed, wait_for
 from airflow_provider.waits.shared_looks import Looking, Pace
-from airflow_provider.waits.threads import in_thread
+from spark_jobs.background import run_in_lane
 from spark_jobs.protocol.errors import StreamPipelineError
 
 FAST = Pace(0.01, 0.02)
@@ -69,7 +69,7 @@ def test_a_closer_look_that_never_returns_is_a_storage_that_is_away(
     hung = threading.Event()
 
     async def judge(found: object, left_s: float | None) -> bool:
-        return bool(await in_thread(HOME, hung.wait, 30.0))
+        return bool(await run_in_lane(HOME, hung.wait, 30.0))
 
     deadline_at = None if deadline_s is None else time.time() + deadline_s
     assert event_of(lambda: 1, deadline_at, hung, judge)["error"]["error"] == "StorageError"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from spark_jobs.background import run_all
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.cli.pipelines import look_at_all
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.errors import PermanentFailureError
 from spark_jobs.protocol.ids import CheckpointId, RequestId
-from spark_jobs.storage.beside import at_once
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files, open_place
 from tests.support.command_line import UsedHome, document, spark_jobs
@@ -95,7 +95,7 @@ def test_many_pipelines_in_a_store_are_listed_with_hostile_names_and_errors_as_t
     with object_store() as url:
         places = [open_place(f"{url}/homes/team/{number}") for number in range(pipelines)]
         written = [(path, home.files.read(path)) for path in home.files.paths() if path.endswith(".json")]
-        at_once([partial(place.create, path, content) for place in places for path, content in written])
+        run_all([partial(place.create, path, content) for place in places for path, content in written])
         roots = ("--root", tmp_path, "--root", f"{url}/homes")
         shown = spark_jobs("pipelines", *roots).stdout
         saved = spark_jobs("savepoints", *roots).stdout

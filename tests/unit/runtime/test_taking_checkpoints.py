@@ -218,7 +218,7 @@ class World(RunningPipeline):
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running_pipeline, "_LOOK_S", 0.0)
     for module in (answers, publishing):
-        monkeypatch.setattr(module, "begin", done)
+        monkeypatch.setattr(module, "run_in_background", done)
 
 
 def done(work: Callable[[], None]) -> Future[None]:
@@ -266,7 +266,7 @@ def test_what_is_asked_for_while_a_checkpoint_is_taken_waits_for_its_end_and_has
 def test_while_one_is_copied_or_published_the_next_are_taken_and_its_request_is_none_of_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: ModuleType
 ) -> None:
-    monkeypatch.setattr(held, "begin", lambda work: Future())
+    monkeypatch.setattr(held, "run_in_background", lambda work: Future())
     world = World(tmp_path, Askers([SAVE], [SAVE], [SAVE]), interval_ms=0, tries=3)
     world.run()
     assert [due.request for due in world.due] == [SAVE.request, None, None]

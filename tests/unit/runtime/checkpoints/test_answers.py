@@ -29,7 +29,7 @@ class Requests:
         self.answered: list[tuple[list[str], int]] = []
         self.under_way: list[tuple[Future[None], Callable[[], None]]] = []
         self.error: Exception | None = None
-        monkeypatch.setattr(answers, "begin", self._begin)
+        monkeypatch.setattr(answers, "run_in_background", self._begin)
         self.answers = Answers(cast(RequestedCheckpoints, self))
 
     def completed(self, asked: Sequence[CheckpointRequest], manifest: Manifest) -> None:

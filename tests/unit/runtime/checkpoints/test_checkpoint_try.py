@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spark_jobs import background
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.codec import sha256
 from spark_jobs.protocol.documents import CheckpointKind, OnEnd, PipelineDocument, RoundDocument
@@ -49,7 +50,6 @@ from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_output import StageOutput
-from spark_jobs.storage import beside
 from spark_jobs.storage.files import Digest, Files
 from spark_jobs.storage.local import LocalFiles
 from tests.support.clocks import HOUR_S, ALongTimeOnce
@@ -326,7 +326,7 @@ def test_a_manifest_that_hangs_may_be_there_later_and_the_number_counts_once(
 ) -> None:
     home = HangingFiles(site, "create manifest")
     with monkeypatch.context() as patch:
-        patch.setattr(beside, "time", ALongTimeOnce(home.is_reached))
+        patch.setattr(background, "time", ALongTimeOnce(home.is_reached))
         with pytest.raises(OutcomeUnknownError, match="expired while its manifest was created: .* Checkpoint 1 may be complete"):
             a_try(home, at_the_first_batch, time.monotonic() + HOUR_S).take([hourly(site)])
     assert not home.was_waited_for

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_jobs import background
 from spark_jobs.checkpoint.savepoint import verify
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.home import savepoint_place
@@ -19,7 +20,6 @@ from spark_jobs.protocol.ids import AttemptNumber, RequestId
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.runtime.checkpoints import exports
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
-from spark_jobs.storage import beside
 from spark_jobs.storage.files import Digest, Files, create_document
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
@@ -65,7 +65,7 @@ class Place:
         self.may_go_on, self.is_reached = threading.Event(), threading.Event()
         patch.setattr(SlowFiles, "place", self, raising=False)
         patch.setattr(savepoint_place, "open_place", lambda url: SlowFiles(self.directory))
-        for module in (beside, exports):  # deadlines are set and checked with the same clock
+        for module in (background, exports):  # deadlines are set and checked with the same clock
             patch.setattr(module, "time", ALongTimeOnce(self.is_reached))
 
     def asks(self, name: str, wanted: Wanted = Wanted.SAVEPOINT) -> CheckpointRequest:

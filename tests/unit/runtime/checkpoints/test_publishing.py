@@ -82,7 +82,7 @@ class Pipeline:
         """The sinks that a publication leaves out."""
         self.newest = begun_at
         self._shown = shown
-        monkeypatch.setattr(publishing, "begin", self._begin)
+        monkeypatch.setattr(publishing, "run_in_background", self._begin)
         had = sinks if begun_with is None else begun_with
         parent = a_manifest(begun_at, sinks={sink: self._sinks[sink] for sink in had}) if begun_at else None
         self.publishing = Publishing(self, cast(Blocking, self.blocked), self._check_live, parent)

@@ -192,6 +192,6 @@ def test_a_missing_exporter_is_logged_once_and_the_run_goes_on(
 
 
 def test_without_configuration_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_export, "begin", None)
+    monkeypatch.setattr(metrics_export, "run_in_background", None)
     with MetricsExport(home_with_a_checkpoint(tmp_path).files, {}) as export:
         export.begin(a_status)

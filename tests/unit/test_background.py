@@ -9,29 +9,29 @@ from threading import Barrier, Event, current_thread
 
 import pytest
 
-from spark_jobs.storage.beside import at_once, beside, in_time
+from spark_jobs.background import run_all, run_watched, run_with_deadline
 
 SOON_S = 5.0
 HANGS = """
 from threading import Event
-from spark_jobs.storage.beside import at_once, beside
+from spark_jobs.background import run_all, run_watched
 
 def give_up():
     raise KeyError("given up")
 
 try:
-    beside(lambda: at_once([Event().wait] * 3, 2), give_up)
+    run_watched(lambda: run_all([Event().wait] * 3, 2), give_up)
 except KeyError:
     print("given up")
 """
 FORKED = """
 import os
-from spark_jobs.storage.beside import beside
+from spark_jobs.background import run_watched
 
-beside(int, lambda: None)
+run_watched(int, lambda: None)
 child = os.fork()
 if not child:
-    print(beside(lambda: 7, lambda: None), flush=True)
+    print(run_watched(lambda: 7, lambda: None), flush=True)
     os._exit(0)
 os.waitpid(child, 0)
 """
@@ -42,9 +42,9 @@ def fail() -> None:
 
 
 def test_what_the_work_returns_or_raises_comes_back() -> None:
-    assert beside(lambda: 7, fail) == 7
+    assert run_watched(lambda: 7, fail) == 7
     with pytest.raises(ValueError, match="it fails"):
-        beside(fail, lambda: None)
+        run_watched(fail, lambda: None)
 
 
 def test_somebody_looks_again_and_again_while_it_lasts() -> None:
@@ -55,24 +55,24 @@ def test_somebody_looks_again_and_again_while_it_lasts() -> None:
         if len(looks) == 3:
             ended.set()
 
-    assert beside(lambda: ended.wait(SOON_S), look)
+    assert run_watched(lambda: ended.wait(SOON_S), look)
 
 
 def test_work_that_hangs_is_left_behind_once_the_look_says_so() -> None:
     ended = Event()
     with pytest.raises(ValueError, match="it fails"):
-        beside(ended.wait, fail)
+        run_watched(ended.wait, fail)
     ended.set()
 
 
 def test_work_has_as_much_time_as_it_is_given() -> None:
     ended = Event()
     with pytest.raises(KeyError, match="late"):
-        in_time(ended.wait, time.monotonic() + 0.1, lambda: KeyError("late"))
+        run_with_deadline(ended.wait, time.monotonic() + 0.1, lambda: KeyError("late"))
     with pytest.raises(ValueError, match="it fails"):
-        in_time(ended.wait, time.monotonic() + SOON_S, lambda: KeyError("late"), fail)
+        run_with_deadline(ended.wait, time.monotonic() + SOON_S, lambda: KeyError("late"), fail)
     ended.set()
-    assert in_time(lambda: 7, time.monotonic() + SOON_S, lambda: KeyError("late")) == 7
+    assert run_with_deadline(lambda: 7, time.monotonic() + SOON_S, lambda: KeyError("late")) == 7
 
 
 def test_work_that_was_left_behind_does_not_keep_the_process() -> None:
@@ -81,16 +81,16 @@ def test_work_that_was_left_behind_does_not_keep_the_process() -> None:
 
 
 def test_one_after_the_other_uses_the_same_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.storage.beside._idle", deque())
-    assert len({beside(current_thread, lambda: None) for _ in range(20)}) < 5  # other threads may need this time
+    monkeypatch.setattr("spark_jobs.background._idle", deque())
+    assert len({run_watched(current_thread, lambda: None) for _ in range(20)}) < 5  # other threads may need this time
 
 
 def test_a_thread_that_has_had_nothing_to_do_for_a_while_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.storage.beside._KEPT_S", 0.01)
-    ended = beside(current_thread, lambda: None)
+    monkeypatch.setattr("spark_jobs.background._KEPT_S", 0.01)
+    ended = run_watched(current_thread, lambda: None)
     ended.join(SOON_S)
     assert not ended.is_alive()
-    assert beside(lambda: 7, lambda: None) == 7
+    assert run_watched(lambda: 7, lambda: None) == 7
 
 
 def test_a_process_that_was_forked_has_threads_of_its_own() -> None:
@@ -101,11 +101,11 @@ def test_a_process_that_was_forked_has_threads_of_its_own() -> None:
 
 def test_several_are_done_at_the_same_time_and_answer_in_their_order() -> None:
     together = Barrier(3)
-    assert sorted(at_once([lambda: together.wait(SOON_S)] * 3, 3)) == [0, 1, 2]
-    assert at_once([partial(int, number) for number in range(50)], 4) == list(range(50))
-    assert at_once([], 4) == []
+    assert sorted(run_all([lambda: together.wait(SOON_S)] * 3, 3)) == [0, 1, 2]
+    assert run_all([partial(int, number) for number in range(50)], 4) == list(range(50))
+    assert run_all([], 4) == []
 
 
 def test_one_that_fails_is_told() -> None:
     with pytest.raises(ValueError, match="it fails"):
-        at_once([lambda: 1, fail, lambda: 2], 1)
+        run_all([lambda: 1, fail, lambda: 2], 1)

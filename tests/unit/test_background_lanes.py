@@ -6,12 +6,12 @@ import time
 import weakref
 from collections.abc import Awaitable
 from contextvars import ContextVar
-from threading import Event, Semaphore, current_thread
+from threading import Event, Semaphore, Thread, current_thread
 from typing import Any
 
 import pytest
 
-from airflow_provider.waits.threads import HELPERS_MAX, LOOKS_AT_ONCE, in_thread
+from spark_jobs.background import AT_WORK, HELPERS_MAX, LANE_THREADS_MAX, run_in_lane
 
 SOON_S = 10.0
 A_WHILE_S = 0.3
@@ -30,17 +30,17 @@ class Hanging:
 
     def fill(self) -> None:
         """Returns once the maximum number of looks hangs."""
-        assert all(self.begun.acquire(timeout=SOON_S) for _ in range(LOOKS_AT_ONCE))
+        assert all(self.begun.acquire(timeout=SOON_S) for _ in range(LANE_THREADS_MAX))
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider.waits.threads.SLOW_S", 0.02)
+    monkeypatch.setattr("spark_jobs.background.SLOW_S", 0.02)
 
 
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider.waits.threads.SLOW_S", 2 * SOON_S)
+    monkeypatch.setattr("spark_jobs.background.SLOW_S", 2 * SOON_S)
 
 
 def while_others_hang(work: Awaitable[Any], *, given_up: bool = False, limit_s: float = SOON_S) -> Any:
@@ -48,7 +48,7 @@ def while_others_hang(work: Awaitable[Any], *, given_up: bool = False, limit_s: 
     hanging = Hanging()
 
     async def run() -> Any:
-        hung = [asyncio.ensure_future(in_thread(HUNG, hanging)) for _ in range(LOOKS_AT_ONCE + 10)]
+        hung = [asyncio.ensure_future(run_in_lane(HUNG, hanging)) for _ in range(LANE_THREADS_MAX + 10)]
         try:
             await asyncio.to_thread(hanging.fill)
             for each in hung if given_up else ():
@@ -67,26 +67,29 @@ def test_looks_that_hang_leave_the_event_loop_its_own_threads() -> None:
 
 
 def test_looks_that_hang_leave_homes_elsewhere_theirs() -> None:
-    assert while_others_hang(in_thread(ELSEWHERE, lambda: current_thread().name)).startswith("stream-pipeline-look")
+    assert while_others_hang(run_in_lane(ELSEWHERE, lambda: current_thread().name)) == AT_WORK
 
 
 def test_looks_that_hang_keep_no_cancel_from_the_same_home() -> None:
-    assert while_others_hang(in_thread(HUNG, lambda: "cancelled", urgent=True)) == "cancelled"
+    assert while_others_hang(run_in_lane(HUNG, lambda: "cancelled", urgent=True)) == "cancelled"
 
 
 def test_however_many_directories_hang_homes_elsewhere_and_cancels_have_threads() -> None:
-    hanging, directories = Hanging(), HELPERS_MAX // (LOOKS_AT_ONCE - 1) + 8
+    hanging, directories = Hanging(), HELPERS_MAX // (LANE_THREADS_MAX - 1) + 8
 
     async def run() -> list[str]:
         hung = [
-            asyncio.ensure_future(in_thread(f"file:///away/{directory}/flights", hanging))
+            asyncio.ensure_future(run_in_lane(f"file:///away/{directory}/flights", hanging))
             for directory in range(directories)
-            for _ in range(LOOKS_AT_ONCE)
+            for _ in range(LANE_THREADS_MAX)
         ]
         try:
             for _ in range(directories + HELPERS_MAX):
                 assert await asyncio.to_thread(hanging.begun.acquire, timeout=SOON_S)
-            looks = [in_thread(ELSEWHERE, lambda: "seen"), in_thread("file:///away/0/orders", lambda: "cancelled", urgent=True)]
+            looks = [
+                run_in_lane(ELSEWHERE, lambda: "seen"),
+                run_in_lane("file:///away/0/orders", lambda: "cancelled", urgent=True),
+            ]
             return await asyncio.wait_for(asyncio.gather(*looks), SOON_S)
         finally:
             hanging.go_on.set()
@@ -99,15 +102,15 @@ def test_however_many_directories_hang_homes_elsewhere_and_cancels_have_threads(
 def test_a_look_that_hangs_keeps_its_place_when_nobody_waits_for_it_any_more(*, given_up: bool) -> None:
     """Otherwise each try of each task would hold one more thread."""
     with pytest.raises(TimeoutError):
-        while_others_hang(in_thread(BESIDE, lambda: "seen"), given_up=given_up, limit_s=A_WHILE_S)
+        while_others_hang(run_in_lane(BESIDE, lambda: "seen"), given_up=given_up, limit_s=A_WHILE_S)
 
 
 def test_homes_beside_each_other_are_looked_at_again_once_their_storage_is_back() -> None:
     async def run() -> str:
         hanging = Hanging()
-        hung = [asyncio.ensure_future(in_thread(HUNG, hanging)) for _ in range(LOOKS_AT_ONCE)]
+        hung = [asyncio.ensure_future(run_in_lane(HUNG, hanging)) for _ in range(LANE_THREADS_MAX)]
         await asyncio.to_thread(hanging.fill)
-        look = asyncio.ensure_future(in_thread(BESIDE, lambda: "seen"))
+        look = asyncio.ensure_future(run_in_lane(BESIDE, lambda: "seen"))
         await asyncio.sleep(A_WHILE_S)
         assert not look.done()
         hanging.go_on.set()
@@ -121,14 +124,14 @@ def test_homes_beside_each_other_are_looked_at_again_once_their_storage_is_back(
 def test_looks_that_are_due_together_share_a_thread() -> None:
     """A thread for each look would cost more than the looks."""
 
-    async def run() -> set[str]:
+    async def run() -> set[Thread]:
         all_are_due = Event()
 
-        def look() -> str:
+        def look() -> Thread:
             all_are_due.wait(SOON_S)
-            return current_thread().name
+            return current_thread()
 
-        looks = [asyncio.ensure_future(in_thread(BESIDE, look)) for _ in range(100)]
+        looks = [asyncio.ensure_future(run_in_lane(BESIDE, look)) for _ in range(100)]
         await asyncio.sleep(0)
         all_are_due.set()
         return set(await asyncio.gather(*looks))
@@ -141,7 +144,7 @@ def test_a_look_that_hangs_holds_up_those_beside_it_for_a_moment_only() -> None:
 
     async def run() -> list[str]:
         go_on = Event()
-        looks = [asyncio.ensure_future(in_thread(BESIDE, look)) for look in (lambda: "before", go_on.wait, lambda: "after")]
+        looks = [asyncio.ensure_future(run_in_lane(BESIDE, look)) for look in (lambda: "before", go_on.wait, lambda: "after")]
         try:
             return [str(await asyncio.wait_for(looks[number], SOON_S)) for number in (0, 2)]
         finally:
@@ -155,10 +158,10 @@ def test_a_look_that_hangs_holds_up_those_beside_it_for_a_moment_only() -> None:
 def test_cancels_wait_for_no_other_cancel() -> None:
     async def run() -> str:
         go_on = Event()
-        hangs = asyncio.ensure_future(in_thread(HUNG, go_on.wait, urgent=True))
+        hangs = asyncio.ensure_future(run_in_lane(HUNG, go_on.wait, urgent=True))
         await asyncio.sleep(0)
         try:
-            return await asyncio.wait_for(in_thread(BESIDE, lambda: "cancelled", urgent=True), SOON_S)
+            return await asyncio.wait_for(run_in_lane(BESIDE, lambda: "cancelled", urgent=True), SOON_S)
         finally:
             go_on.set()
             await hangs
@@ -172,15 +175,15 @@ def test_a_look_that_nobody_waits_for_any_more_does_not_begin() -> None:
 
     async def run() -> None:
         go_on = Event()
-        first = asyncio.ensure_future(in_thread(BESIDE, go_on.wait))
+        first = asyncio.ensure_future(run_in_lane(BESIDE, go_on.wait))
         await asyncio.sleep(0)
-        second = asyncio.ensure_future(in_thread(BESIDE, began.set))
+        second = asyncio.ensure_future(run_in_lane(BESIDE, began.set))
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.sleep(0)
         go_on.set()
         await first
-        await in_thread(BESIDE, lambda: None)
+        await run_in_lane(BESIDE, lambda: None)
 
     asyncio.run(run())
     assert not began.is_set()
@@ -192,7 +195,7 @@ def test_a_look_knows_for_whom_it_is() -> None:
 
     async def work() -> str:
         whose.set("this task")
-        return await in_thread(ELSEWHERE, whose.get)
+        return await run_in_lane(ELSEWHERE, whose.get)
 
     assert asyncio.run(work()) == "this task"
 
@@ -202,14 +205,14 @@ def test_what_a_look_raises_reaches_who_waits_for_it() -> None:
         raise OSError("away")
 
     with pytest.raises(OSError, match="away"):
-        asyncio.run(in_thread(ELSEWHERE, fail))
+        asyncio.run(run_in_lane(ELSEWHERE, fail))
 
 
 def test_whatever_a_look_raises_ends_its_wait_and_none_beside_it() -> None:
     """A future does not accept StopIteration."""
 
     async def run() -> list[Any]:
-        looks = [in_thread(BESIDE, next, iter(())), in_thread(BESIDE, lambda: "seen")]
+        looks = [run_in_lane(BESIDE, next, iter(())), run_in_lane(BESIDE, lambda: "seen")]
         return await asyncio.wait_for(asyncio.gather(*looks, return_exceptions=True), SOON_S)
 
     failed, seen = asyncio.run(run())
@@ -220,7 +223,7 @@ def test_an_event_loop_that_is_closed_is_not_kept_by_a_look_that_ends_later() ->
     hanging = Hanging()
 
     async def run() -> "weakref.ref[asyncio.AbstractEventLoop]":
-        look = asyncio.ensure_future(in_thread(HUNG, hanging))
+        look = asyncio.ensure_future(run_in_lane(HUNG, hanging))
         await asyncio.to_thread(hanging.begun.acquire)
         look.cancel()
         return weakref.ref(asyncio.get_running_loop())
