@@ -8,6 +8,7 @@ from airflow.sdk import Asset, AssetAlias, Context
 from airflow.sdk.bases.operator import BaseOperator
 
 from airflow_provider.assets import emit_tables
+from tests.support.asset_events import Events
 
 FACTS = {
     "home": "file:///homes/orders",
@@ -18,16 +19,6 @@ FACTS = {
         "refunds": {"table": "file:///t/ref%20unds", "version": None, "rows": 1},
     },
 }
-
-
-class Events:
-    """Records the events of one outlet."""
-
-    def __init__(self) -> None:
-        self.added: list[tuple[str, Any]] = []
-
-    def add(self, asset: Asset, extra: Any) -> None:
-        self.added.append((asset.uri, extra))
 
 
 def emitted(*outlets: Any, **changes: Any) -> list[list[tuple[str, Any]]]:

@@ -18,9 +18,9 @@ from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.known_dags import run_dag
+from tests.support.answering_driver import LIVE, Driver
 from tests.support.command_line import UsedHome
 from tests.support.staged_pipeline import HOURLY
-from tests.unit.cli.test_checkpoint import LIVE, Driver
 
 pytestmark = [
     pytest.mark.airflow,

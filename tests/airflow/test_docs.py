@@ -35,7 +35,7 @@ from airflow_provider.spark_conf import RUN_MAY_SET
 from airflow_provider.triggers.losses import LossTrigger
 from airflow_provider.triggers.publication import PublicationTrigger
 from spark_jobs.api.load import load_pipeline
-from tests.airflow.examples.test_example_pipelines import EXAMPLES
+from tests.support.example_pipelines import EXAMPLES
 from tests.support.pages import ROOT, Row, files, pages, table_rows
 
 PARSE = """

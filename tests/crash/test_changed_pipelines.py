@@ -3,11 +3,9 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.documents import OnEnd, RestoreFrom
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import RunId
@@ -16,29 +14,12 @@ from spark_jobs.protocol.steps import Step
 from spark_jobs.runtime.launch import launch
 from tests.spark.rows import public_count
 from tests.support import small_pipeline
+from tests.support.crashed_changes import OF_THE_CHANGE, assert_whole, changed
 from tests.support.crashes import HOUSEKEEPING, Point, run_into, watched
 from tests.support.run_site import RunSite, small_session
-from tests.support.small_pipeline import ROWS_A_DAY, Params, answer, deliver
+from tests.support.small_pipeline import answer, deliver
 
 pytestmark = pytest.mark.spark
-
-OF_THE_CHANGE = (
-    Step.SAVEPOINT_BEGIN, Step.SAVEPOINT_FILES, Step.SAVEPOINT_CREATE, Step.SAVEPOINT_END, Step.ATTEMPT_CREATE, Step.INCARNATION_CLOSE,
-    Step.ROUND_CREATE, Step.SAVEPOINT_IMPORT, Step.MANIFEST_CREATE, Step.RESTORE_END,
-)  # fmt: skip
-"""The steps of such a start, in order, until the pipeline goes on from the checkpoint made of the savepoint."""
-
-
-def changed() -> Pipeline:
-    """Returns the small pipeline with one more stage, which reads every event."""
-    made = Pipeline("small", params=Params)
-    declared: dict[str, Any] = {"event_time": "at", "watermark_delay": "1 hour", "hold_watermark": True}
-    made.source(bounded=True, **declared)(small_pipeline.events)
-    made.stage(small_pipeline.known)
-    made.stage(sink=DeltaSink("{warehouse}/hourly", partition_by=["origin"]))(small_pipeline.hourly)
-    made.stage(sink=DeltaSink("{warehouse}/daily"))(small_pipeline.daily)
-    made.stage(sink=DeltaSink("{warehouse}/copied"), name="copied")(lambda events: events)
-    return made
 
 
 @pytest.fixture
@@ -52,12 +33,6 @@ def after_a_day(site: RunSite) -> RunSite:
     site.run("day 0", on_end=OnEnd.SUSPEND)
     deliver(site.events, 1)
     return replace(site, pipeline=changed())
-
-
-def assert_whole(site: RunSite) -> None:
-    """Checks that every row of both days is public once, also the windows that were open during the change of the pipeline."""
-    assert site.public() == answer(range(2))
-    assert public_count(site.table("copied")) == 2 * ROWS_A_DAY
 
 
 def points_of(site: RunSite) -> list[Point]:

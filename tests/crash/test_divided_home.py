@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from spark_jobs.protocol.steps import Step
-from tests.crash.test_run import crash_in_turn
 from tests.support.crashes import NOT_IN_A_SMALL_RUN, AtRandom, contents, run_into, watched
+from tests.support.crashes_in_turn import crash_in_turn
 from tests.support.run_site import RunSite
 
 pytestmark = pytest.mark.spark

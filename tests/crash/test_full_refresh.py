@@ -7,8 +7,8 @@ import pytest
 
 from spark_jobs.protocol.documents import OnEnd
 from spark_jobs.protocol.steps import Step
-from tests.crash.test_changed_pipelines import OF_THE_CHANGE, assert_whole, changed
 from tests.support import delta_logs
+from tests.support.crashed_changes import OF_THE_CHANGE, assert_whole, changed
 from tests.support.crashes import HOUSEKEEPING, run_into, watched
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import deliver

@@ -8,7 +8,6 @@ stay, as after the death of a process. Parquet files that a manifest names are l
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -19,6 +18,7 @@ from spark_jobs.protocol.steps import Step
 from spark_jobs.publication.publisher import publish
 from spark_jobs.runtime.stages import staging
 from tests.support.crashes import HOUSEKEEPING, NOT_IN_A_SMALL_RUN, AtRandom, InTurn, Point, contents, run_into, watched
+from tests.support.crashes_in_turn import crash_in_turn
 from tests.support.run_site import RunSite
 from tests.support.small_pipeline import SINKS, answer, deliver
 
@@ -33,16 +33,6 @@ DAYS = 3
 def clean_run(tmp_path_factory: pytest.TempPathFactory, one_day: Path) -> list[Point]:
     """Returns the points of an undisturbed run."""
     return watched(RunSite(tmp_path_factory.mktemp("clean") / "site", one_day).run)
-
-
-def crash_in_turn(site: RunSite, run: str = "first", **options: Any) -> list[Point]:
-    """Lets each attempt die one point later, until the run has been answered."""
-    chain = InTurn()
-    while not chain.answered:
-        before = len(chain.chosen)
-        run_into(site, chain.choose, run, **options)
-        assert len(chain.chosen) == before + 1, f"the attempt after {chain.last} did not come to the next point"
-    return chain.chosen
 
 
 def crash_once(site: RunSite, point: Point) -> None:

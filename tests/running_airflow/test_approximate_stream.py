@@ -3,7 +3,7 @@
 import pytest
 from deltalake import DeltaTable
 
-from tests.running_airflow.test_write_audit_publish import answer, ended, task
+from tests.support.control_tasks import answer, ended, task
 from tests.support.running_airflow import RunningAirflow, TaskRun
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.nightly]

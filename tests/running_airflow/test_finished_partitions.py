@@ -8,7 +8,7 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.open import open_files
 from tests.support.running_airflow import RunningAirflow, until
 from tests.support.staged_pipeline import HOURLY, StagedPipeline
-from tests.unit.publication.test_completeness import at, take
+from tests.support.watermarked_checkpoints import at, take
 
 pytestmark = pytest.mark.airflow
 FIRST = "2026-01-01T09:00:00"

@@ -10,7 +10,7 @@ from spark_jobs.checkpoint.savepoint import verify
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.storage.open import open_files
 from tests.running_airflow.conftest import Home
-from tests.running_airflow.test_stream_control import BEGUN_S
+from tests.support.begun_streams import BEGUN_S
 from tests.support.live_pipeline import Events, public_ids, public_minutes
 from tests.support.running_airflow import RunningAirflow, TaskRun, until
 

@@ -1,30 +1,17 @@
 """The unbounded examples on a running Airflow with a real pipeline: a table's history, then new rows."""
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from tests.running_airflow.conftest import Home
 from tests.support.running_airflow import RunningAirflow, until
+from tests.support.two_days import FIRST_DAY, SECOND_DAY, departures
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.nightly]
 
 LATE_S = 300.0
-KEY = ["departure", "origin", "carrier", "flight"]
-FIRST_DAY, SECOND_DAY = 842, 943
-
-
-def departures(table: Path) -> Counter[tuple[object, ...]]:
-    """Returns how often a table contains each departure. Without a table, returns no departures."""
-    try:
-        rows = DeltaTable(str(table)).to_pyarrow_table(columns=KEY)
-    except TableNotFoundError:
-        return Counter()
-    return Counter(zip(*(rows[name].to_pylist() for name in KEY), strict=True))
 
 
 def test_a_history_and_what_arrives_behind_it_are_in_the_table_once(airflow: RunningAirflow, roots: Path) -> None:

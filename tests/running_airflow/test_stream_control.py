@@ -14,24 +14,15 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.ids import AttemptNumber, start_request_id
 from spark_jobs.storage.open import open_files
 from tests.running_airflow.conftest import Home
+from tests.support.begun_streams import BEGUN_S, begun_stream
 from tests.support.live_pipeline import Events, public_ids
 from tests.support.running_airflow import RunningAirflow, TaskRun, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.nightly]
 
-BEGUN_S = 180.0
-
 
 FLIGHTS = 842
 """The number of flights on the first day."""
-
-
-def begun_stream(airflow: RunningAirflow, home: Home, dag_id: str = "live_stream") -> TaskRun:
-    """Starts an example's pipeline and waits for its first checkpoint. Returns the supervising task."""
-    task = airflow.trigger(dag_id)
-    until(lambda: home.has_begun() and home.channel.files.names("manifests"), "it has a checkpoint", BEGUN_S)
-    task.reaches("deferred")
-    return task
 
 
 def suspended_driver(home: Home) -> Process:

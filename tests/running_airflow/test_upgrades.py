@@ -19,11 +19,11 @@ from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import AttemptDocument, Manifest
 from spark_jobs.storage.open import open_files
 from tests.running_airflow.conftest import Home
-from tests.running_airflow.test_live_examples import FIRST_DAY, SECOND_DAY, departures
-from tests.running_airflow.test_stream_control import begun_stream
-from tests.spark.test_rescaling import partitions
+from tests.support.begun_streams import begun_stream
 from tests.support.example_copies import EXAMPLES
 from tests.support.running_airflow import RunningAirflow, TaskRun, until
+from tests.support.state_partitions import partitions
+from tests.support.two_days import FIRST_DAY, SECOND_DAY, departures
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.nightly]
 

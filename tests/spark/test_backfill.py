@@ -19,8 +19,8 @@ from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import assert_same, public, public_count
-from tests.spark.test_passing_over import FilesAndVersions, direct, ids, scoring, units
 from tests.support.kafka_broker import KafkaBroker, kafka_options
+from tests.support.poison_rows import FilesAndVersions, direct, ids, scoring, units
 from tests.support.running import Running, lose
 
 pytestmark = pytest.mark.spark

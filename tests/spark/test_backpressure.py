@@ -16,9 +16,9 @@ from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public
-from tests.spark.test_running_pipelines import staged_by
 from tests.support.growing_table import Events
 from tests.support.running import Running
+from tests.support.running_minutes import staged_by
 
 pytestmark = pytest.mark.spark
 

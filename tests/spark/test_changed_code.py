@@ -1,11 +1,8 @@
 """Changed code goes on from a savepoint: some stages continue, some are new, and some are dropped."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
@@ -17,11 +14,12 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.spark.test_running_pipelines import closed_minutes, ids
-from tests.spark.test_savepoints import refused, stopped
 from tests.support.command_line import spark_jobs
 from tests.support.growing_table import Events
+from tests.support.pipeline_code import code
 from tests.support.running import Running, lose
+from tests.support.running_minutes import closed_minutes, ids
+from tests.support.stopped_pipelines import refused, stopped
 
 pytestmark = pytest.mark.spark
 
@@ -35,47 +33,6 @@ def events(tmp_path: Path) -> Events:
     made = Events(tmp_path / "events")
     made.add(150)
     return made
-
-
-def code(
-    site: Site,
-    events: Events,
-    *stages: str,
-    interval: str = "1 second",
-    delay: str = "10 seconds",
-    unaligned: bool = False,
-    odd_every: str | None = None,
-) -> Pipeline:
-    """Declares some of these stages: a copy, the copy of the copy, its rows per minute, its odd rows, their number per minute, all rows."""
-    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval=interval, unaligned=unaligned))
-    events.source(pipeline, delay)
-
-    def copied(events: DataFrame) -> DataFrame:
-        return events.select("id", "at")
-
-    def again(copied: DataFrame) -> DataFrame:
-        return copied.select("id")
-
-    def minutes(copied: DataFrame) -> DataFrame:
-        counts = copied.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.count("*").alias("events"))
-        return counts.select(F.col("minute.start").alias("minute"), "events")
-
-    def odd(copied: DataFrame) -> DataFrame:
-        return copied.where("id % 2 = 1")
-
-    def odd_minutes(odd: DataFrame) -> DataFrame:
-        return minutes(odd)
-
-    def everything(events: DataFrame) -> DataFrame:
-        return events.select("id")
-
-    made: dict[str, Callable[..., DataFrame]] = {
-        "copied": copied, "again": again, "minutes": minutes, "odd": odd, "odd_minutes": odd_minutes, "everything": everything,
-    }  # fmt: skip
-    for name in stages:
-        trigger_interval = odd_every if name == "odd" else None
-        pipeline.stage(sink=DeltaSink(str(site.tables / name)), trigger_interval=trigger_interval)(made[name])
-    return pipeline
 
 
 def from_savepoint(directory: Path, *, allow_dropped: bool = False) -> StartOptions:

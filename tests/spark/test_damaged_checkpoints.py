@@ -24,10 +24,10 @@ from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.spark.test_running_pipelines import all_minutes, closed_minutes, events
 from tests.support.damage import flip, flipped
 from tests.support.growing_table import Events, bounded_at_night
 from tests.support.running import Running, lose
+from tests.support.running_minutes import all_minutes, closed_minutes, events
 from tests.support.staged_pipeline import path_of
 
 __all__ = ["events"]

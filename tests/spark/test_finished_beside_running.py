@@ -25,13 +25,13 @@ from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.spark.test_running_pipelines import ids
-from tests.spark.test_savepoints import refused
-from tests.spark.test_stopping import Reminders
 from tests.support.command_line import spark_jobs
 from tests.support.kafka_broker import KafkaBroker, kafka_options
 from tests.support.live_pipeline import Events
+from tests.support.reminders import Reminders
 from tests.support.running import Running, lose
+from tests.support.running_minutes import ids
+from tests.support.stopped_pipelines import refused
 from tests.support.systems import Crashed
 
 pytestmark = pytest.mark.spark

@@ -14,8 +14,8 @@ from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import assert_same, public, public_count
-from tests.spark.test_changed_pipelines import ALL, Shop
 from tests.support import delta_logs
+from tests.support.shop import ALL, Shop
 
 pytestmark = pytest.mark.spark
 

@@ -19,9 +19,9 @@ from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.spark.test_running_pipelines import events
 from tests.support.growing_table import Events, bounded_at_night
 from tests.support.running import Running
+from tests.support.running_minutes import events
 
 __all__ = ["events"]
 

@@ -12,10 +12,10 @@ from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.storage.files import create_document
 from tests.spark.conftest import Site
-from tests.spark.test_running_pipelines import assert_shown, events, ids, three_stages
 from tests.support.command_line import document, spark_jobs
 from tests.support.growing_table import Events, bounded_at_night, bounded_too
 from tests.support.running import Running
+from tests.support.running_minutes import assert_shown, events, ids, three_stages
 
 pytestmark = pytest.mark.spark
 

@@ -8,16 +8,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
-from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.protocol.steps import Step, observed_by
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.spark.test_running_pipelines import closed_minutes, ids, three_stages
-from tests.spark.test_savepoints import refused, restored, stopped
 from tests.support.growing_table import Events, bounded_at_night, events_of
 from tests.support.running import Running, lose
+from tests.support.running_minutes import closed_minutes, ids, three_stages
+from tests.support.state_partitions import partitions
+from tests.support.stopped_pipelines import refused, restored, stopped
 
 pytestmark = pytest.mark.spark
 
@@ -69,17 +69,6 @@ def counted(events: DataFrame) -> DataFrame:
     minutes = events.groupBy(F.window("at", "30 seconds")).agg(F.count("*").alias("events"))
     both = minutes.groupBy(F.window("window", "1 minute")).agg(F.count("*").alias("halves"), F.sum("events").alias("events"))
     return both.select(F.col("window.start").alias("minute"), "halves", "events")
-
-
-def partitions(manifest: Manifest) -> dict[str, int]:
-    """Returns for each stage the number of partitions in the files of its newest state."""
-    found = {}
-    for name, cut in manifest.stages.items():
-        numbers = {file.path.split("/")[2] for file in cut.files if file.path.startswith("state/") and "changelog" in file.path}
-        numbers |= {file.path.split("/")[2] for file in cut.files if file.path.startswith("state/") and ".zip" in file.path}
-        if numbers:
-            found[str(name)] = len(numbers)
-    return found
 
 
 @pytest.fixture(autouse=True)

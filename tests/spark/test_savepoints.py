@@ -1,6 +1,5 @@
 """A running pipeline's savepoint is moved, and starts a pipeline: without the old home, next to it, and after a drain."""
 
-from collections.abc import Callable
 from pathlib import Path
 from shutil import move, rmtree
 from typing import Literal
@@ -12,22 +11,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
-from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnRewind, Publish, RestoreFrom
-from spark_jobs.protocol.errors import RejectedError, StorageError, StreamPipelineError
+from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
+from spark_jobs.protocol.errors import RejectedError, StorageError
 from spark_jobs.protocol.ids import CheckpointId, SinkName, StageName
-from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.protocol.steps import Step, observed_by
 from spark_jobs.publication.verification import named_by_home
 from spark_jobs.storage.open import open_place
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.spark.test_running_pipelines import closed_minutes, goes_on_until_all_is_shown, ids, minutes_of, three_stages
 from tests.support.command_line import document, spark_jobs
 from tests.support.damage import flipped
 from tests.support.file_systems import elsewhere
 from tests.support.growing_table import Events, bounded_at_night, bounded_too, events_of
 from tests.support.object_store import object_store
 from tests.support.running import Running, lose
+from tests.support.running_minutes import closed_minutes, goes_on_until_all_is_shown, ids, minutes_of, three_stages
+from tests.support.stopped_pipelines import has_staged, refused, restored, stopped
 
 __all__ = ["elsewhere"]
 
@@ -39,35 +38,6 @@ def events(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     made = events_of(request, tmp_path / "events", monkeypatch)
     made.add(150)
     return made
-
-
-def restored(directory: Path | str, *, keep: bool = False, **said: bool) -> StartOptions:
-    url = open_place(str(directory)).url
-    on_rewind = OnRewind.KEEP if keep else OnRewind.REFUSE
-    return StartOptions(restore=RestoreFrom(savepoint=url, **said), on_rewind=on_rewind)
-
-
-def has_staged(running: Running, stage: str, rows: int) -> Callable[[], object]:
-    return lambda: running.status and running.status.stages[StageName(stage)].rows_in >= rows
-
-
-def stopped(
-    site: Site, pipeline: Pipeline, events: Events, directory: Path | str, *options: object, publish: Publish | None = None
-) -> Manifest:
-    """Runs until all rows are staged, and stops with a savepoint in ``directory``. Returns its checkpoint."""
-    with Running(site.spark, pipeline, site.home, options=StartOptions(publish=publish)) as running:
-        running.until(has_staged(running, "copied", events.rows))
-        found = document(spark_jobs("stop", "--home", site.home, "--target", directory, "--output", "json", *options))
-        running.stopped()
-    assert found["savepoint"] == open_place(str(directory)).url
-    return running.head()
-
-
-def refused(site: Site, pipeline: Pipeline, home: Path, options: StartOptions) -> StreamPipelineError:
-    with Running(site.spark, pipeline, home, options=options) as running:
-        error = running.ends()
-    assert isinstance(error, StreamPipelineError)
-    return error
 
 
 @bounded_at_night

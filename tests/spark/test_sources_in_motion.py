@@ -1,6 +1,5 @@
 """A change of a source while a driver runs is found before any changed row is public."""
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +9,13 @@ from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.errors import RejectedError, StreamPipelineError
-from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.protocol.steps import observed_by
 from tests.spark.conftest import Site
 from tests.spark.rows import public, public_count
-from tests.spark.test_source_identity import Table as AnyTable
-from tests.spark.test_source_identity import Topic as AnyTopic
 from tests.support.kafka_broker import kafka_options
+from tests.support.meanwhile import Meanwhile
+from tests.support.replaced_sources import Table as AnyTable
+from tests.support.replaced_sources import Topic as AnyTopic
 
 pytestmark = pytest.mark.spark
 
@@ -38,20 +38,6 @@ class Topic(AnyTopic):
         options = kafka_options(self.kafka, self.name, maxOffsetsPerTrigger=2, **small)
         frame = spark.readStream.format("kafka").options(**options).load()
         return frame.select(F.col("value").cast("string").cast("long").alias("n"))
-
-
-class Meanwhile:
-    """Calls a function once a run has staged its first batch."""
-
-    def __init__(self, change: Callable[[], object]) -> None:
-        self._change, self._times = change, itertools.count()
-
-    def before(self, step: Step) -> None:
-        pass
-
-    def after(self, step: Step) -> None:
-        if step is Step.STAGE_VERSION and next(self._times) == 0:
-            self._change()
 
 
 def copying(site: Site, source: Any) -> Pipeline:

@@ -7,13 +7,11 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
@@ -27,12 +25,13 @@ from spark_jobs.runtime.checkpoints import exports
 from spark_jobs.storage.files import create_document
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
-from tests.spark.test_running_pipelines import assert_shown, goes_on_until_all_is_shown, ids, three_stages
 from tests.support.command_line import document, spark_jobs
 from tests.support.crashes import HOUSEKEEPING, Watched
 from tests.support.growing_table import Events, bounded_at_night, bounded_too, events_of
 from tests.support.live_pipeline import DELAY_S
+from tests.support.reminders import Reminders
 from tests.support.running import Running, lose
+from tests.support.running_minutes import assert_shown, goes_on_until_all_is_shown, ids, three_stages
 from tests.support.stop_steps import DRAIN_STEPS, STOP_STEPS
 
 pytestmark = pytest.mark.spark
@@ -420,32 +419,6 @@ def test_a_drain_that_is_cancelled_on_the_way_is_ended_by_the_next_attempt(site:
     found = CheckpointRequests(running.files).answer_of(request)
     assert found is not None
     assert (found.error, found.drained, found.checkpoint) == (None, True, 1)
-
-
-class Reminders(StatefulProcessor):
-    """Reports the number of rows of each team, a minute after the newest one. Each batch sets the timer again."""
-
-    def init(self, handle: Any) -> None:
-        self._handle = handle
-        self._state = handle.getValueState("state", "n long, due long")
-
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-        n, due = self._state.get() if self._state.exists() else (0, 0)
-        newest = due
-        for part in rows:
-            n, newest = n + len(part), max(newest, int(part["at"].max().timestamp() * 1000) + 60_000)
-        if due:
-            self._handle.deleteTimer(due)
-        self._handle.registerTimer(newest)
-        self._state.update((n, newest))
-        yield pd.DataFrame()
-
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
-        n, _ = self._state.get()
-        yield pd.DataFrame({"team": [key[0]], "due": [expiredTimerInfo.getExpiryTimeInMs()], "n": [n]})
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.nightly

@@ -14,12 +14,12 @@ from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.ids import StageName
 from tests.spark.conftest import Site
-from tests.spark.test_running_pipelines import ids
 from tests.support.command_line import spark_jobs
 from tests.support.kafka_broker import kafka_options
 from tests.support.live_pipeline import Events
 from tests.support.python_source import add_rows, lines_stream
 from tests.support.running import Running, lose
+from tests.support.running_minutes import ids
 
 pytestmark = pytest.mark.spark
 

@@ -27,8 +27,8 @@ from spark_jobs.protocol.steps import observed_by
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import public, public_count
-from tests.spark.test_sources_in_motion import Meanwhile
 from tests.support.kafka_broker import KafkaBroker, kafka_options
+from tests.support.meanwhile import Meanwhile
 from tests.support.running import Running
 
 pytestmark = pytest.mark.spark

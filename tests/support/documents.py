@@ -220,6 +220,7 @@ def a_sample_manifest(checkpoint: int, stages: dict[StageName, StageCut]) -> Man
     return _manifest().model_copy(update=changes)
 
 
+(ATTEMPT,) = (sample for sample in SAMPLES if isinstance(sample, AttemptDocument))
 KINDS: tuple[type[Document], ...] = tuple(type(sample) for sample in SAMPLES)
 
 

@@ -44,6 +44,7 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 
 PIPELINE = PipelineUuid("11111111-1111-1111-1111-111111111111")
+ANOTHER = PipelineUuid("another")
 HOURLY, DAILY = SinkName("hourly"), SinkName("daily")
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,10 +5,10 @@ import pytest
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.protocol.checkpoint_requests import Wanted
-from tests.spark.test_rescaling import partitions
 from tests.support.drivers import ended
+from tests.support.killed_streams import Live, bounded, bounded_too, live
 from tests.support.seeds import seed
-from tests.system.test_running_killed import Live, bounded, bounded_too, live
+from tests.support.state_partitions import partitions
 
 __all__ = ["bounded", "live", "seed"]
 pytestmark = pytest.mark.spark

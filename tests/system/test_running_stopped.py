@@ -8,9 +8,9 @@ import pytest
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK
 from tests.support.drivers import ended
+from tests.support.killed_streams import Live, bounded, bounded_at_night, live
 from tests.support.live_pipeline import public_ids
 from tests.support.seeds import seed
-from tests.system.test_running_killed import Live, bounded, bounded_at_night, live
 
 __all__ = ["bounded", "live", "seed"]
 pytestmark = pytest.mark.spark

@@ -56,6 +56,8 @@ ONLY_AT_NIGHT = {
 }
 """Files that contain only nightly tests, each with the reason."""
 
+ANOTHERS_TESTS = re.compile(r"^\s*(?:from|import) tests\.[\w.]*\btest_|^\s*from tests[\w.]* import (?:.*, )?test_", re.MULTILINE)
+
 
 def files_in(*directories: str, pattern: str) -> Iterator[Path]:
     for directory in directories:
@@ -163,6 +165,12 @@ def waits_for_the_night(tests: ast.Module) -> bool:
 def test_every_file_of_tests_has_some_for_every_change() -> None:
     waiting = {named(path) for path in files_in("tests", pattern="test_*.py") if waits_for_the_night(ast.parse(path.read_text()))}
     assert waiting == set(ONLY_AT_NIGHT)
+
+
+def test_no_module_imports_from_the_tests_of_another_one() -> None:
+    """What several of them need is in ``tests/support``."""
+    texts = {named(path): path.read_text() for path in files_in("tests", pattern="*.py")}
+    assert [name for name, text in texts.items() if ANOTHERS_TESTS.search(text)] == []
 
 
 @pytest.mark.parametrize("page", [*files_in("docs", pattern="*.md"), *sorted(ROOT.glob("*.md"))], ids=named)

@@ -1,15 +1,12 @@
 """The operator with a real Spark cluster: ``spark-submit`` starts drivers on this host, and workers start executors."""
 
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.owners import Owners
@@ -20,22 +17,11 @@ from tests.airflow.conftest import ROOT, connection
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import context, failure
 from tests.support import small_pipeline
-from tests.support.run_site import SMALL, RunSite
-from tests.support.short_jvm import SHORT_RUN
+from tests.support.cluster_tasks import CONF, task, when
+from tests.support.run_site import RunSite
 from tests.support.spark_cluster import SparkCluster, delta_on_this_host, spark_cluster
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
-
-DEADLINE_S = 150.0
-CONF = {
-    "spark.ui.enabled": "false",
-    "spark.driver.memory": "1g",
-    "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    **SMALL,
-    **SHORT_RUN,
-}
 
 
 @pytest.fixture(scope="module")
@@ -63,32 +49,6 @@ def connect(monkeypatch: pytest.MonkeyPatch, cluster: SparkCluster, site: RunSit
 def connected(monkeypatch: pytest.MonkeyPatch, cluster: SparkCluster, site: RunSite) -> RunSite:
     connect(monkeypatch, cluster, site)
     return site
-
-
-def task(site: RunSite, **arguments: Any) -> StreamPipelineOperator:
-    given: dict[str, Any] = {
-        "poll_interval_s": 0.2,
-        "max_poll_interval_s": 0.5,
-        "timeout_s": 180.0,
-        "parameters": site.parameters,
-    }
-    return StreamPipelineOperator(task_id="run", entry=small_pipeline.__file__, home="home", **(given | arguments))
-
-
-def when(condition: Callable[[], object], action: Callable[[], object] = lambda: None) -> threading.Thread:
-    """Calls ``action`` in another thread once the condition holds."""
-
-    def act() -> None:
-        pause = threading.Event()
-        for _ in range(int(DEADLINE_S / 0.05)):
-            if condition():
-                action()
-                return
-            pause.wait(0.05)
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    return thread
 
 
 def assert_gone(site: RunSite, cluster: SparkCluster) -> None:

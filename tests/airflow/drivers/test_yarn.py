@@ -17,9 +17,9 @@ from spark_jobs.protocol.errors import InterruptedRunError, RunCancelledError
 from spark_jobs.protocol.ids import RequestId
 from tests.airflow.conftest import ROOT, connection
 from tests.airflow.deferral import carry_out
-from tests.airflow.drivers.test_standalone_cluster import CONF, DEADLINE_S, task, when
 from tests.airflow.flights import context, failure
 from tests.support import small_pipeline
+from tests.support.cluster_tasks import CONF, DEADLINE_S, task, when
 from tests.support.run_site import RunSite
 from tests.support.spark_cluster import SPARK_HOME, delta_on_this_host, said
 

@@ -19,8 +19,8 @@ from scripts.demo.independent import compare, read_airlines, read_flights
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import DAGS, EXAMPLES, ROOT, connection
-from tests.airflow.examples.test_example_pipelines import flights_data
 from tests.airflow.lineage_events import Event, datasets, ended
+from tests.support.example_pipelines import flights_data
 from tests.support.short_jvm import FEW_ROWS, SHORT_RUN
 
 __all__ = ["ended"]

@@ -5,15 +5,14 @@ import os
 import subprocess
 import sys
 from datetime import date
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from deltalake import DeltaTable
 
 from spark_jobs.api.load import load_pipeline
 from tests.airflow.conftest import AIRFLOW_HOME, DAGS, ROOT
+from tests.support.example_pipelines import EXAMPLES, flights_data
 
 PARSE = """
 import sys
@@ -23,34 +22,6 @@ assert not bag.import_errors, bag.import_errors
 print(sorted(bag.dag_ids), sorted({"pyspark", "delta", "pyarrow", "pandas"} & set(sys.modules)))
 print(sorted(dag_id for dag_id, dag in bag.dags.items() if not dag.doc_md or dag.catchup or not dag.start_date))
 """
-
-
-EXAMPLES = [
-    "approximate_stream",
-    "asset_consumer",
-    "backfill_then_live",
-    "bounded_flights",
-    "daily_increment",
-    "declarative_project",
-    "live_arrivals",
-    "live_stream",
-    "live_stream_control",
-    "nightly_drain",
-    "upgrade_and_rescale",
-    "watching_consumer",
-    "write_audit",
-    "write_audit_approve_publish",
-    "write_audit_publish",
-]
-
-
-def flights_data() -> ModuleType:
-    spec = spec_from_file_location("flights_data", DAGS / "pipelines/flights_data.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_dags_parse_without_spark_and_explain_themselves() -> None:

@@ -21,8 +21,8 @@ from spark_jobs.protocol.restart_settings import FixedDelay
 from tests.airflow.conftest import DAGS, connection
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import context
+from tests.support.answering_driver import LIVE, Driver
 from tests.support.command_line import UsedHome
-from tests.unit.cli.test_checkpoint import LIVE, Driver
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore"

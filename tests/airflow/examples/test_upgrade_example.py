@@ -20,8 +20,8 @@ from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.ids import AttemptNumber, RunId
 from tests.airflow.conftest import DAGS, connection
 from tests.airflow.known_dags import run_dag
+from tests.support.answering_driver import LIVE
 from tests.support.command_line import UsedHome
-from tests.unit.cli.test_checkpoint import LIVE
 
 pytestmark = [
     pytest.mark.airflow,

@@ -17,7 +17,7 @@ from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes
 from tests.airflow.known_dags import run_dag
 from tests.support.staged_pipeline import HOURLY, StagedPipeline
-from tests.unit.publication.test_completeness import at, take
+from tests.support.watermarked_checkpoints import at, take
 
 pytestmark = [
     pytest.mark.airflow,

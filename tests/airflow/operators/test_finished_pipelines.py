@@ -14,7 +14,7 @@ from spark_jobs.protocol.ids import RunId
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes
 from tests.airflow.flights import RUN, TaskLog, context, task_log
-from tests.airflow.test_assets import Events
+from tests.support.asset_events import Events
 from tests.support.staged_pipeline import a_manifest
 
 __all__ = ["task_log"]

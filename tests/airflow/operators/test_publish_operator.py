@@ -39,7 +39,7 @@ from spark_jobs.publication.publisher import Publication
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out, first_event, restarted
 from tests.airflow.flights import TaskLog, context, until
-from tests.airflow.test_assets import Events
+from tests.support.asset_events import Events
 from tests.support.staged_pipeline import HOURLY, StagedPipeline, path_of
 from tests.support.systems import quick
 

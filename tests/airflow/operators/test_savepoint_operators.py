@@ -30,13 +30,13 @@ from spark_jobs.waits.requests import RequestLook, RequestWait
 from tests.airflow.conftest import connection
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import TaskLog, context, once, until
-from tests.airflow.test_assets import Events
+from tests.support.answering_driver import LIVE, Driver
+from tests.support.asset_events import Events
 from tests.support.away import away
 from tests.support.command_line import UsedHome
 from tests.support.object_store import object_store
 from tests.support.staged_pipeline import HOURLY, NOW
 from tests.support.systems import quick
-from tests.unit.cli.test_checkpoint import LIVE, Driver
 
 WAYS = pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
 SOON: dict[str, Any] = {"poll_interval_s": 0.02, "max_poll_interval_s": 0.05, "timeout_s": 20.0}

@@ -20,8 +20,8 @@ from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId, SinkName
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes, connection
+from tests.support.attempts import attempt
 from tests.support.staged_pipeline import NOW, a_manifest
-from tests.unit.control.test_channel import attempt
 
 TASK = TaskKey("flights", "manual__2026-01-01T00:00:00+00:00", "run", -1)
 RUN = run_id_of(TASK)

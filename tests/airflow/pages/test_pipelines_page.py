@@ -3,7 +3,6 @@
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import sha256
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,9 +12,7 @@ from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 
-from airflow_provider.control_dag import control_dag
 from airflow_provider.tasks.identity import dag_of
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.control.attempts import Attempts
@@ -39,57 +36,23 @@ from spark_jobs.protocol.history import CheckpointHistory, StepTime
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, SinkName, StageName
 from spark_jobs.storage.files import Files, create_document
 from spark_jobs.storage.open import open_files, open_place
-from tests.airflow.browser import Browser, init_auth_manager
+from tests.airflow.browser import Browser
 from tests.airflow.conftest import connection
-from tests.airflow.known_dags import store_dag
 from tests.support.command_line import UsedHome, a_try, lose_files
+from tests.support.measured_homes import passes_over
 from tests.support.object_store import object_store
 from tests.support.staged_pipeline import NOW
-from tests.unit.control.test_pipeline_metrics import passes_over
 
 from airflow_provider.pages import look_limits, pipeline_looks, pipelines  # isort: skip
-from airflow_provider.pages.kept_looks import KeptLooks  # isort: skip
 from airflow_provider.pages.pipeline_looks import Listing, Row, Sight, levels, list_pipelines, look_at  # isort: skip
+from tests.support.pipelines_page import HOSTILE, OF_A_DAG, auth, controlled, root, used_home
+
+__all__ = ["auth", "root"]
 
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.filterwarnings("ignore"),  # Airflow runs in this process, with the deprecations of its dependencies
 ]
-OF_A_DAG = "airflow/flights/monday/run"
-HOSTILE = "</td><script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202egnp.exe"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def auth() -> None:
-    store_dag(DAG("flights", schedule=None))
-    init_auth_manager()
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home root of a connection, for pages without cached looks."""
-    monkeypatch.setattr(pipelines, "_kept", KeptLooks())
-    monkeypatch.setattr(pipelines, "_stores", {})
-    monkeypatch.setattr(pipelines, "FRESH_S", -1.0)
-    monkeypatch.setattr(pipelines, "_CONTROLS_FRESH_S", -1.0)
-    (tmp_path / "homes").mkdir()
-    monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(tmp_path / "homes")))
-    return tmp_path / "homes"
-
-
-def used_home(root: Path, name: str, run: str) -> UsedHome:
-    """A home in a directory of this name, whose driver was lost."""
-    (root / name).mkdir()
-    home = UsedHome(root / name)
-    home.begin(run=run)
-    return home
-
-
-def controlled(home: UsedHome, **arguments: Any) -> str:
-    """Creates a DAG that controls a home, and returns its id."""
-    dag_id = f"control_{sha256(home.url.encode()).hexdigest()}"  # unique, because Airflow stores a changed DAG only after a while
-    store_dag(control_dag(dag_id, home=home.url, **arguments))
-    return dag_id
 
 
 class _Page(HTMLParser):

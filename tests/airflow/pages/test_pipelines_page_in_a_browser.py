@@ -36,10 +36,10 @@ from spark_jobs.storage.files import create_document
 from tests.airflow.browser import token
 from tests.airflow.conftest import connection
 from tests.airflow.known_dags import store_dag
-from tests.airflow.pages.test_pipelines_page import HOSTILE, OF_A_DAG, auth, controlled, root, used_home
 from tests.support.chromium import Chromium
 from tests.support.command_line import UsedHome, a_try, lose_files
 from tests.support.pages import ROOT
+from tests.support.pipelines_page import HOSTILE, OF_A_DAG, auth, controlled, root, used_home
 from tests.support.staged_pipeline import DAILY, HOURLY, NOW, PIPELINE
 
 from airflow_provider.pages import look_limits, pipelines  # isort: skip

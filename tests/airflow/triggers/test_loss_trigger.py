@@ -15,8 +15,8 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import restarted
-from tests.airflow.triggers.test_publication_trigger import QUICK, StateStore, events_of
 from tests.support.documents import SAMPLES
+from tests.support.home_event_triggers import QUICK, StateStore, events_of
 
 (ATTEMPT,) = (sample for sample in SAMPLES if isinstance(sample, AttemptDocument))
 NOTHING_LISTED = Listing((), ())

@@ -16,10 +16,10 @@ from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.ids import CheckpointId
 from tests.airflow.conftest import Homes
 from tests.airflow.flights import until
-from tests.airflow.triggers.test_run_trigger import event_of, hook, started, trigger
 from tests.support.command_line import UsedHome
+from tests.support.measured_homes import a_status
+from tests.support.run_triggers import event_of, hook, started, trigger
 from tests.support.staged_pipeline import HOURLY
-from tests.unit.control.test_pipeline_metrics import a_status
 
 __all__ = ["hook"]
 

@@ -2,16 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, cast
 
 import pytest
 from airflow.sdk import Asset
 from airflow.sdk.execution_time.context import AssetStateStoreAccessors
-from airflow.triggers.base import TriggerEvent
 
-from airflow_provider.triggers.home_events import HomeEventTrigger
 from airflow_provider.triggers.publication import PublicationTrigger
 from airflow_provider.waits.checkpoints import Listing, ListingLook
 from airflow_provider.waits.public_checkpoints import PublicationSearch
@@ -23,23 +20,8 @@ from spark_jobs.storage.open import open_files
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import restarted
 from tests.airflow.flights import until
+from tests.support.home_event_triggers import QUICK, StateStore, events_of, next_event
 from tests.support.staged_pipeline import DAILY, HOURLY, PIPELINE, StagedPipeline
-
-SOON_S = 20.0
-QUICK = {"poll_interval_s": 0.02, "max_poll_interval_s": 0.05}
-
-
-class StateStore:
-    """The state store of one asset."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Any] = {}
-
-    async def aget(self, key: str) -> Any:
-        return self.kept.get(key)
-
-    async def aset(self, key: str, value: Any) -> None:
-        self.kept[key] = value
 
 
 @pytest.fixture
@@ -128,26 +110,6 @@ def a_trigger(store: StateStore | None = None, **changes: Any) -> PublicationTri
     assert isinstance(made, PublicationTrigger)
     made.asset_state_store = cast(Any, store)
     return made
-
-
-async def next_event(events: AsyncIterator[TriggerEvent]) -> dict[str, Any]:
-    payload: dict[str, Any] = (await asyncio.wait_for(anext(events), SOON_S)).payload
-    return payload
-
-
-def events_of(trigger: HomeEventTrigger[Any], *steps: Any) -> list[dict[str, Any]]:
-    """Takes these steps while the trigger waits. Returns the event that follows each of them."""
-
-    async def work() -> list[dict[str, Any]]:
-        found = []
-        async with aclosing(cast(Any, trigger.run())) as events:
-            for step in steps:
-                event = asyncio.create_task(next_event(events))
-                await asyncio.to_thread(step)
-                found.append(await event)
-        return found
-
-    return asyncio.run(work())
 
 
 def test_each_publication_is_an_event_with_the_tables_versions(staged: StagedPipeline) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,62 +12,24 @@ from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from airflow_provider.orders import StartOrder
 from airflow_provider.triggers.run import RunTrigger
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.owners import Owners
-from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
+from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, start_request_id
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import first_event, restarted
 from tests.airflow.flights import TaskLog, driver_has_started, until
+from tests.support.run_triggers import SOON_S, event_of, hook, started, trigger
+
+__all__ = ["hook"]
 
 pytestmark = pytest.mark.every_version
 
-SOON_S = 20.0
 SILENCE_MAX_S = "airflow_provider.waits.runs.SILENCE_MAX_S"
-
-
-@pytest.fixture
-def hook() -> StreamPipelineHook:
-    return StreamPipelineHook()
-
-
-def trigger(homes: Homes, **changes: Any) -> RunTrigger:
-    arguments: dict[str, Any] = {
-        "home": f"file://{homes.path()}",
-        "request": "start-1",
-        "attempt": 1,
-        "owner": 1,
-        "deadline_at": None,
-        "timeout_s": None,
-        "poll_interval_s": 0.02,
-        "max_poll_interval_s": 0.1,
-        "cancel_on_kill": True,
-        "settle_s": 0.0,
-    }
-    return RunTrigger(**(arguments | changes))
 
 
 def answered(homes: Homes) -> dict[str, Any]:
     return {"home": f"file://{homes.path()}", "attempt": 1}
-
-
-def started(hook: StreamPipelineHook, entry: str = "waits", run: str = "r") -> None:
-    """Starts a driver that is owned by a task."""
-    request, _ = hook.submit("flights", StartOrder(entry=f"/pipelines/{entry}.py", run=RunId(run)))
-    Owners(hook.files("flights"), request.attempt).take_charge("a task")
-
-
-def event_of(waiting: RunTrigger, meanwhile: Callable[[], object] = lambda: None) -> dict[str, Any]:
-    """Returns the trigger's event. ``meanwhile`` runs while the trigger waits."""
-
-    async def work() -> dict[str, Any]:
-        event = asyncio.create_task(first_event(waiting))
-        await asyncio.to_thread(meanwhile)
-        found: dict[str, Any] = (await asyncio.wait_for(event, SOON_S)).payload
-        return found
-
-    return asyncio.run(work())
 
 
 def test_an_answer_is_an_event_without_an_error(homes: Homes, hook: StreamPipelineHook) -> None:

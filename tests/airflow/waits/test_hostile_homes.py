@@ -11,7 +11,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import RunId
 from spark_jobs.storage.local import LocalFiles
-from tests.corruption.test_hostile_documents import ALTERED, REPLACED, in_bounds
+from tests.support.hostile_documents import ALTERED, REPLACED, in_bounds
 
 pytestmark = pytest.mark.every_version
 

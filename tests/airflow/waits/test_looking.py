@@ -23,8 +23,8 @@ from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, RunId,
 from spark_jobs.storage.files import READ_MAX_BYTES, Files, local_path
 from spark_jobs.storage.local import LocalFiles
 from tests.airflow.fake_driver import ERRORS, respond
+from tests.support.attempts import attempt
 from tests.support.staged_pipeline import a_manifest
-from tests.unit.control.test_channel import attempt
 
 RUN = RunId("run-1")
 FINAL = WantedCheckpoint(final=True)

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -24,29 +23,14 @@ from spark_jobs.publication.deleted_keys import FOLD_VERSIONS
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.local import LocalFiles
 from tests.support.damage import flipped, write_checksum
+from tests.support.damaged_savepoints import REQUEST, Damage, alter, cut_off, site, taken, target_of
 from tests.support.file_systems import elsewhere
 from tests.support.graves import Graves
 from tests.support.savepoint_site import STAGE, SavepointSite
 from tests.support.staged_pipeline import HOURLY, path_of
 from tests.support.systems import quick
 
-__all__ = ["elsewhere"]
-
-REQUEST = RequestId("savepoint-a")
-Damage = Callable[[Path], object]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> SavepointSite:
-    return SavepointSite(tmp_path)
-
-
-def target_of(site: SavepointSite) -> LocalFiles:
-    return quick(site.root / "savepoint")
-
-
-def taken(site: SavepointSite, manifest: Manifest, target: LocalFiles | None = None) -> Savepoint:
-    return export(site.home, manifest.checkpoint, target or target_of(site), request=REQUEST)
+__all__ = ["elsewhere", "site"]
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -55,15 +39,6 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def parquet(savepoint: Savepoint) -> int:
     return sum(file.path.startswith("staged/hourly/") for file in savepoint.files)
-
-
-def cut_off(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def alter(path: Path) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
 
 damages = pytest.mark.parametrize("damage", [Path.unlink, cut_off, alter], ids=["missing", "torn", "altered"])

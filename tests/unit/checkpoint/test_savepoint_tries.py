@@ -11,8 +11,8 @@ from spark_jobs.protocol.errors import StorageError
 from spark_jobs.storage.files import READ_MAX_BYTES, Digest, Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.system import RealSystem
+from tests.support.damaged_savepoints import REQUEST, Damage, alter, cut_off, site, taken, target_of
 from tests.support.savepoint_site import SavepointSite
-from tests.unit.checkpoint.test_savepoint import REQUEST, Damage, alter, cut_off, site, taken, target_of
 
 __all__ = ["site"]
 

@@ -20,8 +20,8 @@ from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId
 from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.start_requests import StartRequest
+from tests.support.answering_driver import LIVE
 from tests.support.command_line import UsedHome, document, spark_jobs
-from tests.unit.cli.test_checkpoint import LIVE
 
 LONG = FixedDelay(attempts=3, delay_ms=3_600_000)
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -12,18 +11,13 @@ from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.liveness import driver_at_work, holding
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
-from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId
-from spark_jobs.protocol.masking import unmasked
-from spark_jobs.publication.publisher import publish
-from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.storage.files import Files
+from tests.support.answering_driver import LIVE, Driver
 from tests.support.away import away
-from tests.support.command_line import BLOCKED, FLIGHTS, UsedHome, document, spark_jobs
-from tests.support.staged_pipeline import DAILY, HOURLY, NOW
-
-LIVE = FLIGHTS.replace('bounded=True, event_time="at"', "bounded=False")
+from tests.support.command_line import BLOCKED, UsedHome, document, spark_jobs
+from tests.support.staged_pipeline import DAILY, NOW
 
 
 @pytest.fixture
@@ -34,34 +28,6 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UsedHom
     home.begin()
     with holding(home.directory / "home" / DRIVER_LOCK, "start-1"):
         yield home
-
-
-class Driver:
-    """Answers every request while the context is open."""
-
-    def __init__(self, home: UsedHome, error: DeadlineExceededError | None = None) -> None:
-        self._home, self._error = home, error
-        self._stop = Event()
-        self._thread = Thread(target=self._work)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        requests = RequestedCheckpoints(self._home.files, AttemptNumber(1), unmasked, interval_s=0.0)
-        while not self._stop.wait(0.01):
-            asked = requests.open()
-            if asked and self._error:
-                requests.failed(asked, self._error)
-            elif asked:
-                staged = {HOURLY: [(1, "a"), (2, "b")]}
-                manifest = self._home.staged.checkpoint(staged, publish=Publish.EVERY_CHECKPOINT, request=asked[0].request)
-                publish(self._home.files, by_policy=True)
-                requests.completed(asked, manifest)
 
 
 def ask(home: UsedHome, *options: object) -> Any:

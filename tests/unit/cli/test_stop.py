@@ -15,9 +15,9 @@ from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.ids import CheckpointId, RequestId
 from spark_jobs.storage.local import LocalFiles
+from tests.support.answering_driver import LIVE, Driver
 from tests.support.command_line import UsedHome, document, spark_jobs
 from tests.support.staged_pipeline import HOURLY
-from tests.unit.cli.test_checkpoint import LIVE, Driver
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from spark_jobs.home.layout import publication_output_path
 from spark_jobs.protocol.errors import ConflictError, FencedError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId
 from spark_jobs.storage.local import LocalFiles
+from tests.support.attempts import attempt
 from tests.support.memory_files import MemoryFiles
-from tests.unit.control.test_channel import attempt
 
 
 def test_only_the_newest_attempts_keep_their_logs(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,47 +10,23 @@ import pytest
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
-from spark_jobs.protocol.documents import AttemptDocument, ErrorReport, OnEnd, StartResponse, WorkDirectory
+from spark_jobs.protocol.documents import ErrorReport, OnEnd, StartResponse
 from spark_jobs.protocol.errors import FencedError, InvalidPipelineError, RejectedError
 from spark_jobs.protocol.ids import (
     AttemptNumber,
     CheckpointId,
-    IncarnationId,
     PipelineName,
-    RoundNumber,
     RunId,
-    WorkDirectoryId,
-    start_request_id,
 )
 from spark_jobs.protocol.masking import masking, unmasked
 from spark_jobs.protocol.start_requests import StartOptions, StartRequest
 from spark_jobs.storage.local import LocalFiles
-from tests.support.staged_pipeline import CHECKPOINTING
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-A, B = RunId("a"), RunId("b")
+from tests.support.attempts import NOW, A, B, attempt
 
 
 @pytest.fixture
 def channel(tmp_path: Path) -> Channel:
     return Channel(LocalFiles(tmp_path))
-
-
-def attempt(number: int, run: RunId = A, process: int = 1) -> AttemptDocument:
-    return AttemptDocument(
-        attempt=AttemptNumber(number),
-        request=start_request_id(AttemptNumber(number)),
-        run=run,
-        round=RoundNumber(1),
-        incarnation=IncarnationId("i"),
-        restored_from=None,
-        work_directory=WorkDirectory(id=WorkDirectoryId("w"), path="work/w", host="h"),
-        host="h",
-        process=process,
-        started_at=NOW,
-        versions={},
-        checkpointing=CHECKPOINTING,
-    )
 
 
 def response(request: StartRequest, checkpoint: int | None = 1, error: ErrorReport | None = None) -> StartResponse:

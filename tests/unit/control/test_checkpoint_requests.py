@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,17 @@ from spark_jobs.control.checkpoint_requests import ANSWERS_KEPT, CheckpointReque
 from spark_jobs.control.liveness import holding
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import ANSWERED, ANSWERS, DRIVER_LOCK, REQUESTS, answer_path, request_path
-from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import ErrorReport, OnEnd, RoundDocument, StartResponse
 from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, RequestId, RoundNumber, RunId
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RequestId, RoundNumber, RunId
 from spark_jobs.storage.files import Files, create_document
 from spark_jobs.storage.local import LocalFiles
+from tests.support.attempts import attempt
 from tests.support.memory_files import Death, DyingFiles, MemoryFiles
+from tests.support.responses import NOW, response
 from tests.support.staged_pipeline import a_manifest
-from tests.unit.control.test_channel import attempt
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PLAIN = ANSWERS_KEPT[Wanted.CHECKPOINT]
 
 
@@ -56,10 +56,6 @@ def running(files: LocalFiles, tmp_path: Path) -> Iterator[CheckpointRequests]:
     begin_round(files, True, False)
     with holding(tmp_path / DRIVER_LOCK, "start-1"):
         yield CheckpointRequests(files)
-
-
-def response(request: RequestId, *, at: datetime = NOW, checkpoint: int = 1) -> CheckpointResponse:
-    return CheckpointResponse(request=request, attempt=AttemptNumber(1), checkpoint=CheckpointId(checkpoint), answered_at=at)
 
 
 def ids(requests: CheckpointRequests) -> list[RequestId]:

@@ -25,8 +25,8 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RunId
 from spark_jobs.storage.files import Files, is_here, local_path, take
 from spark_jobs.storage.local import LocalFiles
+from tests.support.attempts import attempt
 from tests.support.memory_files import MemoryFiles
-from tests.unit.control.test_channel import attempt
 
 STATE = "state/hourly/3-1-1/state/0/0/4_id.changelog"
 FLIGHTS = PipelineName("flights")

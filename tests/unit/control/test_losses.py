@@ -7,15 +7,14 @@ import pytest
 
 from spark_jobs.control.losses import LossLedger, LossState, rows_passed_over
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import AttemptDocument, Manifest
+from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import BatchId, IncarnationId, InputName, LossId, RoundNumber, RunId, StageName
 from spark_jobs.protocol.losses import Loss, LostFile, LostFiles, PassedOver, StagedFile
 from spark_jobs.storage.local import LocalFiles
-from tests.support.documents import SAMPLES
-from tests.unit.control.test_rounds import begun
+from tests.support.documents import ATTEMPT, SAMPLES
+from tests.support.rounds import begun
 
-(ATTEMPT,) = (sample for sample in SAMPLES if isinstance(sample, AttemptDocument))
 ORDERS = InputName("orders")
 FIRST, SECOND = RoundNumber(1), RoundNumber(2)
 

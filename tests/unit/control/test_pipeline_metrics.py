@@ -13,52 +13,23 @@ from spark_jobs.home.manifests import newest_manifest
 from spark_jobs.protocol.documents import (
     BlockedPublication,
     ErrorReport,
-    InputLag,
-    RunState,
     StageState,
     StageStatus,
     Status,
     ToleratedRows,
 )
 from spark_jobs.protocol.errors import StorageError
-from spark_jobs.protocol.ids import AttemptNumber, BatchId, CheckpointId, InputName, RoundNumber, RunId, SinkName, StageName
-from spark_jobs.protocol.losses import PassedOver, StagedFile
+from spark_jobs.protocol.ids import BatchId, CheckpointId, SinkName, StageName
 from spark_jobs.protocol.stage_cut import StateFile
-from tests.support.command_line import UsedHome
+from tests.support.measured_homes import a_status, home_with_a_checkpoint, passes_over
 from tests.support.staged_pipeline import HOURLY, NOW, a_stage_cut
-from tests.unit.control.test_losses import ATTEMPT
 
 Found = dict[tuple[str, ...], float]
-
-
-def a_status(**changes: Any) -> Status:
-    stages = {
-        StageName("hourly"): StageStatus(
-            state=StageState.RUNNING,
-            rows_in=12,
-            rows_per_s=1.5,
-            busy=0.25,
-            late_rows=4,
-            restarts=2,
-            watermark_ms=int(NOW.timestamp() * 1000),
-            lag={"events": InputLag(rows=7), "table": InputLag(versions=2), "folder": InputLag(files=5)},
-        ),
-        StageName("daily"): StageStatus(state=StageState.FAILED, reason="division by zero"),
-    }
-    fields: dict[str, Any] = {"stages": stages, "checkpoint": CheckpointId(1)} | changes
-    return Status(attempt=AttemptNumber(3), run=RunId("monday"), state=RunState.RUNNING, updated_at=NOW, **fields)
 
 
 def values(facts: PipelineFacts) -> Found:
     """Returns the value of each metric by its name and its tags."""
     return {(each.name, *value.tags.values()): value.value for each in METRICS for value in each.values(facts)}
-
-
-def home_with_a_checkpoint(directory: Path) -> UsedHome:
-    home = UsedHome(directory)
-    home.begin()
-    home.staged.checkpoint({HOURLY: [(1, "a"), (2, "b")]})
-    return home
 
 
 def test_the_metrics_say_what_the_heartbeat_and_the_newest_checkpoint_say(tmp_path: Path) -> None:
@@ -149,13 +120,6 @@ def test_a_home_that_cannot_be_read_leaves_the_last_known_facts(tmp_path: Path, 
     assert newest is not None
     assert newest.checkpoint == 2
     assert reader.tags() == {"pipeline": newest.pipeline_name, "home": home.files.url}
-
-
-def passes_over(ledger: LossLedger, rows: int, stage: str = "hourly") -> None:
-    """Records that a stage passes rows over, in a file of their own."""
-    file = StagedFile(batch=BatchId(4), file=f"{len(ledger.names().recorded)}.parquet", size_bytes=9)
-    loss = PassedOver(input=InputName("copy"), stage=StageName(stage), unit=file, rows=rows, error="it fails", tries=3)
-    ledger.record(RoundNumber(1), ATTEMPT, [loss])
 
 
 def tolerant_status() -> Status:

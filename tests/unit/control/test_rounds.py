@@ -1,30 +1,17 @@
 """Rounds and their pins: a document that exists is never changed."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from spark_jobs.control.rounds import Rounds
-from spark_jobs.protocol.documents import OnEnd, PinnedInput, RoundDocument
-from spark_jobs.protocol.ids import IncarnationId, InputName, RoundNumber, RunId
+from spark_jobs.protocol.documents import OnEnd, PinnedInput
+from spark_jobs.protocol.ids import InputName, RoundNumber
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.storage.local import LocalFiles
+from tests.support.rounds import begun
 
 NAME = InputName("departures")
-
-
-def begun(number: int, run: str = "a", on_end: OnEnd = OnEnd.DRAIN) -> RoundDocument:
-    return RoundDocument(
-        round=RoundNumber(number),
-        run=RunId(run),
-        incarnation=IncarnationId("i"),
-        on_end=on_end,
-        publish=None,
-        parameters={},
-        graph={},
-        begun_at=datetime(2026, 1, 1, tzinfo=UTC),
-    )
 
 
 def pinned(version: int) -> PinnedInput:

@@ -16,8 +16,8 @@ from spark_jobs.protocol.start_requests import StartOptions, StartRequest
 from spark_jobs.storage.files import Files, create_document
 from spark_jobs.storage.open import open_place
 from tests.support.staged_pipeline import NOW, a_manifest
+from tests.support.start_decisions import attempt
 from tests.support.systems import quick
-from tests.unit.runtime.start.test_decision import attempt
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from spark_jobs.protocol import errors
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.runtime.spark.spark_errors import KNOWN
+from tests.support.commands import COMMANDS, options, refusal
 from tests.support.known_errors import FOLLOWED, NEEDS_A_PERSON, PROGRAMS
 from tests.support.pages import ROOT, anchors, headings, table_rows
-from tests.unit.docs.test_commands import COMMANDS, options, refusal
 
 REFERENCE = ROOT / "docs/reference/errors.md"
 TROUBLESHOOTING = ROOT / "docs/troubleshooting.md"

@@ -10,23 +10,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import SinkName, StageName
-from spark_jobs.protocol.stage_cut import StateFile
+from spark_jobs.protocol.ids import SinkName
 from spark_jobs.publication.completeness import complete_until
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.open import open_files
 from tests.support.pages import ROOT, files
-from tests.support.staged_pipeline import HOURLY, StagedPipeline, a_stage_cut
+from tests.support.staged_pipeline import HOURLY, StagedPipeline
+from tests.support.watermarked_checkpoints import at, ms, take
 
 END_OF_TIME_MS = 253_402_300_799_000
-
-
-def at(hour: int, minute: int = 0) -> datetime:
-    return datetime(2026, 1, 1, hour, minute, tzinfo=UTC)
-
-
-def ms(time: datetime) -> int:
-    return round(time.timestamp() * 1000)
 
 
 @pytest.fixture
@@ -34,18 +26,6 @@ def pipeline(tmp_path: Path) -> StagedPipeline:
     found = StagedPipeline(open_files(str(tmp_path / "home")), tmp_path)
     found.make_table(HOURLY)
     return found
-
-
-def take(pipeline: StagedPipeline, applied: datetime | None, following: datetime | None = None, **changes: Any) -> None:
-    """Takes a checkpoint after a batch that saw the watermark ``applied``, and after which the next one sees ``following``."""
-    state = (StateFile(path="state/0/0/1.delta", stored="s", size_bytes=1, sha256=""),)
-    fields: dict[str, Any] = {
-        "files": state,
-        "applied_watermark_ms": None if applied is None else ms(applied),
-        "watermark_ms": ms(following or applied or at(0)),
-    }
-    stage = a_stage_cut(1, **(fields | changes))
-    pipeline.checkpoint({HOURLY: [(1, "monday")]}, stages={StageName(HOURLY): stage})
 
 
 def found(pipeline: StagedPipeline) -> tuple[int, datetime] | None:

@@ -20,12 +20,12 @@ from spark_jobs.protocol.reports import report_error
 from spark_jobs.publication.deleted_keys import FOLD_VERSIONS, add_checksums
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.verification import named_by_home, still_damaged
+from tests.support.attempts import attempt
 from tests.support.damage import deleted, flip, flipped
 from tests.support.graves import Graves
 from tests.support.savepoint_site import COPIED, STAGE, SavepointSite
 from tests.support.staged_pipeline import CHECKPOINTING, HOURLY, path_of
 from tests.support.systems import quick
-from tests.unit.control.test_channel import attempt
 
 
 @pytest.fixture

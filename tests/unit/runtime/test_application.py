@@ -61,8 +61,8 @@ from spark_jobs.storage.files import create_document, local_path
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
 from tests.support import small_pipeline
+from tests.support.attempts import attempt
 from tests.support.staged_pipeline import CHECKPOINTING, HOURLY, NOW, StagedPipeline, path_of
-from tests.unit.control.test_channel import attempt
 
 
 class SparkStartedError(Exception):

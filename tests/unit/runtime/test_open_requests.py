@@ -20,9 +20,9 @@ from spark_jobs.publication import publisher
 from spark_jobs.runtime.checkpoints import blocked_publication
 from spark_jobs.runtime.open_requests import OpenRequests
 from spark_jobs.storage.files import create_document
+from tests.support.attempts import attempt
 from tests.support.savepoint_site import SavepointSite
 from tests.support.staged_pipeline import HOURLY, NOW
-from tests.unit.control.test_channel import attempt
 
 LIVE = AttemptNumber(2)
 

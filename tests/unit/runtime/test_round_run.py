@@ -41,11 +41,11 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.local import LocalFiles
+from tests.support.attempts import attempt
 from tests.support.documents import SAMPLES
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
 from tests.support.staged_pipeline import CHECKPOINTING, a_channel, a_manifest, a_sink_cut, a_stage_cut
-from tests.unit.control.test_channel import attempt
 
 PREFIX = "0123456789abcdef-"
 STAGE, LAST = StageName("history"), BatchId(3)

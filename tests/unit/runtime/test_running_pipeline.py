@@ -38,10 +38,10 @@ from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
+from tests.support.attempts import attempt
+from tests.support.rounds import ROUND
 from tests.support.staged_pipeline import CHECKPOINTING, NOW, PIPELINE
 from tests.support.systems import FaultSystem, QuickSystem, every_fault, quick
-from tests.unit.control.test_channel import attempt
-from tests.unit.runtime.checkpoints.test_checkpoint_try import ROUND
 
 FIRST, SECOND, THIRD, OVER = STAGES = [StageName(name) for name in ("first", "second", "third", "over")]
 STOP = CheckpointRequest(request=RequestId("stop-a"), requested_at=NOW, wanted=Wanted.STOP)

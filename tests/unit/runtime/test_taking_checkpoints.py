@@ -40,8 +40,8 @@ from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.stages.running_stage import StageAtWork
 from spark_jobs.storage.local import LocalFiles
+from tests.support.cut_model import Model
 from tests.support.staged_pipeline import CHECKPOINTING, NOW, a_manifest, a_sink_cut
-from tests.unit.runtime.checkpoints.test_cut import Model
 
 
 def request(wanted: Wanted, name: str) -> CheckpointRequest:

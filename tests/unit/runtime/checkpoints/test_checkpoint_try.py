@@ -14,7 +14,7 @@ import pytest
 from spark_jobs import background
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.documents import CheckpointKind, OnEnd, PipelineDocument, RoundDocument
+from spark_jobs.protocol.documents import CheckpointKind, PipelineDocument
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     FencedError,
@@ -28,12 +28,10 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import (
     BatchId,
     CheckpointId,
-    IncarnationId,
     InputName,
     PipelineName,
     RequestId,
     RoundNumber,
-    RunId,
     StageName,
 )
 from spark_jobs.protocol.losses import Loss, LostFile, LostFiles
@@ -52,28 +50,19 @@ from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.storage.files import Digest, Files
 from spark_jobs.storage.local import LocalFiles
+from tests.support.attempts import attempt
 from tests.support.clocks import HOUR_S, ALongTimeOnce
 from tests.support.left_behind import land_left_behind
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
-from tests.support.staged_pipeline import NOW, PIPELINE, Overtaking
+from tests.support.rounds import ROUND
+from tests.support.staged_pipeline import PIPELINE, Overtaking
 from tests.support.state_site import HOURLY, Site
 from tests.support.state_stores import SparkCheckpoint
 from tests.support.systems import QuickSystem
-from tests.unit.control.test_channel import attempt
 
 SECRET = "hunter-twelve"
 SOON_S = 5.0
-ROUND = RoundDocument(
-    round=RoundNumber(1),
-    run=RunId("a"),
-    incarnation=IncarnationId("i"),
-    on_end=OnEnd.DRAIN,
-    publish=None,
-    parameters={},
-    graph={},
-    begun_at=NOW,
-)
 
 
 @pytest.fixture

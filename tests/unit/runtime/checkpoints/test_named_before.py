@@ -24,10 +24,10 @@ from spark_jobs.runtime.staged.log_folding import ConsumerCut
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.local import LocalFiles
+from tests.support.attempts import attempt
 from tests.support.private_logs import begun, staged
 from tests.support.staged_pipeline import a_manifest, a_stage_cut
 from tests.support.systems import QuickSystem, quick
-from tests.unit.control.test_channel import attempt
 
 PREFIX, COPIED, SINK = "0123456789abcdef-", StageName("copied"), SinkName("copied")
 PAST_ALL = 2**62

@@ -21,10 +21,10 @@ from spark_jobs.runtime.checkpoints.subsume import Subsumption
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
+from tests.support.attempts import attempt
 from tests.support.memory_files import MemoryFiles
 from tests.support.savepoint_site import SavepointSite
 from tests.support.staged_pipeline import HOURLY, NOW, StagedPipeline, path_of
-from tests.unit.control.test_channel import attempt
 
 FIRST, SECOND = (CheckpointRequest(request=RequestId(f"checkpoint-{name}"), requested_at=NOW) for name in ("first", "second"))
 SECRET = "hunter-twelve"

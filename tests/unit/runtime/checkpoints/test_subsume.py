@@ -30,10 +30,10 @@ from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
+from tests.support.attempts import attempt
 from tests.support.private_logs import begun, staged
 from tests.support.staged_pipeline import NOW, a_channel, a_manifest, a_stage_cut
 from tests.support.systems import quick
-from tests.unit.control.test_channel import attempt
 
 PREFIX, PASSED = "0123456789abcdef-", StageName("passed")
 OURS = IncarnationId("i")

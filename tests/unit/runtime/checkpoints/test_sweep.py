@@ -27,11 +27,11 @@ from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, orphans, sw
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.storage.local import LocalFiles
+from tests.support.attempts import attempt
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
 from tests.support.staged_pipeline import HOURLY, StagedPipeline, a_stage_cut
 from tests.support.systems import quick
-from tests.unit.control.test_channel import attempt
 
 PREFIX = "0123456789abcdef-"
 

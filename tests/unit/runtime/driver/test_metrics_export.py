@@ -15,8 +15,8 @@ from spark_jobs.control.pipeline_metrics import METRICS
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.runtime.driver import metrics_export
 from spark_jobs.runtime.driver.metrics_export import MetricsExport, exporter_names
+from tests.support.measured_homes import a_status, home_with_a_checkpoint
 from tests.support.otlp_receiver import Receiver, receiver
-from tests.unit.control.test_pipeline_metrics import a_status, home_with_a_checkpoint
 
 UNKNOWN = ("pending_bytes", "budget_left")
 """The metrics that have no value in the tests."""

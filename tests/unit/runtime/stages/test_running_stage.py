@@ -17,9 +17,9 @@ from spark_jobs.runtime.stages import running_stage
 from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.runtime.stages.running_stage import EndingStage, StageAtWork
 from spark_jobs.runtime.stages.stage import StageRun
+from tests.support.channels import PRODUCER, Channel
 from tests.support.memory_files import MemoryFiles
 from tests.support.private_logs import begun, staged
-from tests.unit.runtime.staged.test_consumption import PRODUCER, Channel
 
 FAILURE = InterruptedRunError("A row cannot be read.")
 ALL_READ, NOTHING_READ = 5, None

@@ -11,7 +11,7 @@ from spark_jobs.protocol.errors import BEGIN_ANEW, RejectedError
 from spark_jobs.protocol.ids import InputName, LossId, RequestId, StageName
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.start.decision import HomeFacts, decide
-from tests.unit.runtime.start.test_decision import GRAPH, PARAMETERS, READING, attempt, facts, manifest, request, round_document
+from tests.support.start_decisions import GRAPH, PARAMETERS, READING, attempt, facts, manifest, request, round_document
 
 OTHERS = {"flights": "/other"}
 SOURCES = (InputName("departures"),)

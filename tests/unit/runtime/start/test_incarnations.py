@@ -16,9 +16,9 @@ from spark_jobs.publication.pending import CLOSED
 from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
 from spark_jobs.runtime.start.incarnations import close_abandoned
 from spark_jobs.runtime.tables.tombstones import Tombstones
+from tests.support.attempts import attempt
 from tests.support.staged_pipeline import HOURLY, PIPELINE, StagedPipeline
 from tests.support.systems import quick
-from tests.unit.control.test_channel import attempt
 
 NONE_DELETED = cast(Tombstones, SimpleNamespace(remembered_by=lambda *_: False, inherit=lambda *_: None))
 

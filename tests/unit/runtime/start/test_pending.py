@@ -22,9 +22,8 @@ from spark_jobs.runtime.start.savepoint_start import SavepointStart
 from spark_jobs.runtime.tables.table_places import TablePlace
 from tests.support.savepoint_site import SavepointSite
 from tests.support.savepoint_start import beginning, saved
-from tests.support.staged_pipeline import HOURLY, PIPELINE, path_of
+from tests.support.staged_pipeline import ANOTHER, HOURLY, PIPELINE, path_of
 from tests.support.systems import quick
-from tests.unit.runtime.start.test_rewind import OTHER
 
 EXTERNAL, ALL = Publish.EXTERNAL, [(number, "a") for number in range(1, 5)]
 
@@ -57,7 +56,7 @@ class Start:
         start.close_origin(publishers)
 
     def checked(self, *, table: str | None = None, again: bool = False, own: bool = False) -> SavepointStart:
-        home = PipelineDocument(name=PipelineName("flights"), uuid=PIPELINE if own else OTHER)
+        home = PipelineDocument(name=PipelineName("flights"), uuid=PIPELINE if own else ANOTHER)
         start = SavepointStart(self.home, home, self.opened, take=self.take, again=again)
         start.check({HOURLY: TablePlace(table or self.table)})
         return start

@@ -25,12 +25,12 @@ from spark_jobs.runtime.stages.replay import is_behind
 from spark_jobs.runtime.start.restore import Restored, is_half_built, is_whole, restore
 from spark_jobs.runtime.state.state_files import needed_files
 from spark_jobs.storage.local import LocalFiles
+from tests.support.attempts import attempt as an_attempt
 from tests.support.damage import flip
 from tests.support.private_logs import TABLE, staged
 from tests.support.state_site import HOURLY, Site
 from tests.support.state_stores import store_id
 from tests.support.systems import Crashed, CrashSystem, quick
-from tests.unit.control.test_channel import attempt as an_attempt
 
 CHECKPOINT = "stages/hourly/checkpoint"
 

@@ -12,7 +12,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import Manifest, OnEnd, Publish, RoundDocument, SinkCut
 from spark_jobs.protocol.errors import ConflictError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineUuid, RoundNumber, RunId, SinkName, app_id
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RoundNumber, RunId, SinkName, app_id
 from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.pending import CLOSED
@@ -21,13 +21,11 @@ from spark_jobs.runtime.start.rewind import SavepointTables
 from spark_jobs.runtime.start.savepoint_import import OpenedSavepoint
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.storage.files import Files
+from tests.support.attempts import attempt
 from tests.support.savepoint_site import SavepointSite
 from tests.support.savepoint_start import saved
-from tests.support.staged_pipeline import DAILY, HOURLY, NOW, PIPELINE, StagedPipeline, path_of
+from tests.support.staged_pipeline import ANOTHER, DAILY, HOURLY, NOW, PIPELINE, StagedPipeline, path_of
 from tests.support.systems import quick
-from tests.unit.control.test_channel import attempt
-
-OTHER = PipelineUuid("another")
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ class Start:
     def __init__(self, site: SavepointSite, opened: OpenedSavepoint, *, elsewhere: bool = False) -> None:
         self.opened = opened
         self.home: Files = quick(site.root / "other") if elsewhere else site.home
-        self.pipeline = OTHER if elsewhere else PIPELINE
+        self.pipeline = ANOTHER if elsewhere else PIPELINE
         self.tables = SavepointTables(self.home, self.pipeline, opened, {HOURLY: TablePlace(site.table)})
 
     def decided(self, *, keep: bool = False, again: bool = False) -> CheckpointId | None:
@@ -202,7 +200,7 @@ def test_what_was_published_before_the_savepoints_line_began_is_in_nobodys_way(s
     start = Start(site, saved(site, site.complete(rows(1))), elsewhere=True)
     begin(start.home, "before")
     start.publishes("before", 7)
-    site.pipeline.close(HOURLY, app_id(OTHER, IncarnationId("before"), HOURLY), CheckpointId(7))
+    site.pipeline.close(HOURLY, app_id(ANOTHER, IncarnationId("before"), HOURLY), CheckpointId(7))
     publish(site.home)
     assert start.decided() == 1
     start.tables.close_origin({start.tables.kept[HOURLY].app: CheckpointId(1)}, WITHOUT_SPARK)

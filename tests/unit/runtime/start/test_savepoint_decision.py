@@ -18,7 +18,7 @@ from spark_jobs.runtime.start.decision import (
     decide,
     named_savepoint,
 )
-from tests.unit.runtime.start.test_decision import GRAPH, PARAMETERS, attempt, manifest, request, round_document
+from tests.support.start_decisions import GRAPH, PARAMETERS, attempt, manifest, request, round_document
 
 RESTORE = RestoreFrom(savepoint="file:///savepoint")
 

@@ -14,9 +14,8 @@ from spark_jobs.protocol.ids import AttemptNumber, InputName, RoundNumber, WorkD
 from spark_jobs.protocol.pins import DeltaPin
 from spark_jobs.runtime.start.static_versions import keep_pinned_versions
 from spark_jobs.storage.local import LocalFiles
-from tests.support import private_logs
+from tests.support import attempts, private_logs
 from tests.support.staged_pipeline import a_manifest
-from tests.unit.control import test_channel
 
 SHOPS = InputName("shops")
 
@@ -53,7 +52,7 @@ def planned(home: LocalFiles, batch: int, stage: str = "known", work: str = "w")
 def begun(home: LocalFiles, number: int, version: int | None = None, work: str = "w") -> AttemptDocument:
     """Adds an attempt to the home, which has pinned this version of the shops."""
     directory = WorkDirectory(id=WorkDirectoryId(work), path=f"work/{work}", host="h")
-    document = test_channel.attempt(number).model_copy(update={"work_directory": directory})
+    document = attempts.attempt(number).model_copy(update={"work_directory": directory})
     Attempts(home).create(document)
     if version is not None:
         pins_of_attempt(home, AttemptNumber(number)).pin(shops(version))
@@ -149,7 +148,7 @@ def test_a_round_of_bounded_inputs_reads_one_version_in_all_of_its_attempts(home
 
 def test_the_next_round_of_bounded_inputs_reads_the_newest_version(home: LocalFiles) -> None:
     begun(home, 1, version=3)
-    now = test_channel.attempt(2).model_copy(update={"round": RoundNumber(2)})
+    now = attempts.attempt(2).model_copy(update={"round": RoundNumber(2)})
     Attempts(home).create(now)
     keep_pinned_versions(graph(bounded=True), home, now)
     assert kept(home, now) is None, "it is left to be pinned"

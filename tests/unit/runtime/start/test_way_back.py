@@ -12,12 +12,12 @@ from spark_jobs.runtime.start.decision import HomeFacts
 from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over, why_not_in_place, why_rebuilt
 from spark_jobs.storage.files import create_document
 from spark_jobs.storage.local import LocalFiles
+from tests.support.attempts import attempt
 from tests.support.memory_files import MemoryFiles
+from tests.support.responses import response
 from tests.support.staged_pipeline import NOW, a_manifest
+from tests.support.start_decisions import request
 from tests.support.state_site import HOURLY, cut
-from tests.unit.control.test_channel import attempt
-from tests.unit.control.test_checkpoint_requests import response
-from tests.unit.runtime.start.test_decision import request
 
 STOP = request_id("nightly", Wanted.STOP)
 
