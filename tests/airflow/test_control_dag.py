@@ -11,8 +11,6 @@ from airflow_provider.exceptions import PipelineRunRefusedError
 from airflow_provider.version_compat import ParamValidationError
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import holding
-from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import OnRewind
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.open import open_files
@@ -32,9 +30,8 @@ pytestmark = [
 @pytest.fixture
 def used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UsedHome:
     """The home of an unbounded pipeline whose driver has ended."""
-    monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(tmp_path)))
-    home = UsedHome(tmp_path)
+    home = UsedHome(tmp_path, LIVE)
     home.begin()
     return home
 
@@ -50,7 +47,7 @@ def states(dag_run: Any) -> dict[str, str]:
 
 
 def test_a_checkpoint_of_the_running_pipeline_is_taken_and_no_other_task_runs(used: UsedHome) -> None:
-    with holding(used.directory / "home" / DRIVER_LOCK, "start-1"), Driver(used):
+    with used.driver(), Driver(used):
         dag_run = run_dag(controlled(), action="checkpoint")
     assert states(dag_run) == {"choose": "success", "checkpoint": "success"}
     facts = dag_run.get_task_instance("checkpoint").xcom_pull(task_ids="checkpoint")
@@ -58,7 +55,7 @@ def test_a_checkpoint_of_the_running_pipeline_is_taken_and_no_other_task_runs(us
 
 
 def test_a_savepoint_goes_where_the_form_says(used: UsedHome) -> None:
-    with holding(used.directory / "home" / DRIVER_LOCK, "start-1"), Driver(used):
+    with used.driver(), Driver(used):
         dag_run = run_dag(controlled(), action="savepoint", target="mine")
     facts = dag_run.get_task_instance("savepoint").xcom_pull(task_ids="savepoint")
     assert facts["savepoint"] == f"file://{used.directory}/mine"

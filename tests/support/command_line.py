@@ -1,6 +1,7 @@
 """A home, its tables and the file of its pipeline, for tests of the command line. Calls the command line in this process."""
 
 import json
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from spark_jobs.api.load import load_pipeline
 from spark_jobs.cli import app
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import holding
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.status import write_status
+from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     BlockedPublication,
@@ -97,18 +100,22 @@ BLOCKED = BlockedPublication(
 
 
 class UsedHome:
-    """The home of the pipeline ``flights``, which has run before, and the pipeline's file."""
+    """The home of the pipeline ``flights``, which has run before, and the pipeline's file, with this code."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, code: str = FLIGHTS) -> None:
         self.directory = directory
         self.entry = str(directory / "flights.py")
-        Path(self.entry).write_text(FLIGHTS)
+        Path(self.entry).write_text(code)
         self.files = LocalFiles(directory / "home")
         self.url = self.files.url
         self.staged = StagedPipeline(self.files, directory / "warehouse")
         (directory / "warehouse").mkdir()
         self.params = ["--param", f"warehouse={directory / 'warehouse'}"]
         self.graph = load_pipeline(self.entry).graph().describe()
+
+    def driver(self) -> AbstractContextManager[None]:
+        """Returns a context in which a driver is at work: this process holds its lock."""
+        return holding(self.directory / "home" / DRIVER_LOCK, "start-1")
 
     def begin(self, attempt: int = 1, *, run: str = "monday", **changes: Any) -> None:
         """Begins an attempt with a round of its own. It counts as interrupted unless a checkpoint follows."""

@@ -39,9 +39,8 @@ def dag() -> DAG:
 @pytest.fixture
 def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: None) -> UsedHome:
     """The home of the example, whose driver was lost during the day."""
-    monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(tmp_path)))
-    home = UsedHome(tmp_path)
+    home = UsedHome(tmp_path, LIVE)
     (tmp_path / "nightly_drain").symlink_to(tmp_path / "home")
     home.begin(restart=FixedDelay(attempts=3, delay_ms=60_000))
     return home

@@ -41,9 +41,8 @@ def dag() -> DAG:
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UsedHome]:
     """The home of the example, with a running driver."""
-    monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(tmp_path)))
-    home = UsedHome(tmp_path)
+    home = UsedHome(tmp_path, LIVE)
     home.begin()
     (tmp_path / "live_stream").symlink_to(tmp_path / "home")
     with holding(tmp_path / "home" / DRIVER_LOCK, "start-1"):

@@ -45,9 +45,8 @@ SOON: dict[str, Any] = {"poll_interval_s": 0.02, "max_poll_interval_s": 0.05, "t
 @pytest.fixture
 def used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UsedHome:
     """The home of an unbounded pipeline whose driver has ended."""
-    monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(tmp_path)))
-    home = UsedHome(tmp_path)
+    home = UsedHome(tmp_path, LIVE)
     home.begin()
     return home
 
@@ -55,7 +54,7 @@ def used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UsedHome:
 @pytest.fixture
 def running(used: UsedHome) -> Iterator[UsedHome]:
     """The home of an unbounded pipeline with a running driver."""
-    with holding(used.directory / "home" / DRIVER_LOCK, "start-1"):
+    with used.driver():
         yield used
 
 
@@ -216,7 +215,7 @@ def test_a_pipeline_that_has_ended_well_is_not_stopped(used: UsedHome) -> None:
 
 
 def test_a_request_that_is_there_is_waited_for_although_no_driver_is_at_work(used: UsedHome) -> None:
-    with holding(used.directory / "home" / DRIVER_LOCK, "start-1"), pytest.raises(PipelineRunError):
+    with used.driver(), pytest.raises(PipelineRunError):
         carry_out(stop(deferrable=False, timeout_s=0.0), context())
     with pytest.raises(PipelineRunError, match="No driver has been at work"):
         carry_out(stop(restart_timeout_s=0.1), context(token="second try"))
@@ -226,7 +225,7 @@ def test_a_request_that_is_there_is_waited_for_although_no_driver_is_at_work(use
 def test_a_stop_that_was_cut_short_after_its_checkpoint_is_incomplete_and_names_its_savepoint(
     used: UsedHome, *, deferrable: bool
 ) -> None:
-    with holding(used.directory / "home" / DRIVER_LOCK, "start-1"), pytest.raises(PipelineRunError):
+    with used.driver(), pytest.raises(PipelineRunError):
         carry_out(stop(deferrable=False, timeout_s=0.0), context())
     (asked,) = CheckpointRequests(used.files).open()
     used.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT, request=asked.request)

@@ -17,10 +17,9 @@ from airflow_provider.tasks.identity import dag_of
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import holding
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.status import write_status
-from spark_jobs.home.layout import DRIVER_LOCK, history_path
+from spark_jobs.home.layout import history_path
 from spark_jobs.protocol.documents import (
     BlockedPublication,
     ErrorReport,
@@ -146,7 +145,7 @@ def test_a_pipeline_that_needs_somebody_is_first_and_says_why(root: Path) -> Non
         fields: dict[str, Any] = {"stages": stages, "blocked": blocked} if home is ill else {}
         status = Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, **fields)
         write_status(home.files, status)
-    with holding(well.directory / "home" / DRIVER_LOCK, "start-1"), holding(ill.directory / "home" / DRIVER_LOCK, "start-1"):
+    with well.driver(), ill.driver():
         page = shown("viewer")
     assert page.text.index(ill.url) < page.text.index(well.url)
     assert "Stage daily is failed: division by zero" in page.text
@@ -273,7 +272,7 @@ def test_the_graph_has_rows_lag_watermark_and_load_of_each_stage_and_the_list_th
     write_status(
         home.files, Status(attempt=AttemptNumber(1), run=RunId(OF_A_DAG), state=RunState.RUNNING, updated_at=NOW, stages=stages)
     )
-    with holding(home.directory / "home" / DRIVER_LOCK, "start-1"):
+    with home.driver():
         listed = shown("viewer")
         text = words(link_to(listed, home))
     assert "1,234 rows, 1 version, 2 files, 5.0 kB" in listed.text.replace("\u00a0", " ")

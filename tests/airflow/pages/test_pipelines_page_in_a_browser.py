@@ -16,9 +16,8 @@ from airflow.utils.session import create_session
 from sqlalchemy import select, update
 
 from airflow_provider.control_dag import control_dag
-from spark_jobs.control.liveness import holding
 from spark_jobs.control.status import write_status
-from spark_jobs.home.layout import DRIVER_LOCK, history_path
+from spark_jobs.home.layout import history_path
 from spark_jobs.protocol.documents import (
     CheckpointKind,
     ErrorReport,
@@ -160,7 +159,7 @@ def test_the_screenshots_of_the_guide_show_the_pages_in_both_themes(
         session.execute(update(DagModel).where(DagModel.dag_id == "orders_control").values(is_paused=False))
     with ExitStack() as stack:
         for home in (orders, visits, payments):
-            stack.enter_context(holding(home.directory / "home" / DRIVER_LOCK, "start-1"))
+            stack.enter_context(home.driver())
         browser.sign_in(token("user"))
         browser.window(1100, 330)
         browser.open(f"{airflow}/stream-pipelines/pipelines")
@@ -214,7 +213,7 @@ def test_three_clicks_lead_from_the_navigation_to_the_reason_of_a_stalled_pipeli
     well, ill = used_home(root, "a-well", OF_A_DAG), used_home(root, "b-ill", OF_A_DAG)
     dag_id = controlled(ill)
     failing(ill, "division by zero")
-    locks = [holding(home.directory / "home" / DRIVER_LOCK, "start-1") for home in (well, ill)]
+    locks = [home.driver() for home in (well, ill)]
     with locks[0], locks[1]:
         browser.sign_in(token("user"))
         browser.open(f"{airflow}/")
@@ -237,7 +236,7 @@ def test_a_viewer_sees_what_happens_without_a_button_and_is_refused_a_run(root: 
     home = used_home(root, "orders", OF_A_DAG)
     dag_id = controlled(home)
     failing(home, "division by zero")
-    with holding(home.directory / "home" / DRIVER_LOCK, "start-1"), browser.hurried():
+    with home.driver(), browser.hurried():
         browser.sign_in(token("viewer"))
         browser.open(f"{airflow}/stream-pipelines/pipelines")
         browser.click("tbody tr a")
@@ -274,7 +273,7 @@ def test_each_page_can_be_read_in_both_themes_and_in_a_narrow_window(root: Path,
     orders = shop(root, "orders", datetime.now(UTC), stages=stages(datetime.now(UTC), state=StageState.FAILED, reason="x" * 200))
     controlled(orders)
     browser.sign_in(token("user"))
-    with holding(orders.directory / "home" / DRIVER_LOCK, "start-1"):
+    with orders.driver():
         own = f"pipelines/stream_pipeline_default/{Row('', orders.url, None).key}"
         for page in ("pipelines", own, f"{own}?first=10-1&second=41-1"):
             papers = set()
@@ -339,7 +338,7 @@ def test_a_keyboard_is_enough_and_hostile_texts_are_shown_as_they_are(root: Path
     lose_files(home, f"/data/{HOSTILE}")
     failing(home, HOSTILE)
     dag_id = controlled(home)
-    with holding(home.directory / "home" / DRIVER_LOCK, "start-1"):
+    with home.driver():
         browser.sign_in(token("user"))
         browser.open(f"{airflow}/stream-pipelines/pipelines?dag_id=flights")
         assert "<script>alert(1)</script>" in text(browser)

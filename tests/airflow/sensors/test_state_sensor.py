@@ -39,7 +39,7 @@ def used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UsedHome:
 
 @pytest.fixture
 def running(used: UsedHome) -> Iterator[UsedHome]:
-    with holding(used.directory / "home" / DRIVER_LOCK, "start-1"):
+    with used.driver():
         yield used
 
 
@@ -136,7 +136,7 @@ def test_how_an_attempt_has_ended_is_said_once_its_driver_has_ended(
 ) -> None:
     used.beat(RunState(state))
     end(used, error)
-    with holding(used.directory / "home" / DRIVER_LOCK, "start-1"):
+    with used.driver():
         assert in_vain(state)
     assert sense(state)["state"] == state
 

@@ -27,10 +27,9 @@ LONG = FixedDelay(attempts=3, delay_ms=3_600_000)
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UsedHome:
+def home(tmp_path: Path) -> UsedHome:
     """The home of an unbounded pipeline in which one attempt has begun."""
-    monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
-    made = UsedHome(tmp_path)
+    made = UsedHome(tmp_path, LIVE)
     made.begin(restart=LONG)
     return made
 

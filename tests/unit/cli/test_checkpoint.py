@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.control.liveness import driver_at_work, holding
-from spark_jobs.home.layout import DRIVER_LOCK
+from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId
@@ -21,12 +20,11 @@ from tests.support.staged_pipeline import DAILY, NOW
 
 
 @pytest.fixture
-def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UsedHome]:
+def running(tmp_path: Path) -> Iterator[UsedHome]:
     """A home in which a driver holds the lock of an unbounded pipeline."""
-    monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
-    home = UsedHome(tmp_path)
+    home = UsedHome(tmp_path, LIVE)
     home.begin()
-    with holding(home.directory / "home" / DRIVER_LOCK, "start-1"):
+    with home.driver():
         yield home
 
 
@@ -97,9 +95,8 @@ def test_a_storage_that_is_unavailable_for_a_while_is_tolerated(
     assert "The home cannot be read: The disk is away." in caplog.text
 
 
-def test_it_is_refused_where_nobody_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
-    home = UsedHome(tmp_path)
+def test_it_is_refused_where_nobody_is_at_work(tmp_path: Path) -> None:
+    home = UsedHome(tmp_path, LIVE)
     home.begin()
     shown = ask(home)
     assert (shown.exit_code, "No attempt is running" in shown.stderr) == (2, True)

@@ -58,16 +58,14 @@ def test_stages_whose_tables_show_less_are_named_with_the_newest_checkpoint(inte
     assert ("without daily: see spark-jobs checkpoints" in " ".join(shown.split())) == bool(named)
 
 
-def test_a_round_that_has_not_ended_is_interrupted_unless_a_driver_is_at_work(
-    interrupted: UsedHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_that_has_not_ended_is_interrupted_unless_a_driver_is_at_work(interrupted: UsedHome) -> None:
     says = "1 is interrupted: the next run goes on with it"
     interrupted.beat()
     assert round_of(interrupted) == (1, True, says), "after a crash, or a cancel"
     interrupted.complete(checkpoint_kind=CheckpointKind.STOP, drained=False, request=RequestId("stop-mine"))
     assert round_of(interrupted) == (1, True, says), "after a stop, though the attempt is done"
-    monkeypatch.setattr("spark_jobs.cli.status.driver_at_work", lambda files: True)
-    assert round_of(interrupted) == (1, False, None)
+    with interrupted.driver():
+        assert round_of(interrupted) == (1, False, None)
 
 
 @pytest.mark.parametrize("end", [CheckpointKind.FINAL, CheckpointKind.STOP], ids=["at its end", "by a drain"])
@@ -184,7 +182,7 @@ def test_a_stage_that_starts_again_shows_why(interrupted: UsedHome) -> None:
     assert "3. restart after ValueError: no such airport" in shown
 
 
-def test_a_stage_that_has_failed_shows_why_and_what_to_do(interrupted: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_has_failed_shows_why_and_what_to_do(interrupted: UsedHome) -> None:
     beat(
         interrupted,
         StageStatus(state=StageState.FAILED, restarts=20, reason="RestartsExhaustedError: ValueError: no such airport"),
@@ -192,8 +190,8 @@ def test_a_stage_that_has_failed_shows_why_and_what_to_do(interrupted: UsedHome,
     shown = spark_jobs("status", "--home", interrupted.url).stdout
     assert "hourly. Remove the cause, then start the pipeline again." in shown
     assert "after 20 restarts: RestartsExhaustedError: ValueError: no such airport" in shown
-    monkeypatch.setattr("spark_jobs.cli.status.driver_at_work", lambda files: True)
-    shown = spark_jobs("status", "--home", interrupted.url).stdout
+    with interrupted.driver():
+        shown = spark_jobs("status", "--home", interrupted.url).stdout
     assert "hourly. The other stages run on. Remove the cause, then stop the pipeline and start it again." in shown
 
 

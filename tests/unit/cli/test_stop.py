@@ -9,8 +9,7 @@ import pytest
 from spark_jobs.checkpoint.cut_short import CutShort, cut_short
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.control.liveness import holding
-from spark_jobs.home.layout import DRIVER_LOCK, savepoint_path
+from spark_jobs.home.layout import savepoint_path
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import Publish
 from spark_jobs.protocol.ids import CheckpointId, RequestId
@@ -21,12 +20,11 @@ from tests.support.staged_pipeline import HOURLY
 
 
 @pytest.fixture
-def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UsedHome]:
+def running(tmp_path: Path) -> Iterator[UsedHome]:
     """A home in which a driver holds the lock of an unbounded pipeline."""
-    monkeypatch.setattr("tests.support.command_line.FLIGHTS", LIVE)
-    home = UsedHome(tmp_path)
+    home = UsedHome(tmp_path, LIVE)
     home.begin()
-    with holding(home.directory / "home" / DRIVER_LOCK, "start-1"):
+    with home.driver():
         yield home
 
 

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.control.liveness import holding
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.pipeline_look import overview
 from spark_jobs.control.status import write_status
-from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import BlockedPublication, ErrorReport, RunState, StageState, StageStatus, Status
 from spark_jobs.protocol.errors import RejectedError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RoundNumber, RunId, SinkName, StageName
@@ -39,7 +37,7 @@ def test_a_stage_that_has_failed_and_a_blocked_publication_are_named_with_their_
         attempt=AttemptNumber(1), run=RunId("monday"), state=RunState.RUNNING, updated_at=NOW, stages=stages, blocked=blocked
     )
     write_status(used.files, status)
-    with holding(used.directory / "home" / DRIVER_LOCK, "start-1"):
+    with used.driver():
         found = overview(used.files)
     assert (found.name, found.look.state, found.look.at_work) == ("flights", RunState.RUNNING, True)
     assert found.failed_stages == {"daily": "failed: division by zero"}
