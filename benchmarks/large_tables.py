@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +15,7 @@ from benchmarks.publication import Staged
 from benchmarks.site import Site
 from spark_jobs.protocol.documents import Publisher
 from spark_jobs.publication.delta_jvm import DeltaJvm
+from spark_jobs.publication.delta_rs import open_table
 
 _FEW, _MANY = 100, 1_000_000
 _LARGE, _SMALL = f"{_MANY:,} files", f"{_FEW} files"
@@ -27,6 +27,8 @@ _GOAL = round(1 / 1.5, 2)
 """In a driver that is running a large table costs at most 1.5 times what a small one costs."""
 _FRESH_S_MOST, _FRESH_MB_MOST = 3.0, 300.0
 _FILES_A_COMMIT = 10_000
+_INTERVAL_OF_DELTA = 10
+"""The default of ``delta.checkpointInterval`` in Delta for Spark."""
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -40,6 +42,15 @@ def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
         f"{RUNNING.name}, by Spark", {"large": large.published_by_spark_s, "small": small.published_by_spark_s}, turns, tell
     )
     yield Figure(RUNNING, "in a running driver, by Spark", by_spark["large"], by_spark["small"], goal=_GOAL)
+    tenths = in_turn(
+        f"{RUNNING.name}, every tenth version by Spark",
+        {"large": large.tenth_published_by_spark_s, "small": small.tenth_published_by_spark_s},
+        3 if quick else 10,
+        tell,
+    )
+    yield Figure(RUNNING, "every tenth version, by Spark", tenths["large"], tenths["small"], goal=_GOAL)
+    for table in (large, small):
+        table.finish()
     fresh: dict[str, list[tuple[float, float]]] = {"large": [], "small": []}
     for turn in range(2 if quick else 5):
         for name, table in (("large", large), ("small", small)):
@@ -69,18 +80,22 @@ class LargeTable(Staged):
         tell(f"a table of {files:,} files")
         log = self.table / "_delta_log"
         version = int(max(path.stem for path in log.glob("*.json"))) + 1
-        # Each way writes a checkpoint now and then: it is a figure of its own.
-        (log / f"{version:020}.json").write_text(_with_property(log / f"{0:020}.json", "delta.checkpointInterval", "1000"))
         for first in range(0, files, _FILES_A_COMMIT):
-            version += 1
             numbers = range(first, min(first + _FILES_A_COMMIT, files))
             (log / f"{version:020}.json").write_text("".join(_line(self.add, number) for number in numbers))
+            version += 1
         # In a process of its own: delta-rs takes two gigabytes for it.
         subprocess.run([sys.executable, "-c", _WRITE_CHECKPOINT, str(self.table)], check=True)
 
     def published_by_spark_s(self) -> float:
         """The same by Spark."""
         return self.published_by_s(Publisher.SPARK)
+
+    def tenth_published_by_spark_s(self) -> float:
+        """Publishes so many times that Spark commits a version at which Delta itself would write a checkpoint of the log."""
+        while (open_table(self.table.as_uri()).facts.version + 1) % _INTERVAL_OF_DELTA:
+            self.published_s()
+        return self.published_by_spark_s()
 
     def published_by_a_fresh_process(self) -> tuple[float, float]:
         """Completes a checkpoint, has a new process publish it, and returns its seconds and its peak of memory in MB."""
@@ -107,12 +122,6 @@ class LargeTable(Staged):
         ).stdout
         if int(version) != self.newest:
             raise AssertionError(f"{self.table} has reached checkpoint {version} instead of {self.newest}")
-
-
-def _with_property(commit: Path, name: str, value: str) -> str:
-    """The metadata of a table's first commit with one property more, as a commit."""
-    metadata = next(action["metaData"] for line in commit.read_text().splitlines() if "metaData" in (action := json.loads(line)))
-    return json.dumps({"metaData": metadata | {"configuration": metadata["configuration"] | {name: value}}}) + os.linesep
 
 
 def _line(add: dict[str, Any], number: int) -> str:

@@ -54,7 +54,7 @@ class Staged:
     def __init__(self, site: Site, files: int) -> None:
         self.site, self._files = site, files
         self._directory = site.new()
-        self._publishers = Publishers(lambda: site.spark)
+        self._publishers = Publishers(lambda: site.spark, at_work=True)
         self._links, self._commits = count(), count(1)
         source = site.input(f"input-of-{self._directory.name}", 1, 1)
         site.run(chain(source, self._directory, 1), self._directory, Publish.EXTERNAL)
@@ -123,6 +123,11 @@ class Staged:
         if rows != expected:
             raise AssertionError(f"{self.table} has {rows} rows instead of {expected}")
 
+    def finish(self) -> None:
+        """Waits for what a driver does in the background."""
+        self._publishers.finish()
+
     def remove(self) -> None:
         """Removes the pipeline and its table."""
+        self.finish()
         shutil.rmtree(self._directory)

@@ -225,13 +225,15 @@ class DeltaJvm:
 
 
 class JvmTransaction:
-    """A Delta transaction of Spark that is not committed yet."""
+    """A Delta transaction of Spark that is not committed yet. Its commit writes no checkpoint of the log."""
 
     def __init__(self, delta: DeltaJvm, path: str, app: AppId) -> None:
         self._delta, self._app = delta, app
         self._transaction = delta.log(path).startTransaction()
         # Reading the app id makes a concurrent publication of the same app id a conflict.
         self._transaction.readTxn().addOne(app)
+        # Otherwise every tenth commit would also write a checkpoint of the log, which reads the list of all files.
+        self._transaction.postCommitHooks().subtractOne(delta.object("org.apache.spark.sql.delta.hooks.CheckpointHook$"))
 
     @property
     def read_version(self) -> int:

@@ -192,11 +192,14 @@ class Publication:
         store, manifest = CheckpointStore(self.files), self.manifest
         store.make_durable({m.checkpoint for plan in self.plans.values() for transaction in plan for m in transaction.manifests})
         self.check(publishers)
+        changed: list[OpenTable] = []
         for sink, plan in self.plans.items():
             if sink not in self.holding.refused:
                 with self.holding.of(sink):
                     again = partial(prepare, store, manifest, sink, by_round=sink in self.by_round, together=self.together)
-                    _publish_sink(manifest, sink, again, plan, publishers)
+                    changed += _publish_sink(manifest, sink, again, plan, publishers)
+        for table in changed:
+            publishers.keep_log_short(table)
         return {
             sink: _result(store, manifest, sink, self.checkpoint, held=sink in self.holding.refused)
             for sink in ordered_sinks(manifest)
@@ -356,27 +359,26 @@ def _publish_sink(
     plan_again: Callable[[], Sequence[PendingTransaction]],
     plan: Sequence[PendingTransaction],
     publishers: Publishers,
-) -> None:
-    """Commits a plan. Makes a new one whenever the table is not in the expected state."""
+) -> Sequence[OpenTable]:
+    """Commits a plan. Makes a new one whenever the table is not in the expected state. Returns the table if it was changed."""
     checked: Sequence[PendingTransaction] | None = plan
 
-    def carry_out() -> None:
+    def carry_out() -> Sequence[OpenTable]:
         nonlocal checked
         transactions, checked = checked, None
         if transactions is None:
             transactions = plan_again()
         if not transactions:
-            return
+            return ()
         cut, by = manifest.sinks[sink], {transaction.publisher for transaction in transactions}
         with _alone(cut.table, takes_turns=Publisher.SPARK in by or cut.mode.has_keys):
             for transaction in transactions:
                 _commit(sink, transaction, publishers)
             table = _confirm(cut, sink, manifest.checkpoint)
             publishers.keep_deleted_keys(cut, table.transaction_version(cut.app))
-        if Publisher.DELTA_RS in by:
-            publishers.keep_log_short(table)
+        return (table,)
 
-    _persist(carry_out, tries=_TRIES + len(plan))  # each transaction of another process costs at most one try
+    return _persist(carry_out, tries=_TRIES + len(plan))  # each transaction of another process costs at most one try
 
 
 def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers) -> None:

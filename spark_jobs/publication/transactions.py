@@ -3,7 +3,9 @@
 import importlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from threading import Thread
+from concurrent.futures import Future, wait
+from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_jobs.protocol.documents import Publisher, SinkCut
@@ -12,6 +14,7 @@ from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.deleted_keys import add_checksums, fold, is_due
 from spark_jobs.publication.delta_rs import DeltaRsKeeper, OpenTable, open_table, rows_by_file
 from spark_jobs.publication.delta_rs_transaction import DeltaRsTransaction
+from spark_jobs.storage.beside import begin
 from spark_jobs.storage.table_uris import table_files
 
 if TYPE_CHECKING:
@@ -74,13 +77,14 @@ class Publishers:
 
     Args:
         spark: Creates or finds a Spark session. Called once if a sink needs it. None: there is no Spark.
-        at_work: True if that session runs anyway. Then it also writes the checkpoints of large tables' logs.
+        at_work: True in a driver: that session runs anyway, and writes the checkpoints of large tables' logs in the background.
     """
 
     def __init__(self, spark: "Callable[[], SparkSession] | None" = None, *, at_work: bool = False) -> None:
         self._spark, self._at_work = spark, at_work
         self._spark_publisher: SparkPublisher | None = None
-        self._checkpointing: Thread | None = None
+        self._checkpointing: dict[str, Future[None]] = {}
+        self._one_at_a_time = Lock()
 
     def require(self, publisher: Publisher, what: str) -> None:
         """Refuses a publisher that this process does not have.
@@ -127,21 +131,17 @@ class Publishers:
     def keep_log_short(self, table: OpenTable) -> None:
         """Writes a checkpoint of a table's log if one is due, so that readers have few commits to read.
 
-        The checkpoint of a small table is written at once. That of a large table takes seconds and the list of all its files: Spark writes
-        it in the background, or, without a running Spark, another process does. This is not part of a publication, so failures are only
-        logged.
+        This is not part of a publication: call it when all tables are public. Failures are only logged. A driver writes the checkpoint in
+        the background. Only Spark writes that of a large table, which takes seconds and the list of all its files, and that of a table that
+        delta-rs cannot commit to. A process that has not started Spark leaves these to others.
         """
+        uri = table.facts.uri
         if not table.needs_checkpoint():
             return
-        if table.file_count <= SMALL_FILES:
-            try:
-                table.write_checkpoint()
-            except StreamPipelineError as error:
-                _LOG.warning("no checkpoint of the log of table %s: %s", table.facts.uri, error)
-        elif self._at_work and (self._checkpointing is None or not self._checkpointing.is_alive()):
-            work, uri = self._checkpoint_by_spark, table.facts.uri
-            self._checkpointing = Thread(target=work, args=(uri,), name="table-log-checkpoint", daemon=True)
-            self._checkpointing.start()
+        if not self._at_work:
+            self._checkpoint(table)
+        elif uri not in self._checkpointing or self._checkpointing[uri].done():
+            self._checkpointing[uri] = begin(partial(self._checkpoint, table))
 
     def keep_deleted_keys(self, cut: SinkCut, reached: CheckpointId | None) -> None:
         """Folds the table of a sink's deleted keys if it is due, and writes the checksums of its new files.
@@ -166,14 +166,21 @@ class Publishers:
 
     def finish(self) -> None:
         """Waits for background work, which needs Spark."""
-        if self._checkpointing is not None:
-            self._checkpointing.join()
+        wait(list(self._checkpointing.values()))
 
-    def _checkpoint_by_spark(self, uri: str) -> None:
+    def _checkpoint(self, table: OpenTable) -> None:
+        uri = table.facts.uri
         try:
-            self._by_spark(uri).checkpoint(uri)
+            with self._one_at_a_time:
+                if table.file_count <= SMALL_FILES and not table.obstacles(Publisher.DELTA_RS):
+                    table.write_checkpoint()
+                elif self._at_work or self._spark_publisher is not None:
+                    self._checkpoint_by_spark(uri)
         except (StreamPipelineError, OSError) as error:
             _LOG.warning("no checkpoint of the log of table %s: %s", uri, error)
+
+    def _checkpoint_by_spark(self, uri: str) -> None:
+        self._by_spark(uri).checkpoint(uri)
 
     def _by_spark(self, uri: str) -> "SparkPublisher":
         if self._spark is None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_jobs.protocol.documents import Publisher
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication import transactions
 from spark_jobs.publication.delta_rs import log_of, open_table
@@ -57,3 +58,18 @@ def test_a_checkpoint_that_spark_writes_beside_the_stages_is_read(
     anew = TableLog(LocalFiles(log), uri).newest()
     assert anew.differs_only_in_rows(expected._state)
     assert (anew.version, anew.apps) == (3, {APP: 3})
+
+
+@pytest.mark.every_version
+def test_a_transaction_of_spark_leaves_the_checkpoint_of_the_log_to_the_time_after_the_publication(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = site.tables / "t"
+    site.spark.range(1).write.format("delta").option("delta.checkpointInterval", "2").save(str(table))
+    publishers, uri = Publishers(lambda: site.spark), table.as_uri()
+    for number in range(1, 5):
+        publishers.begin(Publisher.SPARK, uri, APP).close(CheckpointId(number), {})
+    assert _files_of(table / "_delta_log") == []
+    monkeypatch.setattr(transactions, "SMALL_FILES", 0)
+    publishers.keep_log_short(open_table(uri))
+    assert _files_of(table / "_delta_log") == [".parquet"]

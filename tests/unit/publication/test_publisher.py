@@ -726,27 +726,81 @@ def test_the_log_of_a_large_table_is_left_to_others_where_no_spark_is_at_work(
     assert log_checkpoints(pipeline) == [2]
 
 
+class SparkAtWork(Publishers):
+    """Publishers of a driver whose Spark writes checkpoints of logs as soon as the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__(pytest.fail, at_work=True)
+        self.asked: list[str] = []
+        self.begun, self.released = Event(), Event()
+
+    def _checkpoint_by_spark(self, uri: str) -> None:
+        self.asked.append(uri)
+        self.begun.set()
+        self.released.wait()
+
+
 @pytest.mark.usefixtures("short_logs")
 def test_the_log_of_a_large_table_gets_its_checkpoint_by_spark_in_the_background(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    released = Event()
-
-    class Spark(Publishers):
-        def _checkpoint_by_spark(self, uri: str) -> None:
-            asked.append(uri)
-            released.wait()
-
     monkeypatch.setattr(transactions, "SMALL_FILES", 1)
-    publishers = Spark(pytest.fail, at_work=True)
+    publishers = SparkAtWork()
     many_published(pipeline, 5, publishers)
-    assert asked == [pipeline.tables[HOURLY]], "publications go on, and one is enough"
-    released.set()
+    publishers.begun.wait()
+    assert publishers.asked == [pipeline.tables[HOURLY]], "publications go on, and one is enough"
+    publishers.released.set()
     publishers.finish()
     many_published(pipeline, 1, publishers)
     publishers.finish()
-    assert len(asked) == 2
+    assert len(publishers.asked) == 2
+
+
+@pytest.mark.usefixtures("short_logs")
+def test_the_log_of_a_table_that_only_spark_can_commit_to_gets_its_checkpoint_by_spark(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many_published(pipeline, 2, WITHOUT_SPARK)
+    log = path_of(pipeline.tables[HOURLY]) / "_delta_log"
+    for path in log.glob("*.checkpoint.parquet"):
+        path.unlink()
+    (log / "_last_checkpoint").unlink()
+    log_of.cache_clear()
+    monkeypatch.setattr(OpenTable, "obstacles", lambda *_: ["row tracking"])
+    publishers = SparkAtWork()
+    publishers.released.set()
+    publishers.keep_log_short(open_table(pipeline.tables[HOURLY]))
+    publishers.finish()
+    assert (publishers.asked, log_checkpoints(pipeline)) == ([pipeline.tables[HOURLY]], [])
+
+
+@pytest.mark.usefixtures("short_logs")
+def test_the_log_of_a_small_table_gets_its_checkpoint_in_the_background_of_a_driver(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, create = Event(), DeltaTable.create_checkpoint
+
+    def waits(table: DeltaTable) -> None:
+        released.wait()
+        create(table)
+
+    monkeypatch.setattr(DeltaTable, "create_checkpoint", waits)
+    publishers = Publishers(pytest.fail, at_work=True)
+    many_published(pipeline, 2, publishers)
+    assert log_checkpoints(pipeline) == []
+    released.set()
+    publishers.finish()
+    assert log_checkpoints(pipeline) == [2]
+
+
+@pytest.mark.usefixtures("short_logs")
+def test_logs_get_their_checkpoints_when_all_tables_are_public(pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    public: list[dict[SinkName, list[int]]] = []
+    monkeypatch.setattr(DeltaTable, "create_checkpoint", lambda _: public.append(published(pipeline)))
+    for number in range(2):
+        pipeline.checkpoint({HOURLY: [(number, "a")], DAILY: [(number, "a")]})
+        publish(pipeline.files)
+    assert public == [{HOURLY: [1, 2], DAILY: [1, 2]}] * 2
 
 
 @pytest.mark.usefixtures("short_logs")
