@@ -249,7 +249,7 @@ def test_a_round_that_was_interrupted_is_finished_by_the_code_that_began_it(shop
             shop.run(shop.pipeline("orders"))
     error = shop.refused(shop.pipeline("orders", "refunds"))
     assert "round 1 was begun with: stages.refunds differ" in error.failed
-    assert error.remedy.startswith("Finish the round with the earlier code, then run the changed code.")
+    assert error.remedy.startswith("Run the earlier code, and stop it (spark-jobs stop) or let it finish the round.")
     shop.run(shop.pipeline("orders"))
     shop.run(shop.pipeline("orders", "refunds"))
     shop.assert_kind("orders", "order")
@@ -269,7 +269,7 @@ def test_a_live_pipeline_that_was_stopped_goes_on_with_other_stages(site: Site, 
     changed = code(site, events, "copied", "minutes", "odd", "everything")
     with pytest.raises(RejectedError, match="was begun with") as caught:
         site.run(changed, allow_dropped=True)
-    assert "Run the earlier code and stop it (spark-jobs stop), then run the changed code." in caught.value.remedy
+    assert "Run the earlier code, and stop it (spark-jobs stop) or let it finish the round." in caught.value.remedy
     with Running(site.spark, code(site, events, "copied", "again", "minutes"), site.home) as running:
         running.until(lambda: len(ids(site, "again")) == 251)
         spark_jobs("stop", "--home", site.home)

@@ -603,17 +603,13 @@ def _check_rewind(request: StartRequest, facts: HomeFacts) -> None:
 
 
 def _changed_midway(latest: RoundDocument, facts: HomeFacts, graph: Mapping[str, Any]) -> RejectedError:
-    endless = any(not source.get("bounded", True) for source in latest.graph.get("sources", {}).values())
     restore = facts.begun_by.restore if facts.begun_by and (facts.head is None or facts.head.origin) else None
-    if endless:
-        finish = "Run the earlier code and stop it (spark-jobs stop), then run the changed code."
-    else:
-        finish = "Finish the round with the earlier code, then run the changed code."
     back = f" Or go back to the savepoint that it began with (--restore {restore.savepoint})." if restore else ""
     return RejectedError(
         f"The pipeline is not the one that round {latest.round} was begun with: {', '.join(_differences(latest.graph, graph))} differ.",
         exists=f"The round was interrupted, and its rows so far are staged. After it, {'; '.join(map(str, fates(latest.graph, graph)))}.",
-        remedy=f"{finish}{back} Or {BEGIN_ANEW}.",
+        remedy="Run the earlier code, and stop it (spark-jobs stop) or let it finish the round. Then run the changed code."
+        f"{back} Or {BEGIN_ANEW}.",
         round=latest.round,
     )
 
