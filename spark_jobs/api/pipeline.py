@@ -120,7 +120,7 @@ class Pipeline:
         Args:
             bounded: True: the stream has an end, which is pinned when a round begins. False: it has none, and the pipeline runs until it is
                 stopped, drained or cancelled.
-            event_time: The column with the event time. The runtime sets the watermark; the function must not.
+            event_time: The column with the event time. The runtime sets the watermark; the function must not. A stage may set another one.
             watermark_delay: Distance from the newest event time to the watermark, such as ``"30 minutes"``. Rows behind the watermark are
                 late. Without a delay no row of a bounded source is late: the watermark waits for its end. An unbounded source with
                 ``event_time`` needs a delay.
@@ -247,6 +247,8 @@ class Pipeline:
         """Declares a streaming query. The function's arguments are its inputs, by name: sources, static inputs and stages.
 
         It may take ``params``, too. An argument with a default value is an input only if ``inputs`` names it.
+
+        ``withWatermark`` on an argument sets the watermark of that input for this stage, instead of the declared one. The runtime moves it.
 
         A stage whose inputs are all static is no stream. Its sink has ``mode="complete"``, and each round computes the whole table again.
 

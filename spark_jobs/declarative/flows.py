@@ -1,27 +1,23 @@
 """Finds the inputs of each flow of a project, and calls flows as stages."""
 
-import re
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from pyspark.errors import AnalysisException
 from pyspark.pipelines.flow import Flow
 from pyspark.pipelines.output import MaterializedView, Output, TemporaryView
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from spark_jobs.api.functions import Function
 from spark_jobs.declarative.columns import as_defined
 from spark_jobs.declarative.definitions import Definitions
-from spark_jobs.declarative.frames import FrameStandIn, Use
+from spark_jobs.declarative.frames import FrameStandIn
 from spark_jobs.declarative.names import parts_of
 from spark_jobs.declarative.session import NeedsSparkError, ProjectSession, Read, answering, found_as_active
 from spark_jobs.declarative.sql import ParserProcess, Relation, SqlError, SqlParser
 from spark_jobs.protocol.errors import InvalidPipelineError, StreamPipelineError
-from spark_jobs.runtime.spark import plan
 
 _PACE = frozenset({"maxfilespertrigger", "maxbytespertrigger", "skipchangecommits"})
 """Options of a read that control its progress, not its rows."""
@@ -49,16 +45,6 @@ class FoundFlow:
     """False if it reads no table of the project and no stream: a materialized view that each run computes again."""
     reads_tables: bool = False
     """True if it is a materialized view that each run computes again from tables of the project, because no stream can keep it."""
-    copies: Mapping[str, str] = field(default_factory=dict)
-    """By input, the stage that it reads instead: see :attr:`FoundInputs.copies`."""
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A stage that passes the rows of an input on unchanged. An input has one watermark, and this is another one."""
-
-    input: str
-    watermark: tuple[str, str]
 
 
 @dataclass
@@ -67,9 +53,6 @@ class FoundInputs:
 
     outside: dict[str, Read] = field(default_factory=dict)
     """The reads that become sources or static inputs, by name."""
-    uses: list[Use] = field(default_factory=list)
-    copies: dict[str, Copy] = field(default_factory=dict)
-    """The stages that pass an input on with another watermark, by name."""
 
     def name_of(self, read: Read) -> str | None:
         return next((name for name, known in self.outside.items() if known == read), None)
@@ -84,21 +67,6 @@ class FoundInputs:
             name = f"{name}_{read.digest()}"
         self.outside[name] = read
         return name
-
-    def watermark(self, name: str) -> tuple[str, str] | None:
-        """Returns the column and the delay of an input's watermark: those of the first flow that sets one."""
-        if name in self.copies:
-            return self.copies[name].watermark
-        return next((use.watermark for use in self.uses if use.input == name and use.watermark is not None), None)
-
-    def copy(self, name: str, watermark: tuple[str, str]) -> str:
-        """Returns the name of the stage that passes an input on with a watermark that is not its own."""
-        copy = Copy(name, watermark)
-        column, delay = (re.sub(r"\W+", "_", text) for text in watermark)
-        short, long = f"{name}_{delay}", f"{name}_{column}_{delay}"
-        found = short if self.copies.get(short, copy) == copy else long
-        self.copies[found] = copy
-        return found
 
 
 class Flows:
@@ -155,10 +123,9 @@ class Flows:
         changes = finding.from_outside is not None or finding.reads_changed
         whole = isinstance(returned, FrameStandIn) and returned.whole
         aggregated = isinstance(returned, FrameStandIn) and returned.aggregated
-        copies = finding.copies()
-        names = dict.fromkeys(copies.get(name, name) for name in finding.inputs)
+        names = tuple(dict.fromkeys(finding.inputs))
         reads_tables = view and finding.streams and (changes or whole)
-        return FoundFlow(flow, tuple(names), finding.conf, aggregated, finding.streams, reads_tables, copies)
+        return FoundFlow(flow, names, finding.conf, aggregated, finding.streams, reads_tables)
 
     def _materialized(self, flow: Flow) -> bool:
         return isinstance(self.definitions.find(flow.target), MaterializedView)
@@ -170,11 +137,7 @@ class Flows:
             session = next(iter(frames.values())).sparkSession if frames else SparkSession.active()
             running = _Running(self, found, frames, session)
             with answering(running), found_as_active(self.session):
-                frame: object = found.flow.func()
-            whole = (found.aggregated or found.reads_tables) and self._materialized(found.flow)  # no row is late then
-            if isinstance(frame, DataFrame) and frame.isStreaming and not whole and plan.is_stateful(frame):
-                running.check_watermarks()
-            return frame
+                return found.flow.func()
 
         return run
 
@@ -201,7 +164,7 @@ class _Finding:
         self._flow = flow
         self._materialized = materialized
         self._views: list[str] = []
-        self._uses: list[Use] = []
+        self._watermarks: dict[str, tuple[str, str]] = {}
         self.inputs: list[str] = []
         self.conf: dict[str, str] = dict(flow.spark_conf)
         self.streams = False
@@ -291,43 +254,22 @@ class _Finding:
     def _frame(self, name: str, *, streaming: bool) -> FrameStandIn:
         self.inputs.append(name)
         self.streams = self.streams or streaming
-        use = Use(name, self._flows.definitions.place(self._flow.source_code_location))
-        if streaming:
-            self._flows.inputs.uses.append(use)
-            self._uses.append(use)
-        return FrameStandIn(self._flows.session, use if streaming else None, mark=self._mark)
+        return FrameStandIn(self._flows.session, name if streaming else None, mark=self._mark)
 
-    def copies(self) -> dict[str, str]:
-        """Returns the stages that the flow reads instead of inputs, because it sets watermarks that these do not have.
-
-        Raises:
-            InvalidPipelineError: The flow reads one input with two watermarks.
-        """
-        found: dict[str, str] = {}
-        inputs, marks = self._flows.inputs, dict[str, tuple[str, str]]()
-        for use in self._uses:
-            if use.watermark is None:
-                continue
-            if marks.setdefault(use.input, use.watermark) != use.watermark:
-                raise self._refused(
-                    f"reads {use.input!r} with the watermarks {' and '.join(map(repr, (marks[use.input], use.watermark)))}.",
-                    "Give both reads the same watermark.",
-                )
-            if use.watermark != inputs.watermark(use.input):
-                found[use.input] = inputs.copy(use.input, use.watermark)
-        return found
-
-    def _mark(self, use: Use | None, column: str, delay: str) -> None:
+    def _mark(self, name: str | None, column: str, delay: str) -> None:
         if self._materialized:
             raise self._refused("sets a watermark, but no row of a materialized view is late.", "Remove it.")
-        if use is None:
+        if name is None:
             raise self._refused(
                 "sets a watermark on a frame that is not an input as it was read.",
                 "Call withWatermark right after the read. Write a computed event time into a table of its own first.",
             )
-        if use.watermark is not None and use.watermark != (column, delay):
-            raise self._refused("sets two watermarks on one input.", "Set one.")
-        use.watermark = (column, delay)
+        earlier = self._watermarks.setdefault(name, (column, delay))
+        if earlier != (column, delay):
+            raise self._refused(
+                f"reads {name!r} with the watermarks {earlier!r} and {(column, delay)!r}.",
+                "Set the same one wherever it is read.",
+            )
 
     def _refused(self, problem: str, remedy: str, *, condition: str | None = None) -> InvalidPipelineError:
         return self._flows.definitions.refused(
@@ -341,27 +283,8 @@ class _Running:
     def __init__(self, flows: Flows, found: FoundFlow, frames: Mapping[str, DataFrame], session: SparkSession) -> None:
         self._flows = flows
         self._flow = found.flow
-        self._copies = found.copies
         self._frames = frames
         self._session = session
-        self._given: dict[str, InputFrame] = {}
-
-    def check_watermarks(self) -> None:
-        """Refuses a flow that keeps state of an input whose watermark is set only by another flow: it would drop late rows.
-
-        Raises:
-            InvalidPipelineError: The flow keeps such a state.
-        """
-        for name, frame in self._given.items():
-            watermark = frame.input_watermark
-            if watermark.declared is not None and not watermark.wanted:
-                column, delay = watermark.declared
-                raise self._flows.definitions.refused(
-                    self._flow.source_code_location,
-                    f"the flow {self._flow.name!r} keeps state of {name!r} without a watermark, but another flow sets one there.",
-                    f"Write .withWatermark({column!r}, {delay!r}) where it is read, or let one of them read a table of its own.",
-                    input=name,
-                )
 
     def dataset(self, name: str, read: Read) -> Any:
         output = self._flows.definitions.find(name)
@@ -399,13 +322,10 @@ class _Running:
         )
 
     def _input(self, name: str | None, what: str) -> DataFrame:
-        name = self._copies.get(name or "", name)
         frame = self._frames.get(name or "")
-        if frame is None or name is None:
+        if frame is None:
             raise self._unexpected(what)
-        if not frame.isStreaming:
-            return frame
-        return self._given.setdefault(name, InputFrame.of(frame, InputWatermark(self._flows.inputs.watermark(name))))
+        return frame
 
 
 def is_inlined(output: Output, read: Read) -> bool:
@@ -419,41 +339,3 @@ def read_relation(spark: ProjectSession, relation: Relation) -> Any:
     file = len(parts) == 2 and "/" in parts[1]  # such as parquet.`/data/incoming`
     frame = reader.format(parts[0]).load(parts[1]) if file else reader.table(relation.name)
     return frame if relation.watermark is None else frame.withWatermark(*relation.watermark)
-
-
-@dataclass
-class InputWatermark:
-    """The watermark of a flow's input."""
-
-    declared: tuple[str, str] | None
-    """Its column and its delay."""
-    wanted: bool = False
-    """True if the flow has set it."""
-
-
-class InputFrame(ClassicDataFrame):
-    """An input of a flow. Its ``withWatermark`` does nothing: the input has that watermark, and the runtime moves it."""
-
-    input_watermark: InputWatermark
-
-    @classmethod
-    def of(cls, frame: DataFrame, watermark: InputWatermark) -> "InputFrame":
-        found = object.__new__(cls)
-        found.__dict__.update(frame.__dict__)
-        found.input_watermark = watermark
-        return found
-
-    def withWatermark(self, eventTime: str, delayThreshold: str) -> DataFrame:
-        if (eventTime, delayThreshold) != self.input_watermark.declared:
-            raise AnalysisException(f"withWatermark({eventTime!r}, {delayThreshold!r}) was not found. {_ALL_BEFORE}")
-        self.input_watermark.wanted = True
-        return self
-
-    def filter(self, condition: Any) -> DataFrame:
-        return InputFrame.of(super().filter(condition), self.input_watermark)
-
-    def where(self, condition: Any) -> DataFrame:
-        return self.filter(condition)
-
-    def alias(self, alias: str) -> DataFrame:
-        return InputFrame.of(super().alias(alias), self.input_watermark)

@@ -15,33 +15,22 @@ _KEEP_ROWS_AS_READ = frozenset({"alias", "filter", "where"})
 """The methods that leave the columns of an input unchanged."""
 
 
-@dataclass(eq=False)
-class Use:
-    """One read of an input by a flow."""
-
-    input: str
-    place: str
-    """The place of the flow's definition."""
-    watermark: tuple[str, str] | None = None
-    """The column and the delay of the flow's ``withWatermark``."""
-
-
 @dataclass(frozen=True)
 class FrameStandIn:
     """A stand-in for a frame.
 
     Args:
         spark: The session's stand-in.
-        direct: Read whose columns it has, if it has no others.
+        direct: Input whose columns it has, if it has no others.
         aggregated: True if its rows are groups.
-        mark: Called with a read and the arguments of ``withWatermark``.
+        mark: Called with an input and the arguments of ``withWatermark``.
         whole: True if its rows can only be computed from all rows of its inputs.
     """
 
     spark: Any = field(repr=False)
-    direct: Use | None = None
+    direct: str | None = None
     aggregated: bool = False
-    mark: Callable[[Use | None, str, str], None] = field(default=lambda use, column, delay: None, repr=False)
+    mark: Callable[[str | None, str, str], None] = field(default=lambda direct, column, delay: None, repr=False)
     whole: bool = False
 
     @property

@@ -56,21 +56,12 @@ def build_pipeline(
     stages = [(table, _own(definitions, table, found)) for table in definitions.outputs.values() if isinstance(table, Table)]
     with mistakes.noted():
         _declare_inputs(pipeline, flows, found.values(), live=live)
-    for name, copy in flows.inputs.copies.items():
-        with mistakes.noted():
-            column, delay = copy.watermark
-            _declare_stage(pipeline, name, [copy.input], _only, event_time=column, watermark_delay=delay)
     for table, own in stages:
         if len(own) == _flows_into(definitions, table) and (own or sound):  # otherwise the mistake is known
             with mistakes.noted(), definitions.defined_at(table.source_code_location):
                 _declare_table(pipeline, flows, table, own, live=live)
     mistakes.check()
     return pipeline
-
-
-def _only(frames: dict[str, DataFrame]) -> DataFrame:
-    (frame,) = frames.values()
-    return frame
 
 
 def _flows_into(definitions: Definitions, table: Table) -> int:
@@ -102,11 +93,7 @@ def _declare_inputs(pipeline: Pipeline, flows: Flows, found: Iterable[FoundFlow]
     computed_again = {name for each in found if not each.streams for name in each.inputs}
     for name, read in flows.inputs.outside.items():
         if read.streaming:
-            column, delay = flows.inputs.watermark(name) or (None, None)
-            held = None if column is None or live else True
-            pipeline.source(bounded=not live, name=name, event_time=column, watermark_delay=delay, hold_watermark=held)(
-                _reading(read)
-            )
+            pipeline.source(bounded=not live, name=name)(_reading(read))
         else:
             pinned = read.pins() and not (live and name in computed_again)
             pipeline.static(refresh="round" if pinned else "unpinned", name=name)(_reading(read))
@@ -138,17 +125,16 @@ def _declare_table(pipeline: Pipeline, flows: Flows, table: Table, found: list[F
     if isinstance(table, MaterializedView):
         _declare_view(pipeline, flows, table, found, live=live)
         return
-    column, delay = flows.inputs.watermark(name) or (None, None)
-    whole: dict[str, Any] = {"sink": _sink(definitions, table), "event_time": column, "watermark_delay": delay}
+    sink = _sink(definitions, table)
     if len(found) == 1 and found[0].flow.name == table.name:
-        _declare_flow(pipeline, flows, table, found[0], name, **whole)
+        _declare_flow(pipeline, flows, table, found[0], name, sink=sink)
         return
     names = []
     for each in found:
         names.append(_flow_stage(definitions, each.flow, name))
         with definitions.defined_at(each.flow.source_code_location):
             _declare_flow(pipeline, flows, table, each, names[-1])
-    _declare_stage(pipeline, name, names, lambda frames: united(table, list(frames.values())), **whole)
+    _declare_stage(pipeline, name, names, lambda frames: united(table, list(frames.values())), sink=sink)
 
 
 def _declare_flow(pipeline: Pipeline, flows: Flows, table: Table, found: FoundFlow, name: str, **options: Any) -> None:

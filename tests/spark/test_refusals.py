@@ -1,5 +1,6 @@
 """A pipeline that cannot keep the promises is refused before any row is staged. The error names the cause and the remedy."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,17 @@ def _own_watermark(rows: DataFrame) -> DataFrame:
     return rows.select("id", F.col("ts").alias("at")).withWatermark("at", "1 hour")
 
 
+def _two_watermarks(rows: DataFrame) -> DataFrame:
+    return rows.withWatermark("ts", "1 hour").union(rows.where("id > 3").withWatermark("ts", "2 hours"))
+
+
+_HOURS = itertools.count(1)
+
+
+def _another_watermark_each_time(rows: DataFrame) -> DataFrame:
+    return rows.withWatermark("ts", f"{next(_HOURS)} hours")
+
+
 def _undeclared_stream(rows: DataFrame) -> DataFrame:
     return rows.select("id").union(rows.sparkSession.readStream.format("rate").load().select("value"))
 
@@ -80,7 +92,9 @@ def _timers_by_the_clock(rows: DataFrame) -> DataFrame:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_own_watermark, "'changed' calls withWatermark itself"),
+        (_own_watermark, "'changed' calls withWatermark on a frame that is not an input as it was read"),
+        (_two_watermarks, "'changed' sets two watermarks on its input 'rows'"),
+        (_another_watermark_each_time, "'changed' sets other watermarks on its inputs each time it is called"),
         (_undeclared_stream, "'changed' reads a stream .* that is not one of its inputs"),
         (_waits_for_the_clock, "applyInPandasWithState with a processing-time timeout, which waits for processing time"),
         (_timers_by_the_clock, "timeMode='ProcessingTime', which waits for processing time"),
@@ -89,7 +103,7 @@ def _timers_by_the_clock(rows: DataFrame) -> DataFrame:
         (lambda rows: rows.sparkSession.range(3), "'changed' does not return a streaming frame"),
         (lambda rows: None, "'changed' does not return a streaming frame but NoneType"),
     ],
-    ids=["watermark", "undeclared", "timeout", "timers", "append", "column", "batch", "none"],
+    ids=["watermark", "two", "other", "undeclared", "timeout", "timers", "append", "column", "batch", "none"],
 )
 def test_a_stage_is_refused(site: Site, events: Path, change: Change, message: str) -> None:
     with pytest.raises(InvalidPipelineError, match=message) as refused:

@@ -50,7 +50,7 @@ def source_frame(source: Source, session: SparkSession, params: Any, without: Se
         raise refused_input(
             source.name,
             "calls withWatermark itself, but the runtime cannot move that watermark at the end of the input",
-            "Remove it; declare event_time= and watermark_delay= on the source.",
+            "Declare event_time= and watermark_delay= on the source, or call withWatermark on it in a stage.",
         )
     if source.event_time is not None and source.event_time not in frame.columns:
         raise refused_input(
@@ -58,12 +58,25 @@ def source_frame(source: Source, session: SparkSession, params: Any, without: Se
             f"has no column {source.event_time!r} for its event time (it has {', '.join(frame.columns)})",
             "Correct event_time=.",
         )
-    moving = source.event_time is not None and not source.held
-    for leaf in streaming_leaves(frame):
-        kind_of(leaf).check(source.name, leaf, bounded=source.bounded, moving=moving)
+    check_kinds(source, frame, moving=source.event_time is not None and not source.held)
     if source.event_time_zone is None:
         return frame
     return _in_zone(source.name, frame, str(source.event_time), source.event_time_zone)
+
+
+def check_kinds(source: Source, frame: DataFrame, *, moving: bool) -> None:
+    """Refuses streams that a source cannot have.
+
+    Args:
+        source: The source.
+        frame: Its frame.
+        moving: True if it has a watermark that moves between two batches.
+
+    Raises:
+        InvalidPipelineError: There is such a stream.
+    """
+    for leaf in streaming_leaves(frame):
+        kind_of(leaf).check(source.name, leaf, bounded=source.bounded, moving=moving)
 
 
 def source_rows(source: Source, session: SparkSession, params: Any, rows: DataFrame) -> DataFrame:

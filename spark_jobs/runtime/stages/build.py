@@ -1,7 +1,7 @@
 """Builds a runnable stage from a declared one: reads its inputs, checks its plan, creates its table and its private log."""
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,12 +21,15 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_di
 from spark_jobs.runtime.staged.channel_cut import log_directory
 from spark_jobs.runtime.staged.private_log import PrivateLog
 from spark_jobs.runtime.stages.built_stage import InputWatermark
+from spark_jobs.runtime.stages.event_time import EventTime, OwnWatermarks
 from spark_jobs.runtime.stages.gate import Gate
+from spark_jobs.runtime.stages.input_frame import call_with_own_watermarks
 from spark_jobs.runtime.stages.judging import with_violations
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.stages.stage_inputs import (
     NONE_ENDED,
+    ReadInput,
     bound_of,
     check_positions,
     prepare_streams,
@@ -74,11 +77,14 @@ def build_stage(
     if lost_files is not None:
         session.conf.set(_MISSING_FILES, "true")  # each batch is compared with the accepted losses
     spark_log = earlier.spark_log if earlier else SparkLog(site.work, checkpoint_directory(stage.name))
-    inputs = {
-        argument: read_input(node, position, stage, session, site, outputs, argument in ended)
-        for position, (argument, node) in enumerate(stage.inputs.items())
-    }
-    frame = call_stage(stage, {argument: read.frame for argument, read in inputs.items()} | {PARAMS: site.params})
+
+    def read(own: OwnWatermarks) -> dict[str, ReadInput]:
+        return {
+            argument: read_input(node, position, stage, session, site, outputs, argument in ended, own.get(argument))
+            for position, (argument, node) in enumerate(stage.inputs.items())
+        }
+
+    inputs, frame = call_with_own_watermarks(stage, read, lambda frames: call_stage(stage, {**frames, PARAMS: site.params}))
     watermarks = {InputName(argument): read.watermark for argument, read in inputs.items() if read.watermark}
     check_plan(stage, frame, {mark.node for mark in watermarks.values()})
     streams = streams_of(stage, frame, inputs)
@@ -206,9 +212,11 @@ def call_stage(stage: Stage, available: Mapping[str, Any], *, streaming: bool = 
 def check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:
     if set(plan.watermark_nodes(frame)) - own_nodes:
         raise InvalidPipelineError(
-            f"Stage '{stage.name}' calls withWatermark itself, but the runtime cannot move that watermark at the end of the input.",
+            f"Stage '{stage.name}' calls withWatermark on a frame that is not an input as it was read, so the runtime cannot move that "
+            "watermark at the end of the input.",
             safe="Nothing was staged.",
-            remedy="Remove it; declare event_time= and watermark_delay= on the source, or on the stage upstream.",
+            remedy="Call it on an argument, before everything but where() and alias(). Compute the event time in the source or in a stage "
+            "upstream.",
             stage=stage.name,
         )
     waiting = [] if stage.unbounded else plan.processing_time_operators(frame)
@@ -219,15 +227,6 @@ def check_plan(stage: Stage, frame: DataFrame, own_nodes: set[str]) -> None:
             remedy="Use event-time timers or timeouts.",
             stage=stage.name,
         )
-
-
-@dataclass(frozen=True)
-class EventTime:
-    """The event time of a stage's result. Without a column the result has none."""
-
-    column: str | None = None
-    delay_ms: int | None = None
-    held: bool = False
 
 
 def event_time_of(stage: Stage, frame: DataFrame, watermarks: Mapping[InputName, InputWatermark]) -> EventTime:

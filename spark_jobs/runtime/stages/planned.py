@@ -20,12 +20,14 @@ from spark_jobs.api.stage import Stage
 from spark_jobs.protocol.errors import InvalidPipelineError, StreamPipelineError
 from spark_jobs.protocol.ids import InputName, StageName
 from spark_jobs.runtime.inputs.ended_source import check_replaceable
-from spark_jobs.runtime.inputs.inputs import source_frame, static_frame
+from spark_jobs.runtime.inputs.inputs import check_kinds, source_frame, static_frame
 from spark_jobs.runtime.inputs.source_kinds import kind_of
 from spark_jobs.runtime.spark import plan
 from spark_jobs.runtime.spark.spark_errors import refusing
-from spark_jobs.runtime.stages.build import EventTime, call_stage, check_plan, event_time_of, stage_session
-from spark_jobs.runtime.stages.stage_inputs import ReadInput, check_streams, with_watermark
+from spark_jobs.runtime.stages.build import call_stage, check_plan, event_time_of, stage_session
+from spark_jobs.runtime.stages.event_time import EventTime, OwnWatermark, OwnWatermarks
+from spark_jobs.runtime.stages.input_frame import call_with_own_watermarks
+from spark_jobs.runtime.stages.stage_inputs import ReadInput, channel_event_time, check_streams, source_event_time, with_watermark
 
 
 @dataclass(frozen=True)
@@ -133,12 +135,14 @@ def _check_units(stage: Stage, source: Source, frame: DataFrame) -> None:
 def _plan(
     stage: Stage, params: Any, planned: Mapping[StageName, PlannedStage], inputs: Mapping[str, DataFrame], *, as_stream: bool
 ) -> PlannedStage:
-    read = {
-        argument: _with_watermark(node, inputs[argument], planned, position, stage)
-        for position, (argument, node) in enumerate(stage.inputs.items())
-    }
+    def with_watermarks(own: OwnWatermarks) -> dict[str, ReadInput]:
+        return {
+            argument: _with_watermark(node, inputs[argument], planned, position, stage, own.get(argument))
+            for position, (argument, node) in enumerate(stage.inputs.items())
+        }
+
+    read, frame = call_with_own_watermarks(stage, with_watermarks, lambda frames: call_stage(stage, {**frames, PARAMS: params}))
     watermarks = {InputName(argument): each.watermark for argument, each in read.items() if each.watermark}
-    frame = call_stage(stage, {argument: each.frame for argument, each in read.items()} | {PARAMS: params})
     check_plan(stage, frame, {mark.node for mark in watermarks.values()})
     check_streams(stage, frame, [each.frame for each in read.values()])
     if as_stream:
@@ -179,14 +183,20 @@ def _stream_like(frame: DataFrame, session: SparkSession) -> DataFrame:
 
 
 def _with_watermark(
-    node: Source | Static | Stage, frame: DataFrame, planned: Mapping[StageName, PlannedStage], position: int, stage: Stage
+    node: Source | Static | Stage,
+    frame: DataFrame,
+    planned: Mapping[StageName, PlannedStage],
+    position: int,
+    stage: Stage,
+    own: OwnWatermark | None,
 ) -> ReadInput:
     if isinstance(node, Static) or (isinstance(node, Stage) and stage.reads_tables):
         return ReadInput(frame, {})
     if isinstance(node, Stage):
-        output = planned[node.name].event_time
-        return with_watermark(node.name, frame, {}, output.column, output.delay_ms, output.held, position)
+        return with_watermark(node.name, frame, {}, channel_event_time(node, planned[node.name].event_time, own), position)
     if node.bounded and stage.unbounded:
         check_replaceable(node.name, frame)
-    event_time = None if node.shared and node.bounded else node.event_time  # as its sharing stage reads it
-    return with_watermark(node.name, frame, {}, event_time, node.delay_ms, node.held, position)
+    event_time = source_event_time(node, own)
+    if own is not None:
+        check_kinds(node, frame, moving=not event_time.held)
+    return with_watermark(node.name, frame, {}, event_time, position)

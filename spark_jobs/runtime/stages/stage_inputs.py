@@ -18,7 +18,7 @@ from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.inputs.delta_source import EXCLUDE, excluding, may_begin_later
 from spark_jobs.runtime.inputs.ended_source import check_replaceable, ended_frame, is_ended, without_end_row
 from spark_jobs.runtime.inputs.following import FollowingSession, check_follows, pinned_table
-from spark_jobs.runtime.inputs.inputs import pin_leaves, source_frame, static_frame
+from spark_jobs.runtime.inputs.inputs import check_kinds, pin_leaves, source_frame, static_frame
 from spark_jobs.runtime.inputs.source_kind import OwnLog, ReadSoFar, SourceKind, SourceStream
 from spark_jobs.runtime.inputs.source_kinds import kind_of
 from spark_jobs.runtime.spark import plan
@@ -28,6 +28,7 @@ from spark_jobs.runtime.staged.channel_bound import ChannelBound, first_version
 from spark_jobs.runtime.staged.log_folding import Consumer
 from spark_jobs.runtime.stages.begin_anew import begins_anew
 from spark_jobs.runtime.stages.built_stage import InputWatermark
+from spark_jobs.runtime.stages.event_time import EventTime, OwnWatermark
 from spark_jobs.runtime.stages.round_site import RoundSite
 from spark_jobs.runtime.stages.stage_output import StageOutput
 from spark_jobs.runtime.stages.table_so_far import table_so_far
@@ -76,33 +77,72 @@ def read_input(
     site: RoundSite,
     outputs: Mapping[StageName, StageOutput],
     ended: bool,
+    own: OwnWatermark | None = None,
 ) -> ReadInput:
+    """Returns an input of a stage.
+
+    Args:
+        node: The input.
+        position: Its position among the inputs.
+        stage: The stage.
+        session: Its session.
+        site: Site of the round.
+        outputs: Outputs of the stages upstream.
+        ended: True if the input has ended. An empty stream replaces it.
+        own: The watermark that the stage sets on the input itself.
+
+    Raises:
+        InvalidPipelineError: The input cannot be read, or cannot have that watermark.
+    """
     if isinstance(node, Static):
         before, is_replayed = site.statics.pinned(node.name), node.name in site.replayed_statics
         frame, pinned = static_frame(node, session, site.params, before, is_replayed=is_replayed)
         site.statics.pin(pinned)
         return ReadInput(frame, {})
     if isinstance(node, Source):
-        return _read_source(node, position, stage, session, site, ended)
+        return _read_source(node, position, stage, session, site, ended, own)
     output = outputs[node.name]
     if stage.reads_tables:
         return ReadInput(table_so_far(node, output, session, site.checkpoints, site.attempt), {})
     begins = site.round.begins.get(stage.name, {}).get(node.name, NO_BATCH)
     losses, oldest = site.losses_of(stage.name, InputName(node.name)), output.log.oldest()
     passed_over = [unit.file for unit in units_of(losses) if isinstance(unit, StagedFile) and unit.batch >= oldest]
-    frame = _channel(stage, session, output, begins, passed_over)
+    event_time = channel_event_time(node, EventTime(output.event_time, output.delay_ms, output.held), own)
+    frame = _channel(stage, session, output, event_time, begins, passed_over)
     if ended:
-        return _ended(node.name, frame, output.event_time, position)
+        return _ended(node.name, frame, event_time.column, position)
     channel = {leaf.identity: FoundPin(output, begins=begins) for leaf in plan.streaming_leaves(frame)}
-    return with_watermark(node.name, frame, channel, output.event_time, output.delay_ms, output.held, position)
+    return with_watermark(node.name, frame, channel, event_time, position)
 
 
-def _read_source(node: Source, position: int, stage: Stage, session: SparkSession, site: RoundSite, ended: bool) -> ReadInput:
+def channel_event_time(node: Stage, declared: EventTime, own: OwnWatermark | None) -> EventTime:
+    """Returns the event time of an input that is the result of another stage."""
+    return declared if own is None else own.instead_of(declared, bounded=not node.unbounded)
+
+
+def source_event_time(node: Source, own: OwnWatermark | None) -> EventTime:
+    """Returns the event time of an input that is a source. The stage that shares a bounded source only passes its rows on."""
+    declared = EventTime() if node.shared and node.bounded else EventTime(node.event_time, node.delay_ms, node.held)
+    return declared if own is None else own.instead_of(declared, bounded=node.bounded)
+
+
+def _read_source(
+    node: Source,
+    position: int,
+    stage: Stage,
+    session: SparkSession,
+    site: RoundSite,
+    ended: bool,
+    own: OwnWatermark | None,
+) -> ReadInput:
+    event_time = source_event_time(node, own)
     losses = site.losses_of(stage.name, node.name)
     frame = _source_frame(node, session, site, units_of(losses))
     leaves = plan.streaming_leaves(frame)
+    if own is not None:
+        check_kinds(node, frame, moving=not event_time.held)
     if ended:
-        return _ended(node.name, frame, node.event_time, position)
+        return _ended(node.name, frame, event_time.column, position)
     if node.bounded and stage.unbounded:
         check_replaceable(node.name, frame)
     known = _begin_at(node, stage, frame, leaves, site)
@@ -112,7 +152,7 @@ def _read_source(node: Source, position: int, stage: Stage, session: SparkSessio
             leaf.identity: FoundPin(None, source=(kind_of(leaf), leaf), known=each, losses=losses, position=position)
             for position, (leaf, each) in enumerate(zip(leaves, known, strict=True))
         }
-        return with_watermark(node.name, frame, endless, node.event_time, node.delay_ms, node.held, position)
+        return with_watermark(node.name, frame, endless, event_time, position)
     pinned = _pinned(node, frame, leaves, site)
     earlier = site.rounds.pinned(RoundNumber(site.round.round - 1), node.name)
     before = earlier.pins if earlier and len(earlier.pins) == len(leaves) else (None,) * len(leaves)
@@ -121,8 +161,7 @@ def _read_source(node: Source, position: int, stage: Stage, session: SparkSessio
         leaf.identity: FoundPin(pin, pin if adopted else old, (kind_of(leaf), leaf), each, adopted, losses, position=position)
         for position, (leaf, pin, old, each) in enumerate(zip(leaves, pinned.pins, before, known, strict=True))
     }
-    event_time = None if node.shared else node.event_time  # its sharing stage only passes its rows on
-    return with_watermark(node.name, frame, found, event_time, node.delay_ms, node.held, position)
+    return with_watermark(node.name, frame, found, event_time, position)
 
 
 def _begin_at(
@@ -177,12 +216,17 @@ def _ended(name: str, frame: DataFrame, event_time: str | None, position: int) -
     """Returns an input whose rows have all been read. It does not hold the watermark back any more."""
     stand_in = ended_frame(frame.sparkSession, frame, event_time)
     streams = {leaf.identity: FoundPin(None) for leaf in plan.streaming_leaves(stand_in)}
-    read = with_watermark(name, stand_in, streams, event_time, 0, False, position)
+    read = with_watermark(name, stand_in, streams, EventTime(event_time, 0), position)
     return read if event_time is None else replace(read, frame=without_end_row(read.frame))
 
 
 def _channel(
-    stage: Stage, session: SparkSession, output: StageOutput, begins: BatchId, passed_over: Sequence[str] = ()
+    stage: Stage,
+    session: SparkSession,
+    output: StageOutput,
+    event_time: EventTime,
+    begins: BatchId,
+    passed_over: Sequence[str] = (),
 ) -> DataFrame:
     """Returns the stream of the rows that another stage staged, without files that are passed over.
 
@@ -190,7 +234,7 @@ def _channel(
     make some of them late.
     """
     limits = stage.limits
-    moving = output.event_time is not None and not output.held
+    moving = event_time.column is not None and not event_time.held
     if moving and (limits.max_files_per_trigger or limits.max_bytes_per_trigger):
         raise InvalidPipelineError(
             f"Stage '{stage.name}' limits its batches, but its input's watermark moves between them: rows could become late.",
@@ -214,9 +258,7 @@ def with_watermark(
     name: str,
     frame: DataFrame,
     found: Mapping[int, FoundPin],
-    event_time: str | None,
-    delay_ms: int | None,
-    held: bool,
+    event_time: EventTime,
     position: int,
 ) -> ReadInput:
     """Returns an input with the watermark that the runtime puts on it.
@@ -224,15 +266,16 @@ def with_watermark(
     Raises:
         InvalidPipelineError: The event time is not a timestamp.
     """
-    if event_time is None:
+    column, delay_ms, held = event_time.column, event_time.delay_ms, event_time.held
+    if column is None:
         return ReadInput(frame, found)
     delay_on_plan_ms = held_delay_ms(position) if held else delay_ms or 0
-    who, remedy = f"Input '{name}' cannot have a watermark on {event_time!r}", "Correct event_time=."
+    who, remedy = f"Input '{name}' cannot have a watermark on {column!r}", "Correct event_time=."
     with refusing(who, remedy, "Nothing was staged.", input=name):
-        marked = frame.withWatermark(event_time, f"{delay_on_plan_ms} milliseconds")
+        marked = frame.withWatermark(column, f"{delay_on_plan_ms} milliseconds")
     (node,) = plan.watermark_nodes(marked)
     if held:  # without a delay, rows without an event time would be forgotten at once, at Spark's first watermark in 1970
-        marked = plan.with_held_delay(marked, event_time, delay_ms or 1, position)
+        marked = plan.with_held_delay(marked, column, delay_ms or 1, position)
     return ReadInput(marked, found, InputWatermark(node, delay_ms or 0, held))
 
 

@@ -1,11 +1,8 @@
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException
 
 from spark_jobs.api.graph import Graph
-from spark_jobs.declarative.flows import InputFrame, InputWatermark
 from spark_jobs.protocol.errors import InvalidPipelineError
 from tests.unit.declarative.conftest import Project
 
@@ -186,77 +183,6 @@ def test_what_a_flow_cannot_do_is_refused_with_its_place(orders: Project, body: 
     assert str(orders.refused(problem)).startswith("transformations/more.py, line 5: ")
 
 
-def test_a_watermark_is_set_on_the_input_where_a_flow_sets_it(orders: Project) -> None:
-    orders.write(
-        "more.py",
-        """
-        @dp.table
-        def hourly():
-            read = spark.readStream.table("orders").where("id > 0").withWatermark("at", "10 minutes")
-            return read.groupBy(F.window("at", "1 hour")).count()
-
-        @dp.table
-        def clicks():
-            return spark.readStream.table("raw.clicks").withWatermark("seen", "1 hour").dropDuplicates(["seen"])
-
-        @dp.table
-        def big():
-            return spark.readStream.table("orders").where("id > 90")
-        """,
-    )
-    graph = orders.load().graph()
-    stage, source = graph.stages["orders"], graph.sources["source_clicks"]  # type: ignore[index]
-    assert (stage.event_time, stage.delay_ms) == ("at", 600_000)
-    assert (source.event_time, source.delay_ms, source.held) == ("seen", 3_600_000, True)
-
-
-def test_a_flow_with_another_watermark_reads_a_copy_of_the_input(orders: Project) -> None:
-    orders.write(
-        "more.py",
-        """
-        def of(delay):
-            return spark.readStream.table("orders").withWatermark("at", delay)
-
-        @dp.table
-        def first():
-            return of("10 minutes").groupBy(F.window("at", "1 hour")).count()
-
-        @dp.table
-        def second():
-            return of("2 hours").dropDuplicates(["id", "at"])
-
-        @dp.table
-        def third():
-            return of("2 hours")
-
-        @dp.table
-        def fourth():
-            return spark.readStream.table("orders").withWatermark("id", "2 hours")
-
-        @dp.table
-        def fifth():
-            return spark.readStream.table("orders")
-        """,
-    )
-    graph = orders.load().graph()
-    names = ("first", "second", "third", "fourth", "fifth")
-    assert [inputs(graph, name) for name in names] == [
-        ["orders"],
-        ["orders_2_hours"],
-        ["orders_2_hours"],
-        ["orders_id_2_hours"],
-        ["orders"],
-    ]
-    stages = {str(name): stage for name, stage in graph.stages.items()}
-    times = {name: (stages[name].event_time, stages[name].delay_ms) for name in ("orders", "orders_2_hours", "orders_id_2_hours")}
-    assert times == {
-        "orders": ("at", 600_000),
-        "orders_2_hours": ("at", 7_200_000),
-        "orders_id_2_hours": ("id", 7_200_000),
-    }
-    assert stages["orders_2_hours"].sink is None
-
-
 def test_one_flow_with_two_watermarks_on_one_input_is_refused(orders: Project) -> None:
     read = 'spark.readStream.table("orders").withWatermark("at", "{}")'
     orders.write("more.py", flow(f"{read.format('1 hour')}.union({read.format('2 hours')})"))
@@ -271,12 +197,3 @@ def test_a_flow_that_reads_something_else_when_it_runs_is_refused(orders: Projec
         InvalidPipelineError, match="'more' reads 'source_other', which it did not read when its inputs were searched"
     ):
         stage.function(orders=frame)
-
-
-def test_an_input_takes_only_the_watermark_that_was_found() -> None:
-    nothing: Any = SimpleNamespace()
-    frame = InputFrame.of(nothing, InputWatermark(("at", "1 hour")))
-    assert frame.withWatermark("at", "1 hour") is frame
-    assert frame.input_watermark.wanted
-    with pytest.raises(AnalysisException, match=r"withWatermark\('at', '2 hours'\) was not found"):
-        frame.withWatermark("at", "2 hours")

@@ -51,7 +51,6 @@ def test_a_project_of_sql_files_is_a_pipeline(project: Project) -> None:
     assert (orders.sink.address.text, orders.sink.design.comment) == ("sales.orders", "all; of them")
     assert orders.sink.design.partition_by == ("region",)
     assert orders.sink.design.properties == {"delta.appendOnly": "true"}
-    assert (orders.event_time, orders.delay_ms) == ("at", 600_000)
     assert stages["hourly"].sink is not None
     assert stages["hourly"].sink.design.cluster_by == ("hour",)
     assert totals.sink is not None
@@ -87,7 +86,6 @@ def test_flows_in_python_may_run_sql(orders: Project) -> None:
     orders.write("sums.sql", "CREATE MATERIALIZED VIEW sums AS SELECT sum(id) AS id FROM more")
     stages = {str(name): stage for name, stage in orders.load().graph().stages.items()}
     assert list(stages["more"].inputs) == ["orders"]
-    assert stages["orders"].delay_ms == 3_600_000
     assert list(stages["sums"].inputs) == ["more"]
 
 
