@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.declarative.definitions import Definitions
-from spark_jobs.runtime.spark.columns_at_import import written_text
+from spark_jobs.runtime.spark.columns_at_import import UNKNOWN, is_recorded, readable_text, written_text
 
 _COLUMN = re.compile(r"[^\W\d]\w*|`[^`]+`")
 _WORDS = re.compile(r"'(?:[^'\\]|\\.)*'|`([^`]+)`|([^\W\d]\w*)\b(?!\s*\()|\d\w*")
@@ -40,8 +40,7 @@ class Changes:
             "keys": self.keys,
             "sequence_by": self.sequence_by,
             "apply_as_deletes": self.apply_as_deletes,
-            # of a column that functions of PySpark make, no text is known before Spark starts
-            "computed_by": {name: text for name, text in self.computed.items() if isinstance(text, str)},
+            "computed_by": {name: text for name, column in self.computed.items() if (text := _compared(column)) is not None},
         }
 
     def of(self, frame: DataFrame) -> DataFrame:
@@ -135,6 +134,16 @@ def _names(expression: str) -> list[str]:
 
 def _column(expression: Any) -> Column:
     return F.expr(expression) if isinstance(expression, str) else expression
+
+
+def _compared(column: Any) -> str | None:
+    """Returns a text that is another one if the expression is changed. None if the expression has parts without a text."""
+    if isinstance(column, str):
+        return column
+    text = (
+        readable_text(column) if is_recorded(column) else UNKNOWN
+    )  # Spark has another text for a column that it has made already
+    return None if UNKNOWN in text else text
 
 
 def _text(column: Any) -> str | None:

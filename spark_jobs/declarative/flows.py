@@ -226,13 +226,15 @@ class _Finding:
         except SqlError as error:
             raise self._refused(f"has SQL that cannot run here: {error.problem}", "Correct the query.") from error
         frames = [read_relation(self._flows.session, each) for each in query.relations]
-        aggregated = query.aggregated or any(isinstance(each, FrameStandIn) and each.aggregated for each in frames)
-        whole = query.whole or any(isinstance(each, FrameStandIn) and each.whole for each in frames)
-        return FrameStandIn(self._flows.session, aggregated=aggregated, mark=self._mark, whole=whole)
+        read = [each for each in frames if isinstance(each, FrameStandIn)]
+        reads_groups = any(each.aggregated for each in read)
+        aggregated, joined = query.aggregated or reads_groups, query.joined or any(each.joined for each in read)
+        whole = query.whole or any(each.whole for each in read) or (aggregated and joined) or (query.aggregated and reads_groups)
+        return FrameStandIn(self._flows.session, aggregated=aggregated, mark=self._mark, whole=whole, joined=joined)
 
     def attribute(self, name: str) -> Any:
         if name in ("createDataFrame", "range"):
-            return lambda *arguments, **options: FrameStandIn(self._flows.session, mark=self._mark)
+            return lambda *arguments, **options: FrameStandIn(self._flows.session, mark=self._mark, grows=False)
         raise NeedsSparkError(name)
 
     def _of_view(self, view: Output) -> Any:

@@ -1,16 +1,28 @@
 """Frames of a flow that is called before Spark starts. They know their inputs, but have neither columns nor rows."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
 from spark_jobs.declarative.session import NeedsSparkError
+from spark_jobs.runtime.spark.columns_at_import import readable_text
 
 _NEED_ALL_ROWS = frozenset({"limit", "offset", "orderBy", "sort"})
 """The methods that Spark cannot run on a stream of single rows."""
+_GROUP = frozenset({"agg", "cube", "distinct", "dropDuplicates", "drop_duplicates", "groupBy", "groupby", "rollup"})
+"""The methods that make groups. Spark makes none of rows that are groups already, or joined, if all groups are kept up to date."""
+_JOINS = frozenset({"crossJoin", "join"})
+_COMPARE = frozenset({"exceptAll", "intersect", "intersectAll", "subtract"})
+"""The methods that compare the rows of two frames as a whole."""
+_INNER = ("inner", "cross")
+_KEEP_LEFT, _KEEP_RIGHT = ("left", "leftouter", "semi", "leftsemi", "anti", "leftanti"), ("right", "rightouter")
+"""The joins that Spark can run if only the frame of that side grows."""
+_NEEDS_ALL_ROWS = re.compile(r"\bover\s*\(|\b(?:count|sum)_?distinct\s*\(|\(\s*distinct\b", re.IGNORECASE)
+"""Finds window functions, and aggregates of distinct values, which Spark cannot run on streams."""
 _KEEP_ROWS_AS_READ = frozenset({"alias", "filter", "where"})
 """The methods that leave the columns of an input unchanged."""
 
@@ -25,6 +37,8 @@ class FrameStandIn:
         aggregated: True if its rows are groups.
         mark: Called with an input and the arguments of ``withWatermark``.
         whole: True if its rows can only be computed from all rows of its inputs.
+        joined: True if its rows come from a join of inputs that grow.
+        grows: True if an input grows while the pipeline runs.
     """
 
     spark: Any = field(repr=False)
@@ -32,6 +46,8 @@ class FrameStandIn:
     aggregated: bool = False
     mark: Callable[[str | None, str, str], None] = field(default=lambda direct, column, delay: None, repr=False)
     whole: bool = False
+    joined: bool = False
+    grows: bool = True
 
     @property
     def sparkSession(self) -> Any:
@@ -57,17 +73,42 @@ class FrameStandIn:
         if gives is None:
             raise NeedsSparkError(name)
         if not callable(attribute):
-            return _Grouped(self, self.aggregated)
+            return _Grouped(self, self.aggregated)  # na and stat
 
         def call(*arguments: Any, **options: Any) -> Any:
-            given = [each for each in (*arguments, *options.values()) if isinstance(each, FrameStandIn)]
-            aggregated = name == "agg" or any(each.aggregated for each in (self, *given))
-            whole = (name in _NEED_ALL_ROWS and not aggregated) or any(each.whole for each in (self, *given))
+            values = [*arguments, *options.values()]
+            given = [each for each in values if isinstance(each, FrameStandIn)]
+            frames = (self, *given)
+            aggregated = name == "agg" or any(each.aggregated for each in frames)
+            whole = any(each.whole for each in frames) or self._needs_all_rows(name, arguments, options, given)
+            joined = any(each.joined for each in frames) or (name in _JOINS and all(each.grows for each in frames))
             direct = self.direct if name in _KEEP_ROWS_AS_READ else None
-            frame = FrameStandIn(self.spark, direct, aggregated, self.mark, whole)
+            grows = any(each.grows for each in frames)
+            frame = FrameStandIn(self.spark, direct, aggregated, self.mark, whole, joined, grows)
             return frame if gives is DataFrame else _Grouped(frame, True)
 
         return call
+
+    def _needs_all_rows(
+        self, name: str, arguments: Sequence[Any], options: Mapping[str, Any], given: "Sequence[FrameStandIn]"
+    ) -> bool:
+        """Returns True if a method's result cannot be kept as a stream, although its frames can."""
+        if name in _NEED_ALL_ROWS and not self.aggregated:
+            return True
+        if name in _GROUP and (self.aggregated or self.joined):
+            return True
+        if any(_NEEDS_ALL_ROWS.search(text) for text in _texts([*arguments, *options.values()])):
+            return True
+        both = self.grows and any(each.grows for each in given)
+        if name in _COMPARE:
+            return both
+        if name not in _JOINS or not given:
+            return False
+        how = options.get("how", arguments[2] if len(arguments) > 2 else None)
+        kind = str(how or "inner").replace("_", "").casefold()
+        if both:
+            return kind not in _INNER or self.aggregated or given[0].aggregated
+        return kind not in (*_INNER, *(_KEEP_LEFT if self.grows else _KEEP_RIGHT))
 
 
 class _Grouped:
@@ -80,11 +121,27 @@ class _Grouped:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *arguments, **options: (
-            self
-            if name == "pivot"
-            else FrameStandIn(self._frame.spark, None, self._aggregated, self._frame.mark, self._frame.whole)
-        )
+        if name == "pivot":
+            return lambda *arguments, **options: _Grouped(replace(self._frame, whole=True), self._aggregated)
+
+        def call(*arguments: Any, **options: Any) -> FrameStandIn:
+            needs_all = any(_NEEDS_ALL_ROWS.search(text) for text in _texts([*arguments, *options.values()]))
+            return replace(self._frame, direct=None, aggregated=self._aggregated, whole=self._frame.whole or needs_all)
+
+        return call
+
+
+def _texts(values: Iterable[Any]) -> Iterator[str]:
+    """Yields the texts of the columns and of the SQL expressions among the arguments of a method."""
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Column):
+            yield readable_text(value)
+        elif isinstance(value, Mapping):
+            yield from _texts(value.values())
+        elif isinstance(value, list | tuple):
+            yield from _texts(value)
 
 
 def _gives(attribute: Any) -> type | None:

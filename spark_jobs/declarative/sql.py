@@ -84,7 +84,10 @@ class SqlQuery:
     aggregated: bool
     """True if its rows are groups."""
     whole: bool = False
-    """True if its rows can only be computed from all rows of its inputs: it has an order, a limit or a window function, and no groups."""
+    """True if its rows can only be computed from all rows of its inputs: it has a window function, an outer join,
+    groups of groups, or without groups an order or a limit."""
+    joined: bool = False
+    """True if it joins relations."""
 
     def over(self, names: Sequence[str], parts: Sequence[str]) -> str:
         """Returns the text with other relations, without their watermarks.
@@ -162,7 +165,7 @@ class SqlParser:
         statement = tree.statement()
         if statement is None or _kind(statement) != "StatementDefaultContext":
             raise SqlError(f"{plan.nodeName()} is not a query.", _line(statement or tree))
-        named = [(_span(each), _span(_enclosing_query(each)), each) for each in self._all(tree, parser, "namedQuery")]
+        named = [(_span(each), _span(_enclosing(each, "QueryContext")), each) for each in self._all(tree, parser, "namedQuery")]
         relations = []
         for node in self._all(tree, parser, "relationPrimary"):
             stream = _kind(node) == "StreamRelationContext"
@@ -177,10 +180,10 @@ class SqlParser:
                 for span, scope, each in named
             ):
                 relations.append(relation)
-        aggregated = self._aggregated(tree, parser)
+        groupings = self._groupings(tree, parser)
         ordered = any(str(each.getText()) for each in self._all(tree, parser, "queryOrganization"))
-        whole = not aggregated and (ordered or bool(self._all(tree, parser, "windowSpec")))
-        return SqlQuery(text, tuple(relations), aggregated, whole)
+        whole = self._refused_on_streams(tree, parser) or groupings > 1 or (ordered and not groupings)
+        return SqlQuery(text, tuple(relations), groupings > 0, whole, self._joined(tree, parser))
 
     def _relation(self, text: str, node: Any, table: Any, *, stream: bool) -> Relation:
         identifier = table.multipartIdentifier() if stream else table.identifierReference()
@@ -212,21 +215,34 @@ class SqlParser:
         parsed = self.plan(f"SELECT * FROM STREAM rows WATERMARK at DELAY OF {delay}").children().apply(0)
         return column.strip("`"), str(parsed.delay().toString())
 
-    def _aggregated(self, tree: Any, parser: Any) -> bool:
+    def _refused_on_streams(self, tree: Any, parser: Any) -> bool:
+        """Returns True if a part of the query cannot run on a stream, whatever its other parts are."""
+        joins = [str(each.getText()).upper() for each in self._all(tree, parser, "joinType")]
+        quantifiers = [each for each in self._all(tree, parser, "setQuantifier") if each.DISTINCT() is not None]
+        of_values = any(_kind(each.getParent()) == "FunctionCallContext" for each in quantifiers)  # as in count(DISTINCT id)
+        is_outer = any(join not in ("", "INNER", "CROSS") for join in joins)
+        return is_outer or of_values or bool(self._all(tree, parser, "windowSpec"))
+
+    def _joined(self, tree: Any, parser: Any) -> bool:
+        lists = self._all(tree, parser, "fromClause")
+        return bool(self._all(tree, parser, "joinType")) or any(each.relation().size() > 1 for each in lists)
+
+    def _groupings(self, tree: Any, parser: Any) -> int:
+        """Returns how often Spark makes groups: for GROUP BY and aggregates, for DISTINCT, and for set operations without ALL."""
         distinct = [_kind(each.getParent()) == "SelectClauseContext" for each in self._all(tree, parser, "setQuantifier")]
         unions = [each for each in self._all(tree, parser, "queryTerm") if _kind(each) == "SetOperationContext"]
         compared = [each.setQuantifier() is None or each.setQuantifier().ALL() is None for each in unions]
-        # Spark makes groups for DISTINCT and for UNION. UNION ALL does not compare rows.
-        if any(distinct) or any(compared) or self._all(tree, parser, "aggregationClause"):
-            return True
+        grouped = {
+            _span(_enclosing(each, "RegularQuerySpecificationContext")) for each in self._all(tree, parser, "aggregationClause")
+        }
         registry = self._java(f"{_CATALYST}.analysis.FunctionRegistry").builtin()
         identifier = self._java(f"{_CATALYST}.FunctionIdentifier")
         for call in self._all(tree, parser, "primaryExpression"):
             if _kind(call) == "FunctionCallContext" and call.windowSpec() is None:
                 known = registry.lookupFunction(identifier(str(call.functionName().getText())))
                 if known.isDefined() and known.get().getGroup() == "agg_funcs":
-                    return True
-        return False
+                    grouped.add(_span(_enclosing(call, "RegularQuerySpecificationContext")))
+        return sum(distinct) + sum(compared) + len(grouped)
 
     def _tree(self, text: str) -> tuple[Any, Any]:
         """Returns ANTLR's parser and its tree: the tree knows the positions of all parts, and plans do not."""
@@ -343,9 +359,9 @@ def _line(node: Any) -> int:
     return int(node.getStart().getLine())
 
 
-def _enclosing_query(node: Any) -> Any:
-    """Returns the query whose WITH clause has a named query."""
+def _enclosing(node: Any, kind: str) -> Any:
+    """Returns the innermost part of the text of a kind that has the node."""
     above = node.getParent()
-    while _kind(above) != "QueryContext":
+    while _kind(above) != kind:
         above = above.getParent()
     return above

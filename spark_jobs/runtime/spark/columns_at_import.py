@@ -42,7 +42,9 @@ def columns_without_session() -> Iterator[set[str]]:
     call, return_type, session = _udf.__call__, _udf.returnType, _session.__dict__["_getActiveSessionOrCreate"]
     _context._active_spark_context = recorder
     _session._getActiveSessionOrCreate = staticmethod(lambda: _SessionLater(session))
-    _udf.__call__ = lambda self, *columns, **named: Column(_later(lambda: call(self, *columns, **named)._jc))
+    _udf.__call__ = lambda self, *columns, **named: Column(
+        _later(lambda: call(self, *columns, **named)._jc, "", (*columns, *named.values()))
+    )
     _udf.returnType = property(lambda self: recorder.text_or_type(self._returnType))
     try:
         yield recorder.modules
@@ -102,10 +104,7 @@ class _Names:
         return _NoSession() if name == _SESSION_CLASS else _Names((*self._path, name))
 
     def __call__(self, *arguments: Any) -> "_LaterObject":
-        made = _later(lambda: self._found()(*arguments))
-        if self._path[-1] in _TEXTS and len(arguments) == 1 and isinstance(arguments[0], str):
-            made.written = arguments[0]
-        return made
+        return _later(lambda: self._found()(*arguments), self._path[-1], arguments)
 
     def _found(self) -> Any:
         found = _context._active_spark_context._jvm
@@ -135,7 +134,9 @@ class _SessionLater:
         return self
 
     def parseDataType(self, text: str) -> "_LaterObject":
-        return _later(lambda: self._find.__get__(None, SparkSession)()._jsparkSession.parseDataType(text))
+        return _later(
+            lambda: self._find.__get__(None, SparkSession)()._jsparkSession.parseDataType(text), "parseDataType", (text,)
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         raise SessionAtImportError(name)
@@ -144,18 +145,26 @@ class _SessionLater:
 class _LaterObject(JavaObject):  # type: ignore[misc]
     """An object of the JVM that is created when it is first used."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], called: str, arguments: tuple[Any, ...]) -> None:
         self._make = make
+        self.called = called
+        """The function or the method that creates it; empty if it has no name."""
+        self.arguments = arguments
+        """Its arguments. The first one of a method is the object that has it."""
         self._made: tuple[Any, Any] | None = None
         """The object and its context."""
-        self.written: str | None = None
-        """The text of the column: a name, or an expression in SQL."""
+
+    @property
+    def written(self) -> str | None:
+        """Returns the text of the column, if it was given as one: a name, or an expression in SQL."""
+        text = self.arguments[0] if self.called in _TEXTS and len(self.arguments) == 1 else None
+        return text if isinstance(text, str) else None
 
     def __getattr__(self, name: str) -> Any:
         if is_magic_member(name) or name == "Java":
             raise AttributeError(name)
         if isinstance(_context._active_spark_context, _Recorder):
-            return lambda *arguments: _later(lambda: getattr(self._object(), name)(*arguments))
+            return lambda *arguments: _later(lambda: getattr(self._object(), name)(*arguments), name, (self, *arguments))
         return getattr(self._object(), name)
 
     @property
@@ -189,8 +198,8 @@ class _LaterObject(JavaObject):  # type: ignore[misc]
     __repr__ = toString = __str__
 
 
-def _later(make: Callable[[], Any]) -> _LaterObject:
-    return _LaterObject(make)
+def _later(make: Callable[[], Any], called: str, arguments: tuple[Any, ...]) -> _LaterObject:
+    return _LaterObject(make, called, arguments)
 
 
 class _LaterSchema(StructType):
@@ -219,6 +228,11 @@ class _LaterSchema(StructType):
         return StructType, (self.fields,)
 
 
+def is_recorded(column: Any) -> bool:
+    """Returns True if no session existed when the column was created."""
+    return isinstance(getattr(column, "_jc", None), _LaterObject)
+
+
 def written_text(column: Any) -> str | None:
     """Returns the text with which ``F.col`` or ``F.expr`` was called; None for other columns."""
     java = getattr(column, "_jc", None)
@@ -228,3 +242,22 @@ def written_text(column: Any) -> str | None:
         return None
     node = java.node()  # the process has a session, such as that of a notebook
     return str(node.sql()) if node.getClass().getSimpleName() in ("UnresolvedAttribute", "SqlExpression") else None
+
+
+UNKNOWN = "…"
+"""Stands in :func:`readable_text` for a part of a column that has no text, such as a function of the user's."""
+
+
+def readable_text(column: Any) -> str:
+    """Returns a column as a text for comparisons, such as ``struct(at, id)``. Spark could not parse it."""
+    found = getattr(column, "_jc", None) if isinstance(column, Column) else column
+    if isinstance(found, _LaterObject):
+        if found.written is not None:
+            return found.written
+        parts = ", ".join(map(readable_text, found.arguments))
+        return parts if found.called == "toSeq" else f"{found.called or UNKNOWN}({parts})"
+    if isinstance(found, list | tuple):
+        return ", ".join(map(readable_text, found))
+    if isinstance(found, JavaObject):
+        return str(found.toString())
+    return repr(found) if isinstance(found, str | int | float | bool | None) else UNKNOWN

@@ -94,11 +94,23 @@ def test_a_stream_of_the_table_is_refused(orders: Project) -> None:
     orders.refused("reads the table 'newest', whose rows an AUTO CDC flow replaces")
 
 
-@pytest.mark.parametrize("after", ['"-id"', "F.expr('-id')", '"id + 1"', 'F.struct("id", "at")'])
-def test_another_text_of_a_computed_order_is_noticed(orders: Project, after: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "is_noticed"),
+    [
+        ('"-id"', '"-id"', False),
+        ('"-id"', "F.expr('-id')", False),
+        ('"-id"', '"id + 1"', True),
+        ('F.struct("at", "id")', 'F.struct(F.col("at"), "id")', False),
+        ('F.struct("at", "id")', 'F.struct("id", "at")', True),
+        ('F.struct("at", F.col("id") + 1)', 'F.struct("at", F.col("id") + 2)', True),
+        # the text of a function is not known
+        ('F.struct("at", F.udf(lambda text: text)("id"))', 'F.struct("id", F.udf(lambda text: text)("id"))', False),
+    ],
+)
+def test_another_expression_of_a_computed_order_is_noticed(orders: Project, before: str, after: str, is_noticed: bool) -> None:
     found = []
-    for text in ('"-id"', after):
+    for text in (before, after):
         orders.write("zzz.py", flow(sequence_by=text))
         found.append(orders.load().graph().describe())
     (fate,) = [each for each in fates(*found) if each.stage == "newest"]
-    assert fate.fate is (Fate.IMPOSSIBLE if after == '"id + 1"' else Fate.CONTINUES)
+    assert fate.fate is (Fate.IMPOSSIBLE if is_noticed else Fate.CONTINUES)

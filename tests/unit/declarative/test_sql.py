@@ -112,6 +112,14 @@ def test_a_query_knows_if_its_rows_are_groups(parser: SqlParser, text: str, aggr
         ("SELECT id FROM a LIMIT 2", True),
         ("SELECT id, rank() OVER (ORDER BY id) FROM a", True),
         ("SELECT id, rank() OVER w FROM a WINDOW w AS (ORDER BY id)", True),
+        ("SELECT b, rank() OVER (ORDER BY count(*)) FROM a GROUP BY b", True),
+        ("SELECT count(DISTINCT id) FROM a", True),
+        ("SELECT count(*), max(id) FROM a GROUP BY b", False),
+        ("SELECT max(n) FROM (SELECT count(*) AS n FROM a GROUP BY b)", True),
+        ("SELECT DISTINCT n FROM (SELECT count(*) AS n FROM a GROUP BY b)", True),
+        ("SELECT * FROM a CROSS JOIN b INNER JOIN c USING (id) JOIN d USING (id)", False),
+        ("SELECT * FROM a LEFT JOIN b USING (id)", True),
+        ("SELECT * FROM a LEFT SEMI JOIN b USING (id)", True),
     ],
 )
 def test_a_query_knows_if_it_needs_all_rows(parser: SqlParser, text: str, whole: bool) -> None:

@@ -84,6 +84,11 @@ def test_what_cannot_be_kept_up_to_date_is_refused_with_its_place(orders: Projec
     assert str(orders.refused(problem)).startswith("transformations/views.py, line 3: ")
 
 
+RANKED = """
+from pyspark.sql import Window
+
+RANK = F.rank().over(Window.partitionBy("id").orderBy("id"))
+"""
 NEWEST = """
 dp.create_streaming_table("newest")
 dp.create_auto_cdc_flow(target="newest", source="orders", keys=["id"], sequence_by="at")
@@ -102,17 +107,51 @@ dp.create_auto_cdc_flow(target="newest", source="orders", keys=["id"], sequence_
         ('spark.table("orders").limit(3).groupBy("id").count()', ["orders"]),
         ('spark.sql("SELECT id, rank() OVER (ORDER BY at) AS place FROM orders")', ["orders"]),
         ('spark.sql("SELECT id FROM orders ORDER BY at LIMIT 3")', ["orders"]),
+        ('spark.table("orders").withColumn("place", F.rank().over(Window.orderBy("at")).alias("n") + 1)', ["orders"]),
+        ('spark.table("orders").selectExpr("id", "rank() OVER (ORDER BY at) AS place")', ["orders"]),
+        ('spark.table("orders").select("id", RANK.alias("place"))', ["orders"]),
+        ('spark.table("orders").groupBy("id").count().select("id", RANK)', ["orders"]),
+        ('spark.table("orders").agg(F.count_distinct("id"))', ["orders"]),
+        ('spark.table("orders").groupBy("at").pivot("id", [1, 2]).count()', ["orders"]),
+        ('spark.table("orders").groupBy("id").count().groupBy("count").count()', ["orders"]),
+        ('spark.table("orders").groupBy("id").count().distinct()', ["orders"]),
+        ('spark.table("orders").join(spark.table("orders"), "id", "left")', ["orders"]),
+        ('spark.table("orders").join(spark.table("orders"), on="id", how="left_anti")', ["orders"]),
+        ('spark.table("orders").join(spark.table("orders"), "id").groupBy("id").count()', ["orders"]),
+        ('spark.table("orders").join(spark.table("orders").groupBy("id").count(), "id")', ["orders"]),
+        ('spark.range(3).join(spark.table("orders"), "id", "left")', ["orders"]),
+        ('spark.table("orders").join(spark.range(3), "id", "full")', ["orders"]),
+        ('spark.table("orders").subtract(spark.table("orders"))', ["orders"]),
+        ('spark.sql("SELECT max(n) FROM (SELECT count(*) AS n FROM orders GROUP BY id)")', ["orders"]),
+        ('spark.sql("SELECT a.id, count(*) AS n FROM orders a, orders b GROUP BY a.id")', ["orders"]),
     ],
 )
 def test_a_view_that_no_stream_can_keep_is_computed_from_tables_at_the_end_of_each_run(
     orders: Project, body: str, inputs: list[str]
 ) -> None:
-    orders.write("views.py", NEWEST + view(body))
+    orders.write("views.py", RANKED + NEWEST + view(body))
     stage = orders.load().graph().stages["totals"]  # type: ignore[index]
     assert stage.reads_tables
     assert list(stage.inputs) == ["totals_clock", *inputs]
     assert stage.sink is not None
     assert stage.sink.mode is SinkMode.COMPLETE
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        'spark.table("orders").join(spark.table("orders"), "id")',
+        'spark.table("orders").join(F.broadcast(spark.range(3)), "id", "left")',
+        'spark.range(3).join(spark.table("orders"), "id", "right")',
+        'spark.table("orders").join(spark.range(3), "id").groupBy("id").agg(F.approx_count_distinct("at"))',
+        'spark.sql("SELECT * FROM orders a JOIN orders b USING (id)")',
+        'spark.table("orders").select("id", F.window("at", "1 hour")).distinct()',
+    ],
+)
+def test_a_view_that_a_stream_can_keep_is_up_to_date_at_each_checkpoint(orders: Project, body: str) -> None:
+    orders.write("views.py", view(body))
+    stage = orders.load().graph().stages["totals"]  # type: ignore[index]
+    assert not stage.reads_tables
 
 
 def test_a_live_project_has_no_view_that_no_stream_can_keep(orders: Project) -> None:
