@@ -396,6 +396,65 @@ def test_views_of_other_tables_are_computed_again_by_each_run(site: Site, tmp_pa
     assert DeltaTable(str(site.tables / "users")).metadata().description == "all users"
 
 
+TABLES_PY = """
+from pyspark import pipelines as dp
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+LATEST = F.row_number().over(Window.partitionBy("user").orderBy(F.desc("id")))
+
+
+@dp.table
+def large():
+    return spark.readStream.table("orders").where("amount > 60").select("id", F.col("amount").alias("much"))
+
+
+@dp.materialized_view
+def latest():
+    return spark.table("orders").withColumn("place", LATEST).where("place = 1").select("user", "id")
+
+
+@dp.materialized_view
+def explained():
+    return spark.table("orders").join(spark.table("large"), "id", how="left").select("id", "much")
+
+
+@dp.materialized_view
+def sizes():
+    return spark.table("orders").groupBy("user").count().groupBy("count").agg(F.count("*").alias("n"))
+
+
+@dp.materialized_view
+def of_large():
+    return spark.table("orders").join(spark.table("large"), "id").groupBy("user").agg(F.count("*").alias("n"))
+"""
+TABLES_SQL = """
+CREATE STREAMING TABLE orders AS SELECT * FROM STREAM raw WHERE amount > 0;
+CREATE MATERIALIZED VIEW unexplained AS SELECT o.id FROM orders o LEFT ANTI JOIN large l ON o.id = l.id;
+CREATE MATERIALIZED VIEW placed AS SELECT user, rank() OVER (ORDER BY count(*) DESC, user) AS place FROM orders GROUP BY user;
+CREATE MATERIALIZED VIEW how_many AS SELECT count(DISTINCT user) AS n FROM orders;
+CREATE MATERIALIZED VIEW most AS SELECT max(n) AS n FROM (SELECT count(*) AS n FROM orders GROUP BY user);
+"""
+OF_TABLES = {
+    "latest": "SELECT user, max(id) AS id FROM orders GROUP BY user",
+    "explained": "SELECT id, CASE WHEN amount > 60 THEN amount END AS much FROM orders",
+    "sizes": "SELECT n AS count, count(*) AS n FROM (SELECT count(*) AS n FROM orders GROUP BY user) GROUP BY n",
+    "how_many": "SELECT count(DISTINCT user) AS n FROM orders",
+    "of_large": "SELECT user, count(*) AS n FROM orders WHERE amount > 60 GROUP BY user",
+    "unexplained": "SELECT id FROM orders WHERE amount <= 60",
+    "placed": "SELECT user, rank() OVER (ORDER BY count(*) DESC, user) AS place FROM orders GROUP BY user",
+    "most": "SELECT count(*) AS n FROM orders GROUP BY user ORDER BY n DESC LIMIT 1",
+}
+
+
+def test_views_that_no_stream_can_keep_have_the_rows_of_batch_queries(site: Site, tmp_path: Path) -> None:
+    entry = project(tmp_path, raw_py=RAW.partition("@dp.table")[0], tables_py=TABLES_PY, tables_sql=TABLES_SQL)
+    spark = after_two_runs(site, tmp_path, entry)
+    spark.read.parquet(str(tmp_path / "incoming")).where("amount > 0").createOrReplaceTempView("orders")
+    for table, query in OF_TABLES.items():
+        _same(spark, site, table, query)
+
+
 SHAPES_PY = """
 from pyspark import pipelines as dp
 from pyspark.sql import functions as F
