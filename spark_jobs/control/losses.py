@@ -219,6 +219,21 @@ class LossLedger:
                     loss=loss,
                 )
 
+    def lacking(self, manifest: Manifest) -> tuple[LossId, ...]:
+        """Returns the losses whose rows a checkpoint lacks, ascending. Those that a person has accepted are not among them."""
+        names, named = self.names(), {loss.id for loss in manifest.losses}
+        accepted = names.accepted - names.backfilled
+        found = []
+        for loss, (number, _) in names.recorded.items():
+            is_in_it = loss in named or (number < manifest.round and loss not in manifest.backfilled)
+            if not is_in_it or loss in names.undone or loss in accepted:
+                continue
+            entry = self._entry(loss, names)
+            is_later = entry.backfill is None or entry.backfill.checkpoint > manifest.checkpoint
+            if entry.recorded.incarnation == manifest.incarnation and is_later:
+                found.append(loss)
+        return tuple(found)
+
     def can_be_backfilled(self) -> list[LossId]:
         """Returns the open losses whose rows were passed over, oldest first."""
         return [loss for loss in self.names().open if isinstance(self.read(loss).loss, PassedOver)]

@@ -2,16 +2,17 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from shlex import quote
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.protocol.documents import Manifest, SinkCut
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
-from spark_jobs.protocol.ids import AppId, CheckpointId, SinkName
+from spark_jobs.protocol.ids import AppId, CheckpointId, LossId, SinkName
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.pending import CLOSED, chosen_manifest, is_due, is_unfinished, ordered_sinks
 from spark_jobs.storage.files import Files
@@ -82,11 +83,13 @@ class ConsistentVersions(Mapping[SinkName, tuple[str, int]]):
         behind: The sinks whose tables show less than the others. Their stages, or stages upstream, were failing or slow at the cut, or
             their tables refused rows and were held. The mapping has the version with the rows that such a table has, or no entry. All
             other tables show the same prefix of each source that only one stage reads.
+        losses: The losses whose rows the checkpoint lacks. Those that a person has accepted are not among them.
     """
 
     checkpoint: CheckpointId
     versions: Mapping[SinkName, tuple[str, int]]
     behind: tuple[SinkName, ...] = ()
+    losses: tuple[LossId, ...] = ()
 
     def __getitem__(self, sink: SinkName) -> tuple[str, int]:
         return self.versions[sink]
@@ -96,6 +99,11 @@ class ConsistentVersions(Mapping[SinkName, tuple[str, int]]):
 
     def __len__(self) -> int:
         return len(self.versions)
+
+    @property
+    def exact(self) -> bool:
+        """Returns True if the checkpoint lacks no rows, except those whose loss a person has accepted."""
+        return not self.losses
 
 
 def versions_with(manifest: Manifest) -> ConsistentVersions | None:
@@ -132,7 +140,7 @@ def is_shown(manifest: Manifest) -> bool:
     return bool(manifest.sinks) and all(_own_version(cut, manifest.checkpoint) is not None for cut in manifest.sinks.values())
 
 
-def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = None) -> ConsistentVersions:
+def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = None, *, exact: bool = False) -> ConsistentVersions:
     """Returns a consistent cut over all tables of a pipeline: the Delta versions right after one checkpoint was published.
 
     Read each table with ``versionAsOf`` that version. It shows the rows of exactly this checkpoint and all earlier ones, and rows that
@@ -141,27 +149,35 @@ def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = Non
     Args:
         home: The home, or its URL.
         checkpoint: Number of the checkpoint; by default the newest one that is public in every sink.
+        exact: True: only a checkpoint that lacks no rows, except those whose loss a person has accepted. See ``spark-jobs losses``.
 
     Returns:
         The table's URI and the Delta version by sink. :attr:`ConsistentVersions.behind` has the sinks whose tables show less.
 
     Raises:
         RejectedError: The checkpoint does not exist, is not public in every sink, or became public together with a later one; or
-            none is public in every sink.
+            none is public in every sink. Or with ``exact``, it lacks rows.
         CorruptDocumentError: The checkpoint's manifest cannot be used.
         NotFoundError: A table does not exist.
     """
     files = open_home(home) if isinstance(home, str) else home
-    store = CheckpointStore(files)
+    store, ledger = CheckpointStore(files), LossLedger(files)
     if checkpoint is None:
         candidates = store.manifests()[::-1]
-        found = (public for manifest in candidates if (public := versions_with(manifest)))
-        if newest := next(found, None):
-            return newest
-        raise _nothing_public(files, candidates)
+        newest = None
+        for manifest in candidates:
+            if public := versions_with(manifest):
+                found = replace(public, losses=ledger.lacking(manifest))
+                if found.exact or not exact:
+                    return found
+                newest = newest or found
+        raise _inexact(files, newest) if newest else _nothing_public(files, candidates)
     manifest = chosen_manifest(store, checkpoint)
     if public := versions_with(manifest):
-        return public
+        found = replace(public, losses=ledger.lacking(manifest))
+        if exact and not found.exact:
+            raise _inexact(files, found)
+        return found
     lacking = [sink for sink, cut in manifest.sinks.items() if _own_version(cut, checkpoint) is None]
     staged = [sink for sink in lacking if _first_version(manifest.sinks[sink], checkpoint) is None]
     if staged:
@@ -175,6 +191,18 @@ def consistent_versions(home: str | Files, checkpoint: CheckpointId | None = Non
         remedy=remedy,
         checkpoint=checkpoint,
         sinks=lacking,
+    )
+
+
+def _inexact(home: Files, found: ConsistentVersions) -> RejectedError:
+    count = f"{len(found.losses)} {'loss' if len(found.losses) == 1 else 'losses'}"
+    return RejectedError(
+        f"Checkpoint {found.checkpoint} is not exact: it lacks the rows of {count}, such as {found.losses[0]}.",
+        exists="Its tables can be read without exact=True.",
+        safe="Nothing was changed.",
+        remedy=f"Backfill or accept them: spark-jobs losses --home {quote(home.url)}",
+        checkpoint=found.checkpoint,
+        losses=list(found.losses),
     )
 
 

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from spark_jobs.protocol.losses import Loss, LostFile, LostFiles, PassedOver, St
 from spark_jobs.storage.local import LocalFiles
 from tests.support.documents import ATTEMPT, SAMPLES
 from tests.support.rounds import begun
+from tests.support.staged_pipeline import a_manifest
 
 ORDERS = InputName("orders")
 FIRST, SECOND = RoundNumber(1), RoundNumber(2)
@@ -187,3 +189,25 @@ def test_a_round_reads_again_what_is_undone(ledger: LossLedger) -> None:
     ledger.undo([LossId("1-1")], FIRST)
     assert [loss.id for loss in ledger.of_round(FIRST)] == ["1-2"]
     assert [loss.id for loss in ledger.of_round(SECOND, [LossId("1-1"), LossId("1-2")])] == ["1-2"]
+
+
+def test_a_checkpoint_lacks_the_losses_before_it_until_they_are_accepted_or_in_a_checkpoint(ledger: LossLedger) -> None:
+    old = ledger.record(FIRST, ATTEMPT, [lost("a"), lost("b")])
+    new = ledger.record(SECOND, ATTEMPT, [lost("c"), lost("d")])
+
+    def at(checkpoint: int, number: int, **changes: Any) -> Manifest:
+        return a_manifest(checkpoint, round=RoundNumber(number), incarnation=ATTEMPT.incarnation, **changes)
+
+    first, second = at(1, 1, losses=old), at(2, 2, losses=new[:1])
+    assert ledger.lacking(at(1, 1)) == ()
+    assert ledger.lacking(first) == ("1-1", "1-2")
+    assert ledger.lacking(second) == ("1-1", "1-2", "2-1"), "the other one was recorded after it"
+    assert ledger.lacking(second.model_copy(update={"incarnation": IncarnationId("other")})) == ()
+    ledger.accept([LossId("1-1")], "why")
+    ledger.undo([LossId("2-1")], RoundNumber(3))
+    third = at(3, 3, backfilled=(LossId("1-2"),))
+    assert ledger.lacking(third) == ("2-2",), "an attempt that dies now has not told the ledger"
+    ledger.backfill(third)
+    assert ledger.lacking(first) == ledger.lacking(second) == ("1-2",)
+    assert ledger.lacking(third) == ("2-2",)
+    assert ledger.lacking(at(4, 4)) == ("2-2",)

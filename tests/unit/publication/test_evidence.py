@@ -7,9 +7,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spark_jobs.control.channel import Channel
-from spark_jobs.protocol.documents import CheckpointKind, Publish
+from spark_jobs.control.losses import LossLedger
+from spark_jobs.home.layout import manifest_path
+from spark_jobs.protocol.documents import AttemptDocument, CheckpointKind, Publish
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineName, StageName
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, InputName, LossId, PipelineName, RoundNumber, StageName
+from spark_jobs.protocol.losses import LostFile, LostFiles
 from spark_jobs.publication import evidence
 from spark_jobs.publication.delta_rs import OpenTable, open_table
 from spark_jobs.publication.evidence import before_closing, consistent_versions, published_checkpoints, version_with
@@ -17,9 +20,11 @@ from spark_jobs.publication.pending import CLOSED, pending_lines
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.local import LocalFiles
 from tests.support.command_line import spark_jobs
+from tests.support.documents import SAMPLES
 from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, path_of
 
 EXTERNAL = Publish.EXTERNAL
+(ATTEMPT,) = (sample for sample in SAMPLES if isinstance(sample, AttemptDocument))
 
 
 def foreign_append(pipeline: StagedPipeline, *, times: int = 1) -> None:
@@ -59,6 +64,25 @@ def test_a_cut_names_the_tables_that_show_less_than_the_others(pipeline: StagedP
     newest = consistent_versions(pipeline.files)
     assert (newest.checkpoint, newest.behind) == (2, (DAILY,))
     assert consistent_versions(pipeline.files, CheckpointId(1)).behind == ()
+
+
+def test_a_cut_that_has_to_be_exact_stops_before_a_loss_until_it_is_accepted(pipeline: StagedPipeline) -> None:
+    ledger, whose = LossLedger(pipeline.files), {"incarnation": IncarnationId("first")}
+    gone = LostFiles(input=InputName("events"), stage=StageName("hourly"), files=(LostFile(path="a"),))
+    lost = ledger.record(RoundNumber(2), ATTEMPT.model_copy(update=whose), [gone])
+    for number, losses in ((1, ()), (2, lost)):
+        pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=EXTERNAL, losses=losses)
+        publish(pipeline.files)
+    newest = consistent_versions(pipeline.files)
+    assert (newest.checkpoint, newest.losses, newest.exact) == (2, ("2-1",), False)
+    assert consistent_versions(pipeline.files, exact=True).checkpoint == 1
+    with pytest.raises(RejectedError, match="Checkpoint 2 is not exact: it lacks the rows of 1 loss, such as 2-1"):
+        consistent_versions(pipeline.files, CheckpointId(2), exact=True)
+    pipeline.files.delete(manifest_path(CheckpointId(1)))
+    with pytest.raises(RejectedError, match="Checkpoint 2 is not exact"):
+        consistent_versions(pipeline.files, exact=True)
+    ledger.accept([LossId("2-1")], "deleted by the vendor")
+    assert consistent_versions(pipeline.files, exact=True).checkpoint == 2
 
 
 def test_a_table_that_no_reader_sees_yet_is_not_behind(pipeline: StagedPipeline) -> None:
