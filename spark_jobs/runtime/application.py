@@ -22,7 +22,7 @@ from spark_jobs.control.old_starts import forget_old_starts
 from spark_jobs.control.owners import Owners
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import LeftOut, Rounds
-from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, tombstones_path
+from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, position_of_loss, tombstones_path
 from spark_jobs.home.places import check_places, check_sources
 from spark_jobs.home.source_places import archive_places, source_places
 from spark_jobs.protocol.documents import (
@@ -612,10 +612,8 @@ class Application:
             changed |= {"new_sources": tuple(sorted(settled.renewed.union(() if is_read else interrupted.new_sources)))}
             done = interrupted.taken_anew if interrupted.run == request.run else ()
             changed |= {"taken_anew": tuple(sorted(settled.taken_anew.union(done)))}
-            before = plan.goes_on_from if plan.goes_on_from and plan.goes_on_from.round == interrupted.round else None
             recorded = Rounds(self.home).losses(interrupted.round)
-            behind = {*(loss.id for loss in before.losses), *before.backfilled} if before else set()
-            carried = carried_losses(recorded, [loss for loss in recorded if loss.id in behind], settled.renewed)
+            carried = carried_losses(recorded, plan.goes_on_from, settled.renewed)
             older = [loss for loss in request.backfill if loss not in carried["losses"]]
             changed |= carried | {"losses": (*carried["losses"], *older), "for_backfill": bool(request.backfill)}
             following = interrupted.model_copy(update=changed)
@@ -690,21 +688,23 @@ class Application:
 
 
 def carried_losses(
-    recorded: Sequence[Loss], behind: Sequence[Loss], renewed: Collection[InputName]
+    recorded: Sequence[Loss], before: Manifest | None, renewed: Collection[InputName]
 ) -> dict[str, tuple[LossId, ...]]:
     """Returns the losses of a replaced round as fields of the new one.
 
     Args:
         recorded: All losses of the replaced round.
-        behind: Losses that the checkpoint contains from which the new round goes on.
+        before: The checkpoint from which the new round goes on. It contains the losses that it names, and those of earlier rounds.
         renewed: Sources that the new round reads from their beginning.
     """
-    carried = {loss.id for loss in behind if loss.input not in renewed}
-    ids = [loss.id for loss in recorded if loss.id is not None]
-    return {
-        "losses": tuple(loss for loss in ids if loss in carried),
-        "undoes": tuple(loss for loss in ids if loss not in carried),
-    }
+    named = {*(loss.id for loss in before.losses), *before.backfilled} if before else set()
+    ids = {loss.id: loss.input for loss in recorded if loss.id is not None}
+    carried = [
+        loss
+        for loss, source in ids.items()
+        if before is not None and source not in renewed and (loss in named or position_of_loss(loss)[0] < before.round)
+    ]
+    return {"losses": tuple(carried), "undoes": tuple(loss for loss in ids if loss not in carried)}
 
 
 def _standing(channel: Channel, request: StartRequest) -> StartResponse | None:

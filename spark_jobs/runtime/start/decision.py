@@ -249,10 +249,10 @@ def _backfill(
             found=dict(parameters),
         )
     _check_ending(latest, request)
-    final = facts.final
+    older = [loss for loss in request.backfill if position_of_loss(loss)[0] != latest.round and loss not in latest.losses]
+    final = facts.last_final if older else facts.final
     if final is not None:
         return Begin(RoundNumber(latest.round + 1), final.checkpoint, interrupted=latest)
-    older = [loss for loss in request.backfill if position_of_loss(loss)[0] != latest.round and loss not in latest.losses]
     if older:
         raise RejectedError(
             f"Loss {older[0]} is of an earlier round, and round {latest.round} has not ended.",

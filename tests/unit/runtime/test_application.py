@@ -62,7 +62,7 @@ from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
 from tests.support import small_pipeline
 from tests.support.attempts import attempt
-from tests.support.staged_pipeline import CHECKPOINTING, HOURLY, NOW, StagedPipeline, path_of
+from tests.support.staged_pipeline import CHECKPOINTING, HOURLY, NOW, StagedPipeline, a_manifest, path_of
 
 
 class SparkStartedError(Exception):
@@ -586,6 +586,8 @@ def test_a_round_that_replaces_another_has_its_losses_up_to_the_checkpoint_and_u
         )
 
     recorded = [lost(1), lost(2, "clicks"), lost(3)]
-    assert carried_losses(recorded, recorded[:2], ()) == {"losses": ("1-1", "1-2"), "undoes": ("1-3",)}
-    assert carried_losses(recorded, recorded[:2], [InputName("clicks")]) == {"losses": ("1-1",), "undoes": ("1-2", "1-3")}
-    assert carried_losses(recorded, [], ()) == {"losses": (), "undoes": ("1-1", "1-2", "1-3")}
+    before = a_manifest(1, losses=tuple(recorded[:2]))
+    assert carried_losses(recorded, before, ()) == {"losses": ("1-1", "1-2"), "undoes": ("1-3",)}
+    assert carried_losses(recorded, before, [InputName("clicks")]) == {"losses": ("1-1",), "undoes": ("1-2", "1-3")}
+    assert carried_losses(recorded, None, ()) == {"losses": (), "undoes": ("1-1", "1-2", "1-3")}
+    assert carried_losses(recorded, a_manifest(2), ()) == {"losses": ("1-1", "1-2", "1-3"), "undoes": ()}, "of earlier rounds"

@@ -515,6 +515,11 @@ class TestABackfill:
             "the same losses are backfilled in the round that they have"
         )
 
+    def test_that_has_staged_nothing_gives_way_to_one_of_another_loss(self) -> None:
+        failed, final = round_document(3, "failed").model_copy(update={"losses": (LossId("1-1"),)}), manifest(5, 2)
+        home = facts([attempt(1, "a", 2), attempt(2, "failed", 3)], failed, final, failed_backfill=True)
+        assert self.decide(home) == Begin(RoundNumber(4), CheckpointId(5), interrupted=failed)
+
     def test_that_has_staged_nothing_gives_way_to_a_full_refresh(self) -> None:
         every = frozenset({StageName("hourly")})
         home = facts([attempt(2, "failed", 3)], round_document(3, "failed"), manifest(5, 2), failed_backfill=True)
