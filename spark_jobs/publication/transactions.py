@@ -8,13 +8,13 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spark_jobs.background import run_in_background
 from spark_jobs.protocol.documents import Publisher, SinkCut
 from spark_jobs.protocol.errors import SparkRequiredError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.deleted_keys import add_checksums, fold, is_due
 from spark_jobs.publication.delta_rs import DeltaRsKeeper, OpenTable, open_table, rows_by_file
 from spark_jobs.publication.delta_rs_transaction import DeltaRsTransaction
-from spark_jobs.storage.beside import begin
 from spark_jobs.storage.table_uris import table_files
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Publishers:
         if not self._at_work:
             self._checkpoint(table)
         elif uri not in self._checkpointing or self._checkpointing[uri].done():
-            self._checkpointing[uri] = begin(partial(self._checkpoint, table))
+            self._checkpointing[uri] = run_in_background(partial(self._checkpoint, table))
 
     def keep_deleted_keys(self, cut: SinkCut, reached: CheckpointId | None) -> None:
         """Folds the table of a sink's deleted keys if it is due, and writes the checksums of its new files.

@@ -1,23 +1,27 @@
 """A stage fails at some rows in each try. It goes on without their files, and the ledger has every row of those files."""
 
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy, Tolerate
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.control.losses import LedgerEntry, LossLedger, LossState
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.documents import StageState
-from spark_jobs.protocol.errors import InvalidPipelineError, RestartsExhaustedError
+from spark_jobs.protocol.errors import InvalidPipelineError, RestartsExhaustedError, StreamPipelineError
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.protocol.losses import PassedOver, Records, StagedFile
 from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, public, public_count
 from tests.support.growing_table import Events
@@ -152,6 +156,103 @@ def test_a_run_whose_inputs_end_fails_with_more_than_a_stage_tolerates_and_is_co
     with Running(site.spark, lenient, site.home) as running:
         running.stopped()
     assert_adds_up(site, events, running, drained=True)
+
+
+class Counting(StatefulProcessor):
+    """Counts the rows of a key, and returns the number when a timer that the first row has set expires."""
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+        self._count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        if not self._count.exists():
+            self._handle.registerTimer(86_400_000)
+        before = self._count.get()[0] if self._count.exists() else 0
+        self._count.update((before + sum(map(len, rows)),))
+        yield pd.DataFrame()
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"odd": [key[0]], "n": [self._count.get()[0]]})
+
+    def close(self) -> None:
+        pass
+
+
+def every_kind_of_stage(site: Site, events: Events, score: Callable[[str], Column]) -> Pipeline:
+    """Declares stages without a state, with windows, with a join and with timers. Each scores the rows of the source."""
+    pipeline = Pipeline("kinds", restart=RestartStrategy.none())
+    events.source(pipeline)
+
+    def stage(function: Callable[..., DataFrame]) -> None:
+        sink = DeltaSink(str(site.tables / function.__name__))
+        pipeline.stage(sink=sink, tolerate=Tolerate(after=1, rows="1000 per hour"))(function)
+
+    @pipeline.stage
+    def copied(events: DataFrame) -> DataFrame:
+        return events.select(F.col("id").alias("other"))
+
+    @stage
+    def stateless(events: DataFrame) -> DataFrame:
+        return events.select(score("id").alias("id"))
+
+    @stage
+    def windows(events: DataFrame) -> DataFrame:
+        counts = events.groupBy(F.window("at", "10 seconds").alias("time")).agg(
+            F.count("*").alias("n"), F.sum(score("id")).alias("total")
+        )
+        return counts.select("n", "total")
+
+    @stage
+    def joined(events: DataFrame, copied: DataFrame) -> DataFrame:
+        return events.select(score("id").alias("id")).join(copied, F.col("id") == F.col("other")).select("id")
+
+    @stage
+    def timers(events: DataFrame) -> DataFrame:
+        rows = events.select((score("id") % 2).alias("odd"), "at")
+        return rows.groupBy("odd").transformWithStateInPandas(Counting(), "odd long, n long", "append", "EventTime")
+
+    return pipeline
+
+
+def test_every_kind_of_stage_goes_on_without_bad_rows_in_its_first_batch_in_a_later_one_and_in_its_last(
+    site: Site, tmp_path: Path
+) -> None:
+    events = Events(tmp_path / "events", bounded=True)
+    events.later(9, 10, 10, 10, 10, 9)
+    events.end()
+    site.run(every_kind_of_stage(site, events, scoring(frozenset({0, 34, 59}))))
+    left = set(range(60)) - {0, *range(30, 40), 59}
+    for stage in ("stateless", "windows", "joined", "timers"):
+        lost = units(site, stage)
+        assert sorted(loss.rows for loss in lost) == [1, 1, 10], stage
+        assert {loss.input for loss in lost} == {"events"}, stage
+    assert ids(site.tables / "stateless") == ids(site.tables / "joined") == sorted(left)
+    tens = [[number for number in left if number // 10 == ten] for ten in range(6)]
+    windows = sorted((len(each), sum(each)) for each in tens if each)
+    assert sorted(public(site.tables / "windows", ["n", "total"]).elements()) == windows
+    odd = sum(number % 2 for number in left)
+    assert sorted(public(site.tables / "timers", ["odd", "n"]).elements()) == [(0, len(left) - odd), (1, odd)]
+
+
+def test_a_stage_that_tolerates_nothing_fails_and_runs_the_batch_that_was_planned_with_all_its_rows_once_it_is_mended(
+    site: Site, tmp_path: Path
+) -> None:
+    numbers = FilesAndVersions(site, tmp_path)
+    numbers.add()
+    read = {"versions": numbers.read["versions"]}
+
+    def planned() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in (site.home / "work").rglob("offsets/*") if path.name.isdigit()}
+
+    with pytest.raises(StreamPipelineError, match="record 33 cannot be scored"):
+        site.run(direct(site, read, scoring(frozenset({33})), tolerate=None), run_id="run")
+    before = planned()
+    assert before
+    assert LossLedger(open_files(str(site.home))).entries() == []
+    site.run(direct(site, read, scoring(frozenset()), tolerate=None), run_id="run")
+    assert {path: planned()[path] for path in before} == before
+    assert ids(site.tables / "versions") == list(range(40))
 
 
 def test_stages_that_read_a_folder_and_a_table_go_on_without_the_files_that_fail_them_also_after_a_death(

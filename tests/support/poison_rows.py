@@ -27,10 +27,18 @@ def scoring(poison: frozenset[int] = POISON) -> Callable[[str], Column]:
     return F.udf(score, "long", useArrow=False)
 
 
+TOLERATE = Tolerate(after=1, rows="100 per hour")
+
+
 def direct(
-    site: Site, read: dict[str, Callable[[SparkSession], DataFrame]], score: Callable[[str], Column], *, bounded: bool = True
+    site: Site,
+    read: dict[str, Callable[[SparkSession], DataFrame]],
+    score: Callable[[str], Column],
+    *,
+    bounded: bool = True,
+    tolerate: Tolerate | None = TOLERATE,
 ) -> Pipeline:
-    """Declares a pipeline with a tolerant stage for each source, which reads the source itself."""
+    """Declares a pipeline with a stage for each source, which reads the source itself."""
     options: dict[str, Any] = {"on_end": "suspend"} if bounded else {"checkpoint": CheckpointSettings(interval="1 second")}
     pipeline = Pipeline("direct", restart=RestartStrategy.none(), **options)
     for name, load in read.items():
@@ -40,7 +48,7 @@ def direct(
             name=f"{name}_scored",
             inputs={"rows": name},
             sink=DeltaSink(str(site.tables / name)),
-            tolerate=Tolerate(after=1, rows="100 per hour"),
+            tolerate=tolerate,
         )(lambda rows: rows.select(score("id").alias("id")))
     return pipeline
 

@@ -60,6 +60,6 @@ class CheckpointSchedule:
 
     def _plan(self, triggered_s: float, now_s: float) -> None:
         if self.is_due(triggered_s):
-            missed = (triggered_s - self._due_s) // self.interval_s
-            self._due_s += (missed + 1) * self.interval_s
+            late_s = (triggered_s - self._due_s) % self.interval_s if self.interval_s else 0.0
+            self._due_s = triggered_s - late_s + self.interval_s
         self._due_s = max(self._due_s, now_s + self.min_pause_s)
