@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy, Tolerate
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy, Tolerate, consistent_versions
 from spark_jobs.control.losses import LossLedger, LossState
 from spark_jobs.protocol.errors import RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import LossId, StageName
@@ -308,3 +308,24 @@ def test_rows_of_a_source_with_several_streams_are_not_backfilled(site: Site, tm
     with pytest.raises(RejectedError, match="cannot be backfilled: source 'both' has several streams"):
         backfill(site, direct(site, both, scoring(NONE)))
     assert states(site) == {LossState.OPEN}
+
+
+def test_after_a_backfill_that_has_failed_another_loss_of_an_older_round_is_backfilled_at_once(
+    site: Site, tmp_path: Path
+) -> None:
+    numbers = FilesAndVersions(site, tmp_path)
+    read = {"versions": numbers.read["versions"]}
+    poisoned, mended = direct(site, read, scoring(frozenset({7, 33, 50}))), direct(site, read, scoring(NONE))
+    for _ in range(2):
+        numbers.add()
+        site.run(poisoned)
+    *older, newest = ledger_of(site).can_be_backfilled()
+    assert len(older) == 2
+    with pytest.raises(StreamPipelineError, match="cannot be scored"):
+        backfill(site, poisoned, older[:1])
+    backfill(site, mended, older[1:])
+    assert ledger_of(site).can_be_backfilled() == [older[0], newest]
+    backfill(site, mended)
+    assert states(site) == {LossState.BACKFILLED}
+    assert ids(site.tables / "versions") == list(range(80))
+    assert consistent_versions(str(site.home), exact=True).exact
