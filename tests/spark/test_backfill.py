@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy, Tolerate, consistent_versions
 from spark_jobs.control.losses import LossLedger, LossState
-from spark_jobs.protocol.errors import RejectedError, StreamPipelineError
+from spark_jobs.protocol.errors import HomeInUseError, RejectedError, StreamPipelineError
 from spark_jobs.protocol.ids import LossId, StageName
 from spark_jobs.protocol.losses import StagedFile
 from spark_jobs.protocol.start_requests import StartOptions
@@ -308,6 +308,37 @@ def test_rows_of_a_source_with_several_streams_are_not_backfilled(site: Site, tm
     with pytest.raises(RejectedError, match="cannot be backfilled: source 'both' has several streams"):
         backfill(site, direct(site, both, scoring(NONE)))
     assert states(site) == {LossState.OPEN}
+
+
+class BackfillingBetween:
+    """Starts another backfill, once, just before a backfill stages its rows. It is to be refused."""
+
+    def __init__(self, other: Callable[[], None]) -> None:
+        self._other, self.refused = other, list[str]()
+
+    def before(self, step: Step) -> None:
+        if step is Step.STAGE_VERSION and not self.refused:
+            with pytest.raises(HomeInUseError) as refused:
+                self._other()
+            self.refused.append(refused.value.failed)
+
+    def after(self, step: Step) -> None:
+        pass
+
+
+def test_of_two_backfills_at_once_one_is_refused_and_each_row_is_public_once(site: Site, tmp_path: Path) -> None:
+    numbers = FilesAndVersions(site, tmp_path)
+    numbers.add()
+    read = {"versions": numbers.read["versions"]}
+    site.run(direct(site, read, scoring(frozenset({7}))))
+    losses, mended = ledger_of(site).can_be_backfilled(), direct(site, read, scoring(NONE))
+    between = BackfillingBetween(lambda: backfill(site, mended, losses, run_id="second"))
+    with observed_by(between):
+        backfill(site, mended, losses, run_id="first")
+    assert len(between.refused) == 1
+    with pytest.raises(RejectedError, match="it is backfilled"):
+        backfill(site, mended, losses, run_id="second")
+    assert ids(site.tables / "versions") == list(range(40))
 
 
 def test_after_a_backfill_that_has_failed_another_loss_of_an_older_round_is_backfilled_at_once(
