@@ -67,6 +67,8 @@ class ObjectStoreFiles:
         self._retry_timeout = timedelta(seconds=retry_timeout_s)
         self._store = open_client(bucket, self._retry_timeout)
         self._keeps_creates = False
+        self._copied: set[str] = set()
+        """The keys of own copies, whose answers say that they are durable, until :meth:`sync`."""
 
     @property
     def url(self) -> str:
@@ -115,10 +117,16 @@ class ObjectStoreFiles:
     def chunks(self, path: str) -> Generator[bytes, None, None]:
         key = self._key(path)
         with translated_store(self._place(key)):
-            found = obstore.head(self._store, key)
-            same: GetOptions = {"if_match": found["e_tag"]} if found["e_tag"] else {}
-            for start in range(0, found["size"], _PART_BYTES):  # each part has its own time limit
-                end = min(start + _PART_BYTES, found["size"])
+            found = obstore.get(self._store, key)
+            size_bytes, e_tag = found.meta["size"], found.meta["e_tag"]
+            if size_bytes <= _PART_BYTES:
+                whole = memoryview(found.bytes())
+                yield from (bytes(whole[at : at + _CHUNK_BYTES]) for at in range(0, size_bytes, _CHUNK_BYTES))
+                return
+            del found  # its body is not read
+            same: GetOptions = {"if_match": e_tag} if e_tag else {}
+            for start in range(0, size_bytes, _PART_BYTES):  # each part has its own time limit
+                end = min(start + _PART_BYTES, size_bytes)
                 part = memoryview(obstore.get(self._store, key, options={**same, "range": (start, end)}).bytes())
                 yield from (bytes(part[at : at + _CHUNK_BYTES]) for at in range(0, end - start, _CHUNK_BYTES))
 
@@ -164,6 +172,7 @@ class ObjectStoreFiles:
 
     def delete(self, path: str) -> None:
         key = self._key(path)
+        self._copied = {copied for copied in self._copied if copied != key and not copied.startswith(f"{key}/")}
         with translated_store(self._place(key)):
             for found in obstore.list(self._store, key):
                 obstore.delete(self._store, [each["path"] for each in found])
@@ -172,7 +181,11 @@ class ObjectStoreFiles:
     def sync(self, *paths: str) -> None:
         # An object is durable before it is visible.
         for path in paths:
-            with translated_store(self._place(key := self._key(path))):
+            key = self._key(path)
+            if key in self._copied:
+                self._copied.discard(key)
+                continue
+            with translated_store(self._place(key)):
                 obstore.head(self._store, key)
 
     def remove_unfinished(self, *paths: str) -> None:
@@ -212,6 +225,7 @@ class ObjectStoreFiles:
                 if self._is_there(key):
                     raise taken(self._place(key)) from error
                 raise
+        self._copied.add(key)
         return copied.digest
 
     def _put_first(self, key: str, data: bytes) -> None:

@@ -2,8 +2,10 @@
 
 import logging
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import Lock, Thread
 from typing import Any
 from urllib.request import Request, urlopen
@@ -18,17 +20,44 @@ OTHER_SERVER = "SPARK_TESTS_S3"
 """An environment variable. If it is set, the tests use the server that the environment names. The server has a bucket ``savepoints``."""
 
 
+@dataclass(frozen=True)
+class Served:
+    """A request that a server has answered."""
+
+    at_s: float
+    """The time of its arrival, since 1970."""
+    method: str
+    """The method; LIST for a GET of a list of objects."""
+    path: str
+    """The bucket and the key; of a LIST, the bucket."""
+
+
+@dataclass
+class Requests:
+    """The requests that a server has answered, and how long it waits before each answer."""
+
+    latency_s: float = 0.0
+    served: list[Served] = field(default_factory=list)
+
+    def serve(self, environment: dict[str, Any]) -> None:
+        """Keeps a request, and waits."""
+        lists = environment["REQUEST_METHOD"] == "GET" and "list-type" in environment.get("QUERY_STRING", "")
+        self.served.append(Served(time.time(), "LIST" if lists else environment["REQUEST_METHOD"], environment["PATH_INFO"]))
+        time.sleep(self.latency_s)
+
+
 @contextmanager
-def object_store(silence: "Lock | None" = None) -> Iterator[str]:
+def object_store(silence: "Lock | None" = None, requests: Requests | None = None) -> Iterator[str]:
     """Starts a server with an empty place, found by this process and its children in their environment. Yields the place's URL.
 
     Args:
         silence: No request is answered while a test holds this lock. The server then belongs to this process alone.
+        requests: Gets each request. The server then belongs to this process alone.
     """
-    if silence is None and OTHER_SERVER in os.environ:
+    if silence is None and requests is None and OTHER_SERVER in os.environ:
         yield f"s3://{BUCKET}/{uuid4()}"
         return
-    with _server(silence or Lock()) as url, pytest.MonkeyPatch.context() as patch:
+    with _server(silence or Lock(), requests or Requests()) as url, pytest.MonkeyPatch.context() as patch:
         for path, method in (("moto-api/reset", "POST"), (BUCKET, "PUT")):
             urlopen(Request(f"{url}/{path}", method=method), timeout=30).close()
         patch.setenv("AWS_ENDPOINT_URL", url)
@@ -39,7 +68,7 @@ def object_store(silence: "Lock | None" = None) -> Iterator[str]:
 
 
 @contextmanager
-def _server(one_at_a_time: "Lock") -> Iterator[str]:
+def _server(one_at_a_time: "Lock", requests: Requests) -> Iterator[str]:
     # Imported here because it takes a second, which processes that only find the server save.
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
@@ -48,6 +77,7 @@ def _server(one_at_a_time: "Lock") -> Iterator[str]:
     moto = DomainDispatcherApplication(create_backend_app)
 
     def answer(environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        requests.serve(environment)
         with one_at_a_time:  # moto checks whether an object exists, and puts it, in two steps
             found: Iterable[bytes] = moto(environment, start_response)
         return found

@@ -27,7 +27,7 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.object_store import ObjectStoreFiles
 from spark_jobs.storage.open import open_place
 from tests.support.memory_files import MemoryFiles
-from tests.support.object_store import BUCKET, object_store
+from tests.support.object_store import BUCKET, Requests, object_store
 
 
 class _Store(ThreadingHTTPServer):
@@ -373,3 +373,31 @@ def test_a_process_that_was_forked_from_a_user_is_told_so_and_does_not_wait_for_
     finally:
         forked.kill()
         forked.join()
+
+
+def test_a_small_copy_takes_a_read_and_a_write() -> None:
+    requests = Requests()
+    with object_store(requests=requests) as url:
+        files = open_place(f"{url}/home")
+        files.create("state/1", b"state")
+        requests.served.clear()
+        files.copy(files, "state/1", "kept/1")
+        files.sync("kept/1")
+        assert [each.method for each in requests.served] == ["GET", "PUT"]
+        assert files.digest("kept/1") == (5, sha256(b"state"))
+
+
+def test_a_copy_that_is_gone_is_missed_by_sync() -> None:
+    with object_store() as url:
+        files = open_place(f"{url}/home")
+        files.create("state/1", b"state")
+        for deleted in ("kept/1", "kept"):
+            files.copy(files, "state/1", "kept/1")
+            files.delete(deleted)
+            with pytest.raises(NotFoundError):
+                files.sync("kept/1")
+        files.copy(files, "state/1", "kept/1")
+        files.sync("kept/1")
+        files.below("kept").delete("1")
+        with pytest.raises(NotFoundError):
+            files.sync("kept/1")

@@ -26,9 +26,25 @@ def needed(checkpoint: SparkCheckpoint, batch: int) -> list[str]:
     return needed_files(log, BatchId(batch))
 
 
-def in_a_store(checkpoint: SparkCheckpoint) -> SparkLog:
+class ListedStore(MemoryFiles):
+    """A store that keeps which directories were listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed: list[str] = []
+
+    def names(self, directory: str) -> list[str]:
+        self.listed.append(directory)
+        return super().names(directory)
+
+    def paths(self, directory: str = "") -> list[str]:
+        self.listed.append(directory)
+        return sorted(path for path in self.contents if path.startswith(f"{directory}/"))
+
+
+def in_a_store(checkpoint: SparkCheckpoint, files: MemoryFiles | None = None) -> SparkLog:
     """Returns the log of a copy of the checkpoint in a store."""
-    files = MemoryFiles()
+    files = files or MemoryFiles()
     for path in checkpoint.root.rglob("*"):
         if path.is_file():
             files.create(f"checkpoint/{path.relative_to(checkpoint.root)}", path.read_bytes())
@@ -95,6 +111,17 @@ def test_in_a_store_the_same_files_are_found(tmp_path: Path, stores: tuple[tuple
     checkpoint.write(f"state/0/_stateSchema/default/0_{store_id(5)}", "schema")
     for batch in (NO_BATCH, 1, 4, 5):
         assert needed_files(in_a_store(checkpoint), BatchId(batch)) == needed(checkpoint, batch)
+
+
+def test_in_a_store_the_files_of_a_cut_are_listed_once(tmp_path: Path) -> None:
+    checkpoint = SparkCheckpoint(tmp_path / "checkpoint", stores=JOIN)
+    for _ in range(6):
+        checkpoint.batch()
+    checkpoint.snapshot(2)
+    store = ListedStore()
+    log = in_a_store(checkpoint, store)
+    assert needed_files(log, BatchId(5)) == needed(checkpoint, 5)
+    assert store.listed == ["checkpoint"]
 
 
 def test_a_store_whose_version_is_gone_is_not_found(tmp_path: Path) -> None:
