@@ -10,6 +10,8 @@ Invariants:
 2. An entry is only replaced while its batch is not committed.
 3. Unknown keys are kept.
 4. Files that this module writes have no Hadoop checksum, because it would be that of the old bytes.
+5. In a store, where each look costs a request, the log of a running query is remembered. A work directory in a store belongs to one
+   attempt, which runs one query of a stage. Entries change only by this module, and no batch is committed before :meth:`SparkLog.begun`.
 """
 
 import json
@@ -27,6 +29,8 @@ NO_BATCH = BatchId(-1)
 """The last batch of a query without batches."""
 OFFSETS_VERSION = "v1"
 """The version of the offset log's entries that this runtime reads and writes."""
+_REMEMBERED = 100
+"""The number of batches whose entries are remembered, as many as Spark keeps."""
 _COMMITS_VERSION = "v2"
 """The version of the commit log's entries with ``spark.sql.streaming.stateStore.checkpointFormatVersion=2``, which all our sessions have.
 """
@@ -66,6 +70,17 @@ class SparkLog:
     def __init__(self, files: Files, directory: str) -> None:
         self.files = files
         self.directory = directory
+        self._begun: BatchId | None = None
+        """The newest batch that the running query has begun, in a store. None: nothing is remembered."""
+        self._committed = NO_BATCH
+        self._entries: dict[BatchId, str] = {}
+        """Entries of the offset log. Replaced as a whole: a read that began before keeps its entry in the old one."""
+
+    def begun(self, batch: BatchId) -> None:
+        """Called with each batch when the running query begins it, before it can be committed."""
+        if not is_here(self.files):
+            self._begun = batch
+            self._entries = {number: text for number, text in self._entries.items() if number >= batch - _REMEMBERED}
 
     def last_offsets(self) -> BatchId:
         """Returns the newest planned batch, or -1."""
@@ -77,7 +92,13 @@ class SparkLog:
 
     def last_commit(self) -> BatchId:
         """Returns the newest batch that Spark has committed, or -1."""
-        return max(self._batches("commits"), default=NO_BATCH)
+        begun = self._begun
+        if begun is not None and self._committed >= begun:
+            return self._committed
+        found = max(self._batches("commits"), default=NO_BATCH)
+        if begun is not None:
+            self._committed = found
+        return found
 
     def pending(self) -> bool:
         """Returns True if a batch was planned and not committed."""
@@ -95,9 +116,8 @@ class SparkLog:
             UnsupportedFormatError: Spark wrote a version that this runtime does not know.
         """
         path = f"{self.directory}/offsets/{batch}"
-        data = self.files.read(path)
         try:
-            version, _, rest = data.decode().partition("\n")
+            version, _, rest = self._entry(batch).partition("\n")
             if version != OFFSETS_VERSION:
                 raise UnsupportedFormatError(
                     f"{path} is an offset log entry of version {version!r}; this runtime writes and reads {OFFSETS_VERSION}.",
@@ -116,7 +136,7 @@ class SparkLog:
         Raises:
             NotFoundError: The batch was never planned, or Spark has purged it.
         """
-        return self.files.read(f"{self.directory}/offsets/{batch}").decode()
+        return self._entry(batch)
 
     def facts(self, batch: BatchId) -> dict[str, Any]:
         """Returns the logs' facts about a committed batch, or :data:`NO_BATCH`, as fields of a stage's cut.
@@ -199,12 +219,14 @@ class SparkLog:
         if batch <= self.last_commit():
             raise self._out_of_turn(f"Batch {batch} of {self.directory} cannot be given up")
         path = f"{self.directory}/offsets/{batch}"
+        self._forget()
         with step(Step.PLAN_BATCH):
             checksums.forget_checksum(self.files, path)
             self.files.delete(path)
 
     def rewrite(self, batch: BatchId, entry: OffsetEntry) -> None:
         """Replaces an entry durably."""
+        self._forget()
         with step(Step.PLAN_BATCH):
             checksums.rewrite(self.files, f"{self.directory}/offsets/{batch}", entry.to_bytes())
 
@@ -230,7 +252,21 @@ class SparkLog:
         with step(Step.COMMIT_BATCH):
             self._create(f"commits/{batch}", "\n".join([_COMMITS_VERSION, commit]).encode())
 
+    def _entry(self, batch: BatchId) -> str:
+        begun, entries = self._begun, self._entries
+        text = entries.get(batch)
+        if text is None:
+            text = self.files.read(f"{self.directory}/offsets/{batch}").decode()
+            if begun is not None:
+                entries[batch] = text
+        return text
+
+    def _forget(self) -> None:
+        """Forgets the log before this module writes to it. The query is stopped. Its next start is remembered from its first batch on."""
+        self._begun, self._committed, self._entries = None, NO_BATCH, {}
+
     def _create(self, name: str, data: bytes) -> None:
+        self._forget()
         if is_here(self.files):  # Hadoop writes no checksum into a store
             checksums.forget_checksum(self.files, f"{self.directory}/{name}")
         self.files.create(f"{self.directory}/{name}", data)

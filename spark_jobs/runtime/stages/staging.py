@@ -80,6 +80,7 @@ class StageWriter:
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         try:
+            self.run.spark_log.begun(BatchId(batch))
             with self.run.gate.batch(staged=batch < self.run.log.latest()):
                 self._stage(frame, BatchId(batch))
         except BaseException as error:  # noqa: BLE001 - kept whole for the driver, which raises it

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.protocol.errors import CorruptDocumentError, UnsupportedFormatError
+from spark_jobs.protocol.errors import CorruptDocumentError, NotFoundError, UnsupportedFormatError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, OffsetEntry, SparkLog
+from spark_jobs.storage.files import READ_MAX_BYTES
 from spark_jobs.storage.local import LocalFiles
+from tests.support.memory_files import MemoryFiles
 
 HEADER = {
     "batchWatermarkMs": 1_000,
@@ -152,3 +154,96 @@ def test_batches_that_an_old_query_has_read_are_committed_without_being_run(tmp_
     assert (log.query_id(), log.last_commit(), log.pending()) == ("q", 0, False)
     log.plan(BatchId(1), log.offsets(BatchId(0)))
     assert log.pending()
+
+
+class CountedStore(MemoryFiles):
+    """A store that counts the looks at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        self.looks += 1
+        return super().read(path, max_bytes)
+
+    def names(self, directory: str) -> list[str]:
+        self.looks += 1
+        return super().names(directory)
+
+    def spark_plans(self, batch: int) -> None:
+        self.replace(f"checkpoint/offsets/{batch}", "\n".join(["v1", json.dumps(HEADER), f'{{"batch":{batch}}}']).encode())
+
+    def spark_commits(self, batch: int) -> None:
+        self.replace(f"checkpoint/commits/{batch}", b'v2\n{"nextBatchWatermarkMs": 0}')
+
+
+class TestInAStore:
+    """A log in a store, where each look costs a request."""
+
+    @pytest.fixture
+    def store(self) -> CountedStore:
+        return CountedStore()
+
+    @pytest.fixture
+    def log(self, store: CountedStore) -> SparkLog:
+        log = SparkLog(store, "checkpoint")
+        self.run(store, log, 0)
+        return log
+
+    def run(self, store: CountedStore, log: SparkLog, batch: int) -> None:
+        store.spark_plans(batch)
+        log.begun(BatchId(batch))
+        store.spark_commits(batch)
+
+    def test_a_query_without_a_new_batch_is_looked_at_once(self, store: CountedStore, log: SparkLog) -> None:
+        found = [(log.last_commit(), log.offsets(BatchId(0)).sources, log.offsets_text(BatchId(0))[:2]) for _ in range(5)]
+        assert found == [(0, ('{"batch":0}',), "v1")] * 5
+        assert store.looks == 2
+
+    def test_a_batch_that_has_begun_is_looked_for_until_it_is_committed(self, store: CountedStore, log: SparkLog) -> None:
+        assert log.last_commit() == 0
+        store.spark_plans(1)
+        log.begun(BatchId(1))
+        assert [log.last_commit(), log.last_commit()] == [0, 0]
+        store.spark_commits(1)
+        assert [log.last_commit(), log.last_commit()] == [1, 1]
+        assert store.looks == 4
+
+    def test_an_entry_that_is_planned_again_is_read_again(self, store: CountedStore, log: SparkLog) -> None:
+        store.spark_plans(1)
+        log.begun(BatchId(1))
+        assert log.offsets(BatchId(1)).watermark_ms == 1_000
+        log.replan(BatchId(1), log.offsets(BatchId(1)).with_watermark(7))
+        assert log.offsets(BatchId(1)).watermark_ms == 7
+
+    def test_a_plan_that_is_given_up_is_forgotten(self, store: CountedStore, log: SparkLog) -> None:
+        store.spark_plans(1)
+        log.begun(BatchId(1))
+        assert log.offsets(BatchId(1)).watermark_ms == 1_000
+        log.unplan(BatchId(1))
+        with pytest.raises(NotFoundError):
+            log.offsets(BatchId(1))
+
+    def test_a_batch_of_the_next_query_is_looked_for_after_a_plan_of_ours(self, store: CountedStore, log: SparkLog) -> None:
+        assert log.last_commit() == 0
+        log.plan(BatchId(1), log.offsets(BatchId(0)))
+        store.spark_commits(1)
+        assert log.last_commit() == 1
+
+    def test_a_log_without_a_running_query_is_always_looked_at(self, store: CountedStore) -> None:
+        reader = SparkLog(store, "checkpoint")
+        for batch in range(3):
+            store.spark_plans(batch)
+            store.spark_commits(batch)
+            assert (reader.last_commit(), reader.offsets(BatchId(batch)).sources) == (batch, (f'{{"batch":{batch}}}',))
+
+
+def test_on_a_disk_a_log_is_always_looked_at(tmp_path: Path, log: SparkLog) -> None:
+    offsets(tmp_path, 0, "{}")
+    log.begun(BatchId(0))
+    commits(tmp_path, 0)
+    assert (log.last_commit(), log.offsets(BatchId(0)).sources) == (0, ("{}",))
+    offsets(tmp_path, 0, "replaced")
+    commits(tmp_path, 1)
+    assert (log.last_commit(), log.offsets(BatchId(0)).sources) == (1, ("replaced",))
