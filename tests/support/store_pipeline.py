@@ -24,25 +24,21 @@ class Params(BaseModel):
     marks: str
 
 
-pipeline = Pipeline("orders", params=Params, checkpoint=CheckpointSettings(interval="1 second"))
+KEYED: dict[str, Any] = {"keys": ["key"], "sequence_by": "changed", "apply_as_deletes": "gone"}
 
 
-@pipeline.source(bounded=True, event_time="at", watermark_delay="1 second")
 def changes(spark: SparkSession, params: Params) -> DataFrame:
     return spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(f"{params.store}/changes")
 
 
-@pipeline.static
 def weights(spark: SparkSession, params: Params) -> DataFrame:
     return spark.read.format("delta").load(f"{params.store.replace('s3:', 's3a:')}/weights")
 
 
-@pipeline.stage
 def admit(changes: DataFrame, params: Params) -> DataFrame:
     return changes.withColumn("part", admitted(params.marks, "admit"))
 
 
-@pipeline.stage(sink=DeltaSink("{store}/{warehouse}/windows"))
 def windows(admit: DataFrame, weights: DataFrame) -> DataFrame:
     weighed = admit.join(F.broadcast(weights), "key")
     counts = weighed.groupBy(F.window("at", "10 minutes").alias("window")).agg(
@@ -51,17 +47,27 @@ def windows(admit: DataFrame, weights: DataFrame) -> DataFrame:
     return counts.select(F.col("window.start").alias("begin"), "rows", "weight")
 
 
-KEYED: dict[str, Any] = {"keys": ["key"], "sequence_by": "changed", "apply_as_deletes": "gone"}
-
-
-@pipeline.stage(sink=DeltaSink("{store}/{warehouse}/newest", mode="upsert", **KEYED))
 def newest(admit: DataFrame) -> DataFrame:
     return admit.select("key", "changed", "gone", "id")
 
 
-@pipeline.stage(sink=DeltaSink("{store}/{warehouse}/versions", mode="history", **KEYED))
 def versions(admit: DataFrame) -> DataFrame:
     return admit.select("key", "changed", "gone", "id")
+
+
+def declared(*, bounded: bool) -> Pipeline:
+    """Declares the pipeline, whose source has an end or none."""
+    pipeline = Pipeline("orders", params=Params, checkpoint=CheckpointSettings(interval="1 second"))
+    pipeline.source(bounded=bounded, event_time="at", watermark_delay="1 second")(changes)
+    pipeline.static(weights)
+    pipeline.stage(admit)
+    pipeline.stage(sink=DeltaSink("{store}/{warehouse}/windows"))(windows)
+    pipeline.stage(sink=DeltaSink("{store}/{warehouse}/newest", mode="upsert", **KEYED))(newest)
+    pipeline.stage(sink=DeltaSink("{store}/{warehouse}/versions", mode="history", **KEYED))(versions)
+    return pipeline
+
+
+pipeline = declared(bounded=True)
 
 
 def deliver(store: str, parts: range) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -19,7 +20,7 @@ from spark_jobs.home.layout import CHANNELS, TOMBSTONES, WORK, work_directories
 from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
-from tests.support import store_pipeline
+from tests.support import live_store_pipeline, store_pipeline
 from tests.support.bounded_pipeline import Changes
 from tests.support.drivers import ROOT, SETTINGS, Drivers, ended
 from tests.support.kafka_broker import jars
@@ -102,11 +103,23 @@ def master(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Itera
 def drivers(changes: Changes, request: pytest.FixtureRequest) -> Iterator[Drivers]:
     store = request.getfixturevalue("in_hdfs" if request.param.endswith("hdfs") else "in_s3")
     master = request.getfixturevalue("master") if request.param == "on_a_cluster" else None
-    store_pipeline.deliver_weights(store)
-    settings = SETTINGS | ({"spark.master": master, **EXECUTORS, **delta_on_this_host()} if master else {})
     work_root = None if request.param in ("in_s3", "in_hdfs") else f"{store}/work"
-    site = StoreSite(store, changes.path, master, work_root)
-    found = Drivers(cast(RunSite, site), store_pipeline.__file__, settings=settings)
+    with _drivers(StoreSite(store, changes.path, master, work_root), store_pipeline.__file__) as found:
+        yield found
+
+
+@pytest.fixture
+def live_drivers(changes: Changes, in_s3: str, master: str) -> Iterator[Drivers]:
+    """Drivers of a pipeline without an end, with a cluster and everything in S3."""
+    with _drivers(StoreSite(in_s3, changes.path, master, f"{in_s3}/work"), live_store_pipeline.__file__) as found:
+        yield found
+
+
+@contextmanager
+def _drivers(site: StoreSite, entry: str) -> Iterator[Drivers]:
+    store_pipeline.deliver_weights(site.store)
+    settings = SETTINGS | ({"spark.master": site.master, **EXECUTORS, **delta_on_this_host()} if site.master else {})
+    found = Drivers(cast(RunSite, site), entry, settings=settings)
     try:
         yield found
     finally:
@@ -187,3 +200,38 @@ def test_with_everything_in_a_store_a_stopped_run_goes_on_elsewhere_with_its_sav
     found = going_on.comes_to_its_end(going_on.start(), lambda: (changes.begun(), taken.taken()))
     assert found.code == 0, found.answer
     assert store_pipeline.public(site.store, site.warehouse) == store_pipeline.answer(PARTS)
+
+
+@pytest.mark.nightly
+def test_on_a_cluster_without_a_common_disk_a_live_pipeline_gets_rows_and_is_drained(
+    live_drivers: Drivers, changes: Changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = cast(StoreSite, live_drivers.site)
+    changes.admit(PARTS, "admit")
+    store_pipeline.deliver(site.store, range(PARTS - 1))
+    live = on_a_new_host(live_drivers, tmp_path / HOSTS[0], monkeypatch)
+    driver = live.start()
+    checkpoints = CheckpointStore(live.files)
+
+    def has_cut(batch: int) -> bool:
+        head = checkpoints.head()
+        return head is not None and head.stages[ADMIT].batch >= batch
+
+    live.until(lambda: has_cut(PARTS - 2), driver)
+    store_pipeline.deliver(site.store, range(PARTS - 1, PARTS))
+    live.until(lambda: has_cut(PARTS - 1), driver)
+    drain(live, driver)
+    last = checkpoints.head()
+    assert last is not None
+    assert last.drained
+    assert store_pipeline.public(site.store, site.warehouse) == store_pipeline.answer(PARTS)
+
+
+def drain(drivers: KilledDrivers, driver: Popen[str]) -> None:
+    """Stops the pipeline with a drain. Returns when its driver has ended."""
+    home = cast(StoreSite, drivers.drivers.site).home
+    asking = Popen([sys.executable, "-m", "spark_jobs", "stop", "--drain", "--home", home], cwd=ROOT)
+    found = ended(driver)
+    assert found.code == 0, found.answer
+    assert asking.wait(PATIENCE_S) == 0
+    drivers.drivers.wait_gone()
