@@ -15,10 +15,10 @@ from spark_jobs.protocol.documents import StageState
 from spark_jobs.protocol.ids import SinkName, StageName
 from tests.spark.conftest import Site
 from tests.spark.rows import public_count
-from tests.spark.test_running_pipelines import closed_minutes, ids
 from tests.support import delta_logs
 from tests.support.growing_table import Events
 from tests.support.running import Running
+from tests.support.running_minutes import closed_minutes, ids
 
 pytestmark = pytest.mark.spark
 LEAF = "leaf"
