@@ -19,6 +19,7 @@ from spark_jobs.api.load import load_pipeline
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
+from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.start_requests import StartOptions
 from tests.spark.conftest import Site
 from tests.spark.rows import assert_same, counted, public_count
@@ -457,6 +458,7 @@ def test_views_that_no_stream_can_keep_have_the_rows_of_batch_queries(site: Site
 
 SHAPES_PY = """
 from pyspark import pipelines as dp
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 
@@ -492,14 +494,44 @@ def users():
 @dp.materialized_view
 def of_users():
     return spark.read.table("orders").groupBy("user").agg(F.count("*").alias("n"), F.sum("amount").alias("amount"))
+
+
+@dp.materialized_view
+def latest():
+    place = F.row_number().over(Window.partitionBy("user").orderBy(F.desc("id")))
+    return spark.read.table("orders").withColumn("place", place).where("place = 1").select("user", "id")
+
+
+@dp.materialized_view
+def explained():
+    return spark.read.table("orders").join(spark.read.table("notable"), "id", how="left").select("id", "why")
+
+
+@dp.materialized_view
+def of_names():
+    return spark.read.table("orders").join(spark.read.table("users"), "user").groupBy("name").agg(F.count_distinct("id").alias("n"))
 """
 SHAPES_SQL = """
 CREATE STREAMING TABLE named AS SELECT o.id, u.name FROM STREAM(orders) o JOIN users u ON o.user = u.user;
 CREATE MATERIALIZED VIEW best AS SELECT name, count(*) AS n FROM named GROUP BY name ORDER BY n DESC, name LIMIT 3;
 CREATE MATERIALIZED VIEW cheap AS SELECT id, amount FROM orders WHERE amount < 20;
 CREATE MATERIALIZED VIEW ranked AS SELECT name, row_number() OVER (ORDER BY name) AS place FROM users;
+CREATE MATERIALIZED VIEW placed AS SELECT user, rank() OVER (ORDER BY count(*), user) AS place FROM orders GROUP BY user;
 """
-SHAPES = ("orders", "notable", "users", "of_users", "named", "best", "cheap", "ranked")
+SHAPES = (
+    "orders",
+    "notable",
+    "users",
+    "of_users",
+    "latest",
+    "explained",
+    "of_names",
+    "named",
+    "best",
+    "cheap",
+    "ranked",
+    "placed",
+)
 OF_TEMPLATE = ("example_python_materialized_view", "example_sql_materialized_view")
 
 
@@ -584,6 +616,21 @@ CREATE MATERIALIZED VIEW totals AS SELECT user, count(*) AS n, sum(amount) AS am
 """
 
 
+def _totals(site: Site) -> int | None:
+    """Returns the number of orders in all groups of the view ``totals``."""
+    if not public_count(site.tables / "totals"):
+        return None
+    counted: list[int] = DeltaTable(str(site.tables / "totals")).to_pyarrow_table()["n"].to_pylist()
+    return sum(counted)
+
+
+def said(*command: str) -> str:
+    """Returns the output of a command that succeeds."""
+    done = subprocess.run([sys.executable, "-m", "spark_jobs", *command], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def test_a_live_project_publishes_with_each_checkpoint_and_computes_tables_again_after_a_stop(site: Site, tmp_path: Path) -> None:
     entry = project(tmp_path, raw_py=RAW.partition("@dp.table")[0], tables_sql=LIVE)
     deliver(tmp_path, 0, 100)
@@ -594,10 +641,7 @@ def test_a_live_project_publishes_with_each_checkpoint_and_computes_tables_again
 
     def publishes(last: int) -> bool:
         wanted = sum(n * 37 % 103 > 5 for n in range(last))
-        if not public_count(site.tables / "totals"):
-            return False
-        counted = DeltaTable(str(site.tables / "totals")).to_pyarrow_table()["n"].to_pylist()
-        return bool(sum(counted) == wanted == public_count(site.tables / "orders"))
+        return _totals(site) == wanted == public_count(site.tables / "orders")
 
     with Running(site.spark, pipeline, site.home, options=options) as running:
         running.until(lambda: publishes(100))
@@ -605,6 +649,17 @@ def test_a_live_project_publishes_with_each_checkpoint_and_computes_tables_again
         running.until(lambda: publishes(200))
         closed = "CAST('2026-03-02 06:00' AS TIMESTAMP)"  # the newest order is of 06:38, and the delay is ten minutes
         running.until(lambda: public_count(site.tables / "hourly") == 6)
+        requests, request = CheckpointRequests(running.files), request_id("kept", Wanted.SAVEPOINT)
+        requests.ask(request)
+        running.until(lambda: requests.answer_of(request))
+        answer = requests.answer_of(request)
+        assert answer is not None
+        assert answer.savepoint is not None
+        home, savepoint = str(site.home), answer.savepoint
+        for command in (["status", "--home", home], ["inspect", "--home", home], ["inspect", savepoint]):
+            assert "hourly" in said(*command)
+        said("verify", savepoint)
+        assert "totals" in said("validate", f"{entry}:live", "--no-spark")
         CheckpointRequests(running.files).ask(request_id("now", Wanted.STOP))
         running.stopped()
     spark.read.parquet(str(tmp_path / "incoming")).where("amount > 0").createOrReplaceTempView("orders")
@@ -612,16 +667,23 @@ def test_a_live_project_publishes_with_each_checkpoint_and_computes_tables_again
     _same(
         spark, site, "hourly", f"SELECT date_trunc('HOUR', at) AS hour, COUNT(*) AS n FROM orders WHERE at < {closed} GROUP BY 1"
     )
+    fork = Site(site.spark, tmp_path / "fork")  # the stopped pipeline keeps its tables
+    forked = load_pipeline(f"{entry}:live").rewired({}, str(fork.tables))
+    deliver(tmp_path, 200, 210)
+    restored = options.model_copy(update={"restore": RestoreFrom(savepoint=savepoint)})
+    with Running(site.spark, forked, fork.home, options=restored) as running:
+        running.until(lambda: public_count(fork.tables / "orders") == sum(n * 37 % 103 > 5 for n in range(200, 210)))
+        running.until(lambda: _totals(fork) == sum(n * 37 % 103 > 5 for n in range(210)))
     project(tmp_path, tables_sql=LIVE.replace("amount > 0", "amount > 50"))
     changed = load_pipeline(f"{entry}:live").rewired({}, str(site.tables))
     with Running(site.spark, changed, site.home, options=options.model_copy(update={"full_refresh": ("orders",)})) as running:
         assert "A full refresh of orders also needs hourly" in str(running.ends())
     both = options.model_copy(update={"full_refresh": ("orders", "hourly")})
     with Running(site.spark, changed, site.home, options=both) as running:
-        kept = sum(n * 37 % 103 > 55 for n in range(200))
+        kept = sum(n * 37 % 103 > 55 for n in range(210))
         running.until(lambda: public_count(site.tables / "orders") == kept)
-        deliver(tmp_path, 200, 250)
-        kept += sum(n * 37 % 103 > 55 for n in range(200, 250))
+        deliver(tmp_path, 210, 250)
+        kept += sum(n * 37 % 103 > 55 for n in range(210, 250))
         running.until(lambda: public_count(site.tables / "orders") == kept and public_count(site.tables / "hourly") == 8)
     spark.read.parquet(str(tmp_path / "incoming")).where("amount > 50").createOrReplaceTempView("orders")
     _same(spark, site, "totals", "SELECT user, COUNT(*) AS n, SUM(amount) AS amount FROM orders GROUP BY user")
