@@ -29,6 +29,10 @@ class Project:
         file.parent.mkdir(parents=True, exist_ok=True)
         imports = "from pyspark import pipelines as dp\nfrom pyspark.sql import functions as F\n" if file.suffix == ".py" else ""
         file.write_text(imports + dedent(text))
+        for compiled in file.parent.glob(
+            f"__pycache__/{file.stem}.*"
+        ):  # Python takes it for that of a file written in the same second
+            compiled.unlink()
         return self
 
     def load(self, **settings: str) -> Pipeline:
