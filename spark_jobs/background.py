@@ -1,6 +1,6 @@
-"""Runs work in background threads. Work that never returns blocks neither its caller nor the end of the process.
+"""Runs work in background threads. A call that never returns blocks neither its caller nor the end of the process.
 
-Such work is a call of a storage that hangs.
+A call of a storage can hang like that.
 
 Idle threads are kept for a while, because starting a thread takes longer than a call of a store's library. Unlike the threads of an
 executor they do not keep the process alive: Python waits for those at its end.
@@ -9,7 +9,8 @@ Work of an event loop runs in lanes: each directory of homes has its own limit o
 threads of Airflow's triggerer. Homes in one directory hang together because they share a mount. The event loop itself has only a handful of
 threads and needs them to resolve host names, so no work may hold those.
 
-One thread works through the due work of a lane, one after another, because waking a thread for each look costs many times as much. If work
+Most work is a look: one read of a home's state. One thread does the due work of a lane, one piece after another, because waking a thread
+for each look costs many times as much. If work
 waits longer than :data:`SLOW_S`, because other work hangs or the storage is far away, one more thread helps, and after that time another
 one. The number of helping threads is limited in total. So every lane gets its first thread, however many others hang.
 """
@@ -30,7 +31,9 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 _LOOK_S = 0.05
+"""The time between two calls of ``meanwhile``."""
 _KEPT_S = 10.0
+"""How long an idle thread waits for more work before it ends."""
 _AT_ONCE = 16
 """Number of jobs at a time. A disk makes many files durable in little more than the time of one."""
 AT_WORK, _IDLE = "background", "background (idle)"
@@ -38,7 +41,9 @@ AT_WORK, _IDLE = "background", "background (idle)"
 LANE_THREADS_MAX = 16
 """The largest number of threads that work in the homes of one directory."""
 SLOW_S = 0.1
+"""How long the oldest work of a lane waits before another thread helps."""
 HELPERS_MAX = 192
+"""The largest number of helping threads of all lanes."""
 _helpers = BoundedSemaphore(HELPERS_MAX)
 _Inbox = SimpleQueue[tuple[Callable[[], Any], Future[Any]]]
 _idle: deque[_Inbox] = deque()
@@ -72,7 +77,7 @@ def run_with_deadline(
     Args:
         work: The work.
         deadline_s: Deadline by ``time.monotonic``.
-        late: Makes the exception to raise at the deadline.
+        late: Makes the exception to raise at the deadline. Then ``work`` is abandoned, as by an exception of ``meanwhile``.
         meanwhile: Called repeatedly until the work is done; see :func:`run_watched`.
     """
 
@@ -184,7 +189,8 @@ async def run_in_lane(home: str, work: Callable[..., T], *arguments: Any, urgent
         home: The URL of the home in which it works.
         work: The work.
         arguments: The arguments of ``work``.
-        urgent: The work waits for no look and for no other urgent work, and no look waits for it.
+        urgent: True runs the work in another lane of the home, with up to :data:`LANE_THREADS_MAX` threads at once. Then it does not
+            wait for looks, and looks do not wait for it.
     """
     lanes, key = _lanes_of(asyncio.get_running_loop()), (home.rpartition("/")[0], urgent)
     lane = lanes.get(key) or lanes.setdefault(key, _Lane())
@@ -230,11 +236,13 @@ class _Lane:
         return ended.result()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Schedules a call of :meth:`_help`, unless one is scheduled."""
         if not self._watched:
             self._watched = True
             loop.call_later(SLOW_S, self._help, loop)
 
     def _help(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Starts another thread if the oldest job has waited too long, and reports the ended jobs."""
         self._watched = False
         with self._lock:
             at_work = self._threads
@@ -257,6 +265,7 @@ class _Lane:
             self._ended.clear()
 
     def _next(self) -> _Job | None:
+        """Returns the oldest job whose caller still waits; None if there is none. The calling thread then ends its work."""
         with self._lock:
             while self._due:
                 job = self._due.popleft()
@@ -266,6 +275,7 @@ class _Lane:
             return None
 
     def _tell(self) -> None:
+        """Hands the results of the ended jobs to their callers. Runs in the event loop."""
         while self._ended:
             job, ended = self._ended.popleft()
             if not job.ended.done():
