@@ -160,7 +160,7 @@ class Application:
             afterwards.callback(self._forget_lock_unless_begun)
             with Cancellation(Owners(self.home, request.attempt), interval_s=look_interval_s(self.home)) as cancellation:
                 plan = self._first_plan(request, cancellation.check)
-                standing = _standing(Channel(self.home), request)  # Spark may have waited long for the cluster
+                standing = _earlier_answer(Channel(self.home), request)  # Spark may have waited long for the cluster
                 if standing is not None:
                     return standing
                 claimed, own = self._claimed(plan)
@@ -222,7 +222,7 @@ class Application:
 
     def _answer(self, request: StartRequest, run: Callable[[ExitStack, MetricsExport], StartResponse]) -> StartResponse:
         channel = Channel(self.home)
-        standing = _standing(channel, request)
+        standing = _earlier_answer(channel, request)
         if standing is not None:
             return standing
         with (
@@ -232,7 +232,7 @@ class Application:
         ):  # a driver that finds the home in use leaves the answer to the other driver
             try:
                 with self._masked():
-                    answer = _told(channel.respond(run(afterwards, metrics)))
+                    answer = _raised_if_error(channel.respond(run(afterwards, metrics)))
                     self._open_requests().answer_late(answer)
                 return answer
             except FencedError:
@@ -268,7 +268,7 @@ class Application:
 
     def _run(self, request: StartRequest, afterwards: ExitStack, metrics: MetricsExport) -> StartResponse:
         facts = read_facts(self.home)
-        if facts.head is not None:  # an earlier attempt may have died before it did
+        if facts.head is not None:  # an earlier attempt may have died before it recorded its backfills
             LossLedger(self.home).backfill(facts.head)
         unfinished = self._open_requests().roll_forward(facts.head, request)
         given = self._given_before(request, facts)
@@ -300,7 +300,15 @@ class Application:
         find_plan: Callable[[SparkSession, Publishers], StartPlan],
         unfinished: UnfinishedStop | None,
     ) -> StartResponse:
-        """Begins an attempt by a plan, and runs it to its end. A plan that is refused changes nothing, and abandons no stop."""
+        """Begins an attempt by a plan, and runs it to its end. A plan that is refused changes nothing, and abandons no stop.
+
+        Args:
+            request: The start request.
+            afterwards: Closed after the request is answered, while this driver still holds the home.
+            metrics: Exports the attempt's metrics from its beginning.
+            find_plan: Returns the plan. Called when Spark runs.
+            unfinished: A stop that an earlier attempt has left unfinished. It is abandoned before this attempt begins.
+        """
         with ExitStack() as stack:
             cancellation = stack.enter_context(
                 Cancellation(Owners(self.home, request.attempt), interval_s=look_interval_s(self.home))
@@ -309,14 +317,14 @@ class Application:
             spark = self.start_spark()
             stack.callback(jvm_lock(self.home, spark).release)
             # Spark may have waited long for the cluster. In between the attempt may have been cancelled.
-            standing = _standing(Channel(self.home), request)
+            standing = _earlier_answer(Channel(self.home), request)
             if standing is not None:
                 return standing
             publishers = Publishers(lambda: spark, at_work=True)
             plan = find_plan(spark, publishers)
             decision, facts, start, places, settled = plan.decision, plan.facts, plan.savepoint, plan.places, plan.settled
             cancellation.check()
-            standing = _standing(Channel(self.home), request)  # planning also takes long for a folder with many files
+            standing = _earlier_answer(Channel(self.home), request)  # planning also takes long for a folder with many files
             if standing is not None:
                 return standing
             leaves_out = bool(request.accept_data_loss or self.graph.skips_what_is_gone)
@@ -392,7 +400,7 @@ class Application:
         return savepoint_start(self.home, self.pipeline, request, facts, decision)
 
     def _gone(self, request: StartRequest, plan: StartPlan) -> Sequence[Loss]:
-        """Returns what the start would leave out of its sources. Those of a savepoint that is elsewhere are not looked at."""
+        """Returns the lost rows of sources that the start would leave out. Empty without a check if its savepoint is in another place."""
         decision, state = plan.decision, plan.goes_on_from
         goes_on = decision.round if isinstance(decision, Continue) else None
         read_on = {name: known for name, known in plan.settled.sources.items() if name not in plan.settled.renewed}
@@ -401,7 +409,7 @@ class Application:
             work = self.home.below(plan.facts.newest.work_directory.path)
             logs = {name: SparkLog(work, checkpoint_directory(name)) for name in stages}
         elif state is None and goes_on is None:
-            return ()  # it begins now
+            return ()  # no position was read before, so no row can be lost
         elif state is not None and CheckpointStore(self.home).kept(state.checkpoint) != state:
             return ()
         else:
@@ -584,6 +592,7 @@ class Application:
         return waiting_in_checkpoint(state, self.graph) if state else {}
 
     def _sources_before(self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts) -> Sources:
+        """Returns the sources of the interrupted round, or of the checkpoint that the start goes on from."""
         interrupted = interrupted_round(decision)
         if interrupted is not None:
             return sources_before(interrupted, facts.head)
@@ -595,6 +604,7 @@ class Application:
         plan: StartPlan,
         attempt: AttemptDocument,
     ) -> RoundDocument:
+        """Returns the round of the attempt: the interrupted one, or a new one. Its document is durable on return."""
         rounds, decision, settled = Rounds(self.home), plan.decision, plan.settled
         if isinstance(decision, Continue):
             return decision.round
@@ -707,14 +717,14 @@ def carried_losses(
     return {"losses": tuple(carried), "undoes": tuple(loss for loss in ids if loss not in carried)}
 
 
-def _standing(channel: Channel, request: StartRequest) -> StartResponse | None:
-    """Returns the earlier answer; raises it if it is an error."""
+def _earlier_answer(channel: Channel, request: StartRequest) -> StartResponse | None:
+    """Returns the answer that the request already has, or None. Raises the error of an answer that is one."""
     standing = channel.response(request.request)
-    return None if standing is None else _told(standing)
+    return None if standing is None else _raised_if_error(standing)
 
 
-def _told(answer: StartResponse) -> StartResponse:
-    """Returns the valid answer, which may be another driver's; raises it if it is an error."""
+def _raised_if_error(answer: StartResponse) -> StartResponse:
+    """Returns a successful answer. Raises the error of any other. Another driver may have written the answer."""
     if answer.error is not None:
         raise reported_error(answer.error)
     return answer

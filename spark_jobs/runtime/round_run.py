@@ -65,7 +65,10 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass
 class RoundRun:
-    """A round that an attempt begins or continues."""
+    """A round that an attempt begins or continues.
+
+    A stage passes over rows that it cannot process, within its tolerance. The loss ledger records them, and a later run may backfill them.
+    """
 
     graph: Graph
     home: Files
@@ -142,7 +145,8 @@ class RoundRun:
     def _find_backfilled(self, stages: Sequence[StageRun]) -> None:
         """Finds the losses whose rows are staged: in the checkpoint that the attempt goes on from, or in later batches.
 
-        A loss that the ledger has as backfilled, and of which no row is staged, is opened again: the attempt goes on from before that.
+        If the ledger says that a loss is backfilled, but none of its rows is staged, the loss is opened again: the attempt goes on from a
+        point before the backfill.
         """
         passed_over = self._passed_over()
         if not passed_over:
@@ -194,7 +198,7 @@ class RoundRun:
         return build_stage(earlier.stage, self.site, self.outputs, earlier, ended)
 
     def passing_over(self, stage: Stage, stopping: threading.Event) -> PassingOver | None:
-        """Returns what lets a stage pass something over; None if it tolerates no failure."""
+        """Returns the object that lets a stage pass over input; None if the stage tolerates no failure."""
         tolerance = stage.tolerance
         if tolerance is None:
             return None
@@ -207,7 +211,7 @@ class RoundRun:
         return PassingOver(tolerance, build, partial(self._pass_over, tolerance), stopping)
 
     def _pass_over(self, tolerance: Tolerance, loss: PassedOver) -> None:
-        """Records what a stage passes over; durable on return.
+        """Records the input that a stage passes over. Durable on return.
 
         Raises:
             FencedError: Another attempt is live.
@@ -224,10 +228,11 @@ class RoundRun:
         _LOG.warning("%s", goes_on_without(loss), extra={"stage": loss.stage})
 
     def _read_again(self, stages: Sequence[StageRun]) -> None:
-        """Undoes what was passed over and is read again: the attempt goes on from before that.
+        """Undoes the losses whose rows the stages read again, because the attempt goes on from a point before them.
 
-        What the checkpoint has stays, and what was recorded in this work directory, if the channel has the batch. An attempt that is not
-        live any more may have recorded something since, of a batch that was computed again, or that was read whole: see ADR 35.
+        A loss stays if the checkpoint has it, if it was recorded in this work directory, or if its stage has not read that far. A loss of
+        a staged batch that the channel does not have any more is always undone. An attempt that is no longer live may have recorded a loss
+        of a batch that was computed again, or that was read whole: see ADR 35.
         """
         named = {loss.id for loss in self.parent.losses} if self.parent else set()
         runs = {run.stage.name: run for run in stages}
@@ -258,7 +263,7 @@ class RoundRun:
         recorded = LossLedger(self.home).read(loss.id)
         try:
             attempt = Attempts(self.home).read(recorded.attempt)
-        except NotFoundError:  # it is forgotten
+        except NotFoundError:  # the document of this old attempt was deleted
             return False
         return attempt.work_directory.id == self.attempt.work_directory.id
 
@@ -352,7 +357,7 @@ class RoundRun:
             self.backfilled,
         )
         try:
-            return self._told(effort.take(stages))
+            return self._record_completed(effort.take(stages))
         except StreamPipelineError:
             self.site.heartbeat.checkpoint_failed()
             raise
@@ -368,7 +373,7 @@ class RoundRun:
         if head is None or head.attempt != self.attempt.attempt or (parent is not None and head.checkpoint <= parent.checkpoint):
             return None
         store.make_durable([head.checkpoint])
-        return self._told(head)
+        return self._record_completed(head)
 
     def publish(
         self, stages: Sequence[StageRun], manifest: Manifest, shown: CheckpointId | None = None, *, may_block: bool = False
@@ -387,9 +392,8 @@ class RoundRun:
         publish = self.blocking.publish_or_block if may_block else self.blocking.publish
         results = publish(manifest, self.publishers)
         if self.blocking.is_blocked:
-            Attempts(self.home).check_live(
-                self.attempt.attempt
-            )  # otherwise the error may come from deletions of the live attempt
+            # If a later attempt is live, the error may only come from its deletions.
+            Attempts(self.home).check_live(self.attempt.attempt)
         published = {sink: manifest.checkpoint for sink, result in results.items() if result.version is not None}
         self.subsume(stages, manifest, published, shown=None if len(published) == len(manifest.sinks) else shown)
         return results
@@ -482,7 +486,7 @@ class RoundRun:
         return None if restored is None else CheckpointStore(self.home).manifest(restored)
 
     def _has_finished(self, stage: StageRun) -> bool:
-        """Returns True if that checkpoint has the stage's last batch of this round. The stage's own logs do not show pending timers."""
+        """Returns True if the attempt's checkpoint has the stage's last batch of this round. The stage's logs show no pending timers."""
         parent, log = self.parent, stage.spark_log
         if stage.stage.reads_tables:  # rows may have been staged since in the tables that it reads
             return False
@@ -491,7 +495,8 @@ class RoundRun:
         cut = parent.stages.get(stage.stage.name)
         return cut is not None and cut.finished and cut.batch == log.last_commit() and not log.pending()
 
-    def _told(self, manifest: Manifest) -> Manifest:
+    def _record_completed(self, manifest: Manifest) -> Manifest:
+        """Records a complete checkpoint in the loss ledger, the heartbeat and the log. Returns the checkpoint."""
         LossLedger(self.home).backfill(manifest)
         self.site.heartbeat.completed(manifest.checkpoint)
         _LOG.info("checkpoint %d is complete", manifest.checkpoint)

@@ -92,7 +92,8 @@ class RunningPipeline:
         self._in_doubt = False
         """True if a failed try may have left a manifest."""
         self._threads_run = False
-        self._told: dict[StageName, StageState] = {}
+        self._state_before_hold: dict[StageName, StageState] = {}
+        """The heartbeat's state of each held stage before the hold."""
 
     def go_on(self, *, first: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
         """Runs the pipeline. Returns the final checkpoint, or that of a stop, published by policy.
@@ -220,6 +221,7 @@ class RunningPipeline:
                 self._schedule.skipped(now_s)
 
     def _try(self, asked: Sequence[CheckpointRequest]) -> None:
+        """Tries to take a checkpoint for open requests, or because one is due. After most failures the pipeline runs on."""
         triggered_s, deadline_s = time.monotonic(), self._deadline_s()
         saving = any(request.wanted is Wanted.SAVEPOINT for request in asked)
         alignment = Alignment() if saving else self._alignment  # a savepoint is always aligned
@@ -290,12 +292,12 @@ class RunningPipeline:
         self._run.site.cancellation.check()
         self._publishing.go_on(None if self._answers.copies_deleted_keys else self._parent)
         self._answers.go_on(self._publishing.is_settled)
-        failure = next((stage.failure for stage in self.stages if stage.failure is not None), None) or self._of_all()
+        failure = next((stage.failure for stage in self.stages if stage.failure is not None), None) or self._failure_of_all()
         if failure is not None:
             raise failure
         time.sleep(_LOOK_S)
 
-    def _of_all(self) -> Exception | None:
+    def _failure_of_all(self) -> Exception | None:
         """Returns the first permanent failure of a stage if no stage can work any more; otherwise None."""
         given_up = self._given_up()
         if not given_up:
@@ -325,7 +327,7 @@ class RunningPipeline:
         """
         if drain_begun(self._run.site.work) is not None:
             return  # an earlier attempt did this: no stage runs
-        self._told = {}
+        self._state_before_hold = {}
         given_up = self._given_up()
         if request.drain and given_up:
             raise self._cannot_stop(
@@ -334,7 +336,7 @@ class RunningPipeline:
                 "stop the pipeline without a drain and start it again. Then drain it",
             )
         at_work = [stage for stage in self.stages if stage.name not in given_up]
-        quiesce(at_work, Waiting(self._deadline_s(), time.monotonic, self._pause, self._tell_held, self._tell_let_go))
+        quiesce(at_work, Waiting(self._deadline_s(), time.monotonic, self._pause, self._show_held, self._show_released))
         if (stage := self._ahead_of_its_commit()) is not None:
             raise self._cannot_stop(
                 stage,
@@ -409,7 +411,7 @@ class RunningPipeline:
         """Releases the held stages."""
         self._run.site.heartbeat.state(RunState.RUNNING)
         for stage in self.stages:
-            self._tell_let_go(stage.name)
+            self._show_released(stage.name)
         release(self.stages)
 
     def stop(self, asked: Sequence[CheckpointRequest]) -> Manifest | None:
@@ -507,6 +509,7 @@ class RunningPipeline:
             self._requests.turn_down(drains, lost)
 
     def _where_they_begin(self) -> Cut:
+        """Returns an unaligned cut of the stages, without a deadline. Called before they start."""
         return take_cut(self.stages, Alignment(False), Waiting(math.inf, time.monotonic, self._pause))
 
     def _end_threads(self) -> None:
@@ -518,9 +521,15 @@ class RunningPipeline:
             stage.stop()
 
     def complete(self, due: Due) -> Manifest:
-        """Completes a checkpoint, even if only a step after its manifest has failed.
+        """Completes a checkpoint. Durable on return.
 
-        Otherwise the next one would take the same number again.
+        If the manifest exists, the checkpoint is complete, even if a later step has failed. Otherwise the next checkpoint would take the
+        same number again.
+
+        Raises:
+            FencedError: A later attempt is live.
+            RunCancelledError: The attempt was cancelled.
+            StreamPipelineError: The checkpoint is not complete, or it is unknown whether it is.
         """
         if self._in_doubt:
             self._find_out()
@@ -557,14 +566,14 @@ class RunningPipeline:
         return None if landed is None else self._take_up(landed)
 
     def _take_up(self, manifest: Manifest) -> Manifest:
-        self._parent = manifest  # also if its publication fails: the next one continues it, and publishes both
+        self._parent = manifest  # even if its publication fails: the next checkpoint continues it and publishes both
         self._published = None
         return manifest
 
     def is_idle(self) -> bool:
         """Returns True if nothing has happened since the last checkpoint. Another one would have the same content, and publish nothing."""
         last = self._parent.stages if self._parent else {}
-        return all(stage.name in last and _says(last[stage.name], stage) for stage in self.stages)
+        return all(stage.name in last and _is_at(last[stage.name], stage) for stage in self.stages)
 
     def check_live(self) -> None:
         """Raises an error if a later attempt is live. It may have deleted the files of a failed try."""
@@ -582,19 +591,19 @@ class RunningPipeline:
         except StorageError as error:
             _LOG.warning("it is unknown whether a later attempt is live: %s", error)
 
-    def _tell_held(self, name: StageName) -> None:
+    def _show_held(self, name: StageName) -> None:
         heartbeat = self._run.site.heartbeat
         state = heartbeat.status.stages[name].state
         if state not in (StageState.ENDED, StageState.QUIESCED):
-            self._told[name] = state
+            self._state_before_hold[name] = state
             heartbeat.stage(name, StageState.QUIESCED)
 
-    def _tell_let_go(self, name: StageName) -> None:
-        heartbeat, before = self._run.site.heartbeat, self._told.pop(name, None)
+    def _show_released(self, name: StageName) -> None:
+        heartbeat, before = self._run.site.heartbeat, self._state_before_hold.pop(name, None)
         if before is not None and heartbeat.status.stages[name].state is StageState.QUIESCED:  # a failing stage reports it itself
             heartbeat.stage(name, before)
 
 
-def _says(cut: StageCut, stage: StageAtWork) -> bool:
+def _is_at(cut: StageCut, stage: StageAtWork) -> bool:
     """Returns True if a checkpoint has the stage's present position. A stage's end is known a moment after its last batch."""
     return stage.committed() == cut.batch and (cut.finished or not stage.run.output.ended.is_set())
