@@ -14,7 +14,7 @@ from spark_jobs.runtime.stages.stage_inputs import ReadInput
 
 
 class InputFrame(ClassicDataFrame):
-    """An input of a stage. Its ``withWatermark`` is noted. If the input has that watermark already, it does nothing else."""
+    """An input of a stage that reports each call of ``withWatermark``. The call returns the same frame if the input has that watermark."""
 
     _note: Callable[[OwnWatermark], bool]
 
@@ -60,11 +60,11 @@ def call_with_own_watermarks(
 
     Args:
         stage: The stage.
-        read: Returns its inputs with watermarks of its own.
-        call: Calls its function with the frames.
+        read: Returns the inputs of the stage with the given watermarks, which are by argument of its function.
+        call: Calls the function of the stage with frames by argument.
 
     Raises:
-        InvalidPipelineError: The function sets two watermarks on one input, or others when it is called again.
+        InvalidPipelineError: The function sets two watermarks on one input, or different ones when it is called again.
     """
     own: dict[str, OwnWatermark] = {}
     for _ in range(2):
@@ -87,6 +87,8 @@ def call_with_own_watermarks(
 
 
 def _noting(stage: Stage, argument: str, own: OwnWatermarks, noted: dict[str, OwnWatermark]) -> Callable[[OwnWatermark], bool]:
+    """Returns a function that records a watermark of an input in ``noted``. It returns True if ``own`` has the same one."""
+
     def note(watermark: OwnWatermark) -> bool:
         if noted.setdefault(argument, watermark) != watermark:
             raise InvalidPipelineError(

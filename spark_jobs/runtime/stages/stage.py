@@ -25,6 +25,7 @@ from spark_jobs.runtime.stages.watermark import BEGINNING_OF_TIME_MS, END_OF_TIM
 DRAIN_BATCHES_MAX = 1_000
 """Maximum number of drain batches. A longer chain of timers counts as endless."""
 _POLL_S = 1
+"""The time between two looks at a running query."""
 _SEVERAL_OPERATORS = "spark.sql.streaming.statefulOperator.allowMultiple"
 
 
@@ -260,12 +261,14 @@ class StageRun(BuiltStage):
     def _pending_trigger(self) -> dict[str, bool]:
         """Returns the trigger for a pending batch.
 
-        If the query's streams can be given our ends, it goes on after the pending batch. Otherwise it would read beyond an end again.
+        With ``availableNow`` the query goes on after that batch. This needs a stream that takes the stage's end as its own. Otherwise the
+        query would read beyond an end again, so it runs only that batch.
         """
-        told = any(bound.available(line) is not None for bound, _, line in self.ends_of(self.spark_log.last_offsets()))
-        return {"availableNow": True} if told else {"once": True}
+        stops_at_ends = any(bound.available(line) is not None for bound, _, line in self.ends_of(self.spark_log.last_offsets()))
+        return {"availableNow": True} if stops_at_ends else {"once": True}
 
     def _cut_back(self, batch: BatchId) -> None:
+        """Plans a batch again that has read beyond the ends of the inputs. It then ends there."""
         lines = tuple(
             bound.cut_back(before, line) if bound.exceeded(before, line) else line for bound, before, line in self.ends_of(batch)
         )
@@ -295,7 +298,7 @@ class StageRun(BuiltStage):
                 )
 
     def _plan_passed_over(self) -> bool:
-        """Plans a batch of the rest before the ends although Spark finds nothing new. Returns True if there is a rest."""
+        """Plans a batch of the rows before the ends in which Spark finds nothing new. Returns True if there are such rows."""
         last = self.spark_log.last_commit()
         if last == NO_BATCH:
             self._check_read((None,) * len(self.bounds))
