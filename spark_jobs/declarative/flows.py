@@ -55,6 +55,7 @@ class FoundInputs:
     """The reads that become sources or static inputs, by name."""
 
     def name_of(self, read: Read) -> str | None:
+        """Returns the name of an input that :meth:`named` has named; None for any other read."""
         return next((name for name, known in self.outside.items() if known == read), None)
 
     def named(self, read: Read) -> str:
@@ -74,8 +75,8 @@ class Flows:
 
     Args:
         definitions: Definitions of the project's files.
-        session: Their variable ``spark``.
-        process: Spark's parser before Spark starts, for SQL.
+        session: The stand-in for a session that these files have as their variable ``spark``.
+        process: Runs Spark's SQL parser before Spark starts.
     """
 
     def __init__(self, definitions: Definitions, session: ProjectSession, process: ParserProcess) -> None:

@@ -14,7 +14,7 @@ from spark_jobs.runtime.spark.columns_at_import import readable_text
 _NEED_ALL_ROWS = frozenset({"limit", "offset", "orderBy", "sort"})
 """The methods that Spark cannot run on a stream of single rows."""
 _GROUP = frozenset({"agg", "cube", "distinct", "dropDuplicates", "drop_duplicates", "groupBy", "groupby", "rollup"})
-"""The methods that make groups. Spark makes none of rows that are groups already, or joined, if all groups are kept up to date."""
+"""The methods that make groups. While Spark keeps all groups of a stream up to date, it cannot group groups or joined rows."""
 _JOINS = frozenset({"crossJoin", "join"})
 _COMPARE = frozenset({"exceptAll", "intersect", "intersectAll", "subtract"})
 """The methods that compare the rows of two frames as a whole."""
@@ -33,9 +33,9 @@ class FrameStandIn:
 
     Args:
         spark: The session's stand-in.
-        direct: Input whose columns it has, if it has no others.
+        direct: Name of the input whose columns the frame has unchanged; None if it may have others.
         aggregated: True if its rows are groups.
-        mark: Called with an input and the arguments of ``withWatermark``.
+        mark: Called with ``direct`` and the arguments of ``withWatermark``.
         whole: True if its rows can only be computed from all rows of its inputs.
         joined: True if its rows come from a join of inputs that grow.
         grows: True if an input grows while the pipeline runs.
