@@ -9,7 +9,7 @@ Invariants:
    leftovers, and the next call deletes them.
 3. A corrupt manifest is never discarded, and the files of tries with its number stay.
 4. A kept checkpoint is complete: a restore or a publication finds all files that it names.
-5. A directory of state files with another thing in it (:mod:`spark_jobs.home.places`) stays with all its files.
+5. A directory of state files that also contains something else, such as a table (:mod:`spark_jobs.home.places`), stays with all its files.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -243,6 +243,7 @@ def _sweep_files(home: Files, head: CheckpointId, corrupt: Container[CheckpointI
 
 
 def _settled(home: Files, head: CheckpointId, corrupt: Container[CheckpointId]) -> Iterator[str]:
+    """Yields the directories of state files whose tries are settled: see the first and the third invariant."""
     for stage in map(StageName, home.names(STATE)):
         for name in home.names(f"{STATE}/{stage}"):
             tried = state_try(name)

@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. A loss is recorded before the first batch that leaves its rows out. So the rows that were read and those in the ledger are the input.
+1. A loss is recorded before the first batch that leaves its rows out. So each input row was read, or is in the ledger.
 2. Nothing is in the ledger of a round twice.
 3. A record never changes. A later state of a loss has its own document.
 4. A loss is backfilled only if the newest checkpoint has its rows.
@@ -37,7 +37,7 @@ class LossState(StrEnum):
     """The state of a loss."""
 
     OPEN = "open"
-    """Nobody has accepted it."""
+    """Its rows are left out, and a person has not accepted that."""
     ACCEPTED = "accepted"
     """A person has accepted it, with the start of the run or later."""
     UNDONE = "undone"
@@ -141,7 +141,7 @@ class LossLedger:
         """Returns the losses, oldest first.
 
         Args:
-            newest: How many, of the newest ones. None: all.
+            newest: Number of the newest losses to return. None: all.
             names: Result of :meth:`names`, if it is known.
         """
         names = self.names() if names is None else names
@@ -149,7 +149,12 @@ class LossLedger:
         return [self._entry(loss, names) for loss in (recorded if newest is None else recorded[-newest:])]
 
     def open_of(self, run: RunId, named: Collection[LossId]) -> list[LedgerEntry]:
-        """Returns the open losses of a run: those that it has recorded, and those in its checkpoint."""
+        """Returns the open losses of a run.
+
+        Args:
+            run: The run. The losses that it has recorded are returned.
+            named: The losses in its checkpoint. They are returned, too.
+        """
         return [
             entry
             for entry in self.entries()
@@ -225,8 +230,8 @@ class LossLedger:
         accepted = names.accepted - names.backfilled
         found = []
         for loss, (number, _) in names.recorded.items():
-            is_in_it = loss in named or (number < manifest.round and loss not in manifest.backfilled)
-            if not is_in_it or loss in names.undone or loss in accepted:
+            is_left_out = loss in named or (number < manifest.round and loss not in manifest.backfilled)
+            if not is_left_out or loss in names.undone or loss in accepted:
                 continue
             entry = self._entry(loss, names)
             is_later = entry.backfill is None or entry.backfill.checkpoint > manifest.checkpoint
@@ -286,6 +291,7 @@ class LossLedger:
                 create_document(self.files, loss_undone_path(loss), document)
 
     def _of(self, number: RoundNumber) -> list[tuple[RoundNumber, int]]:
+        """Returns the positions of all losses of a round, also of undone ones."""
         return [each for each in self.names().recorded.values() if each[0] == number]
 
     def _entry(self, loss: LossId, names: LossNames) -> LedgerEntry:

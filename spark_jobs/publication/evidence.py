@@ -44,10 +44,11 @@ def version_with(cut: SinkCut, checkpoint: CheckpointId) -> int | None:
 
 
 def line_after(store: CheckpointStore, checkpoint: CheckpointId) -> Manifest | None:
-    """Returns the head if ``checkpoint`` was an earlier one that was public in every sink and may be discarded; otherwise None.
+    """Returns the head if ``checkpoint`` was an earlier checkpoint that became public in every sink; otherwise None.
 
-    The tables show it: all of them have reached it, and one has a transaction of exactly that number. The app id of an incarnation only has
-    numbers of its own checkpoints. A higher number alone could come from another incarnation.
+    The checkpoint itself may be discarded, because the tables show this: all of them have reached it, and one has a transaction of exactly
+    that number. The app id of an incarnation only has numbers of its own checkpoints. A higher number alone could come from another
+    incarnation.
 
     Raises:
         NotFoundError: A table does not exist.
@@ -61,7 +62,7 @@ def line_after(store: CheckpointStore, checkpoint: CheckpointId) -> Manifest | N
 
 
 def before_closing(table: OpenTable, app: AppId) -> OpenTable:
-    """Returns the table just before the line of ``app`` was closed, or ``table`` if it is not closed.
+    """Returns the table just before the incarnation of ``app`` was closed, or ``table`` if it is not closed.
 
     App ids with another version in ``table`` have published since then.
 
@@ -243,6 +244,7 @@ def _nothing_public(home: Files, manifests: Sequence[Manifest]) -> RejectedError
 
 
 def _own_version(cut: SinkCut, checkpoint: CheckpointId) -> int | None:
+    """Returns the Delta version that made just this checkpoint public. None if it is not public, or became so together with a later one."""
     found = _first_version(cut, checkpoint)
     return found[0] if found is not None and found[1] == checkpoint else None
 
@@ -261,7 +263,7 @@ def _first_version(cut: SinkCut, checkpoint: CheckpointId) -> tuple[int, Checkpo
 
 
 def _search(latest: OpenTable, app: AppId, checkpoint: CheckpointId) -> tuple[int, CheckpointId] | None:
-    """Returns the first version of a table in which ``app`` has reached ``checkpoint``, with the reached one, or None.
+    """Returns the first version of a table in which ``app`` has reached ``checkpoint``, and the one that it has reached, or None.
 
     An app id's version only grows, so this is a binary search. It begins near the end, where the result usually is.
     """

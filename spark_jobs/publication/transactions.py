@@ -121,6 +121,11 @@ class Publishers:
     def count_breaking(self, uri: str, lines: Iterable[Mapping[str, Any]], conditions: Mapping[str, str]) -> dict[str, int]:
         """Returns the number of rows in staged files of a table that break each condition. Reads those files.
 
+        Args:
+            uri: URI of the table.
+            lines: The staged files, as for :meth:`Transaction.publish`.
+            conditions: SQL conditions by any key. A condition that is null is broken.
+
         Raises:
             SparkRequiredError: There is no Spark.
             UnsupportedTableError: A condition cannot be evaluated on the rows.
@@ -165,7 +170,7 @@ class Publishers:
             _LOG.warning("the deleted keys in table %s are not folded, or have no checksums: %s", uri, error)
 
     def finish(self) -> None:
-        """Waits for background work, which needs Spark."""
+        """Waits for log checkpoints that are being written in the background. Call it while Spark still runs."""
         wait(list(self._checkpointing.values()))
 
     def _checkpoint(self, table: OpenTable) -> None:
