@@ -40,7 +40,9 @@ class FirstLook:
     live: AttemptDocument | None
     """The newest attempt of any run."""
     live_answered: bool
+    """True if the start request of that attempt has an answer, also if that is an error."""
     at_work: bool
+    """True if a driver works in the home. It may not have begun its attempt yet."""
     starting: StartRequest | None = None
     """The newest request, while its driver may still be waiting in a cluster's queue."""
 

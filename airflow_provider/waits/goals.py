@@ -42,7 +42,7 @@ class Goal:
         Args:
             status: The heartbeat of the attempt; None: there is none.
             now_s: The time on a monotonic clock.
-            started: Whether its driver was started.
+            started: True if its driver was started.
         """
         match self._wait_for:
             case WaitFor.FINAL_CHECKPOINT:

@@ -89,6 +89,7 @@ class PublicationSearch:
         return found
 
     def _manifest(self, number: CheckpointId) -> Manifest | None:
+        """Returns a manifest; None if it was deleted or is corrupt."""
         try:
             return self._store.manifest(number)
         except (CorruptDocumentError, NotFoundError):
@@ -96,4 +97,5 @@ class PublicationSearch:
 
 
 def _newest_commit(table: str) -> str | None:
+    """Returns the name of the newest commit in a table's log, which changes with each commit; None if the log has none."""
     return max(filter(_COMMIT.fullmatch, table_files(table).names("_delta_log")), default=None)

@@ -67,9 +67,11 @@ class RunLook:
     exit_code: int | None
     """The exit code of this process's own driver; None while it runs, or if another process has started the driver."""
     ours_runs: bool
+    """True if this process has started a driver, and that driver runs."""
     at_work: bool
     """True if a driver works on this request, or is about to end after the previous attempt."""
     status: Status | None
+    """The newest heartbeat of this request's attempt; None if it has none."""
     answer: StartResponse | None
     taken_by: RequestId | None = None
     """Another request, if a driver on this host works on that one."""

@@ -13,12 +13,14 @@ from spark_jobs.background import run_in_lane
 T = TypeVar("T")
 
 _BACKOFF = 1.5
+"""The factor by which the pause grows after a look without a change."""
 _BEATS = 16
 """A pause is divided into this many parts. Looks begin together on such a beat, because a look in a group costs half as much as one
 alone. A look begins one beat before the end of its pause, so that even after a long pause the triggerer sends the event in time."""
 _LONGEST_S = 3.0
+"""The longest pause in a file system, unless the task sets another one."""
 _LONGEST_IN_OBJECT_STORES_S = 30.0
-"""Each look at a store costs money."""
+"""The same in an object store, where each look costs money."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Looking(Generic[T]):
     same: Callable[[T, T], bool] = eq
     """Returns whether two looks show the same, so that no closer look is needed."""
     lasting: bool = True
-    """Whether the result that is waited for stays true. A later wait then begins with the last look."""
+    """True if the result of the waits stays true. A later wait then begins with the last look."""
 
 
 class _Poll(Generic[T]):

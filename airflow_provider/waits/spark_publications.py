@@ -20,7 +20,7 @@ class SparkPublicationWait(HomeWait[bool, dict[str, Any]]):
     Args:
         checkpoints: By home, the checkpoints that the task publishes, as its first look has chosen them.
         output: The file into which the process writes.
-        started: Whether this task has started the process.
+        started: True if this task has started the process.
     """
 
     kind = "spark_publication"

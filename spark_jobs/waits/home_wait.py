@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 @dataclass
 class HomeWait(ABC, Generic[L, R]):
-    """A wait for something in a home: looks at the home, and judges what it has seen.
+    """A wait for something in a home. A look reads the home once. The wait judges each look: it ends, goes on or fails.
 
     A subclass is a dataclass. Its own fields are JSON values, so that another process can continue the wait.
 
@@ -25,7 +25,7 @@ class HomeWait(ABC, Generic[L, R]):
     kind: ClassVar[str]
     """The name of the subclass, by which another process finds it."""
     lasting: ClassVar[bool] = True
-    """Whether the result stays true. A later wait may then begin with an earlier look."""
+    """True if the result stays true. A later wait may then begin with an earlier look."""
     event_fields: ClassVar[tuple[str, ...]] = ()
     """The fields that a trigger repeats in its event."""
 
@@ -60,7 +60,12 @@ class HomeWait(ABC, Generic[L, R]):
 
     @abstractmethod
     def too_late(self, look: L, timeout_s: float | None) -> StreamPipelineError | None:
-        """Returns the error for a wait whose deadline has passed; None: it ends soon by itself."""
+        """Returns the error for a wait whose deadline has passed; None if the wait will end soon without it.
+
+        Args:
+            look: The newest look.
+            timeout_s: The configured time limit, for the text of the error.
+        """
 
     def reads_home(self, look: L) -> bool:
         """Returns whether :meth:`judge` reads the home for this look. A trigger then calls it in a thread."""
@@ -92,7 +97,7 @@ class HomeWait(ABC, Generic[L, R]):
             look: The newest look.
             now_s: The time on a monotonic clock.
             left_s: The time until the deadline; None: there is none.
-            timeout_s: The configured time, for the error.
+            timeout_s: The configured time limit, for the text of the error.
 
         Raises:
             StreamPipelineError: The wait has failed.

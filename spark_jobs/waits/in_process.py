@@ -28,7 +28,7 @@ def wait_here(
     Args:
         wait: The wait.
         end_s: The deadline on a monotonic clock; None: there is none.
-        timeout_s: The configured time, for the error.
+        timeout_s: The configured time limit, for the text of the error.
         log: The log for the pipeline's activity and for storage errors.
         pause: Waits between two looks.
         check: Called repeatedly, also while a look hangs. An error that it raises ends the wait.
@@ -93,6 +93,7 @@ def look_or_fail(look: Callable[[], T], check: Callable[[], object]) -> T:
 
 
 def _silent() -> StorageError:
+    """Returns the error for a look that hangs."""
     return StorageError(
         "The home's storage does not answer.",
         safe="Nothing was changed.",

@@ -36,7 +36,7 @@ class Patience:
         return LOOK_PATIENCE_S if self._end_s is None else min(LOOK_PATIENCE_S, max(0.0, self._end_s - now_s) + LOOK_MAX_S)
 
     def tolerates(self, error: StreamPipelineError, now_s: float) -> bool:
-        """Returns whether to look again after a failed look.
+        """Returns True if the wait looks again after this failed look. Records since when the looks fail.
 
         A refusal after an earlier success is tolerated: the storage may be about to get new keys, or its clock may be wrong.
         """

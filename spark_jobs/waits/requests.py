@@ -25,7 +25,9 @@ class RequestLook(NamedTuple):
     """The state of a home while a request is open."""
 
     answered: bool
+    """True if the request has an answer, also if that is an error."""
     at_work: bool
+    """True if a driver works in the home."""
     activity: str | None = None
     """The activity of the attempt at work."""
     cut_short: CutShort | None = None
@@ -47,7 +49,7 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
 
     Args:
         request: The request.
-        restart_timeout_s: How long no driver may be at work.
+        restart_timeout_s: How long no driver may be at work before the request is answered. After that the wait fails.
         end_timeout_s: How long a driver may take to end after it has answered a stop without an error.
     """
 
