@@ -241,6 +241,11 @@ class StreamPipelineOperator(WaitingOperator):
             raise
 
     def _take_lease(self, attempt: AttemptNumber, token: str) -> AttemptNumber:
+        """Makes this task the newest owner of an attempt, and returns the attempt.
+
+        Raises:
+            InterruptedRunError: The task was killed.
+        """
         self._current_lease.take(attempt, token)
         self._check_not_killed()
         return attempt
@@ -255,6 +260,11 @@ class StreamPipelineOperator(WaitingOperator):
         return self._lease if self._lease is not None else self._forget()
 
     def _forget(self, began_at: float | None = None) -> DriverLease:
+        """Forgets an earlier use of this object, and returns a new lease that holds nothing.
+
+        Args:
+            began_at: The start of the try, in seconds since 1970; None: now.
+        """
         self._limits = time_limits(self, self.timeout_s, began_at)
         self._lease = DriverLease(self.hook, self.home, self.log)
         self._kill.guard(self._lease if self.cancel_on_kill else None)
@@ -277,6 +287,12 @@ class StreamPipelineOperator(WaitingOperator):
         return following
 
     def _finished(self, context: "Context", answer: StartResponse) -> dict[str, Any]:
+        """Returns the XCom of an answered run, and emits the assets of its tables if the run itself has made the checkpoint.
+
+        Raises:
+            RejectedError: Losses are not accepted, and ``on_loss`` is "fail".
+            AirflowSkipException: Losses are not accepted, and ``on_loss`` is "skip".
+        """
         self._current_lease.wait_for_end(_EXIT_WAIT_S)
         assert answer.checkpoint is not None
         files = self.hook.files(self.home)
@@ -317,6 +333,7 @@ class StreamPipelineOperator(WaitingOperator):
         return found
 
     def _left_at_work(self, context: "Context", attempt: AttemptNumber) -> dict[str, Any]:
+        """Leaves the driver at work for good, and returns the XCom of a task that does not wait for the answer."""
         self._current_lease.leave_running(attempt, str(context["ti"].id))
         self.log.info("Attempt %s is %s, and is left at work.", attempt, self.wait_for)
         return live_facts(self.hook.files(self.home).url, run_id_of(context["ti"]), attempt, self.hook.status(self.home))

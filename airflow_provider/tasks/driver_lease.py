@@ -32,9 +32,9 @@ T = TypeVar("T")
 KILL_LIMIT_S = 4.0
 """The time for ending the driver of a killed task. Airflow kills the process five seconds after it has asked it to end."""
 _OWNER_LIMIT_S = 1.5
-"""The part of this time for reading the owner of the attempt from the home."""
+"""The part of :data:`KILL_LIMIT_S` for reading the owner of the attempt from the home."""
 _CANCEL_LIMIT_S = 1.0
-"""The part of this time for storing the cancel in the home."""
+"""The part of :data:`KILL_LIMIT_S` for storing the cancel in the home."""
 _LIMIT_S = 60.0
 """How long the home may take to answer a task that was not killed."""
 
@@ -99,8 +99,11 @@ class DriverLease:
         Everything has ended ``KILL_LIMIT_S`` after the first call that has something to end, however the driver and the storage behave. It
         logs nothing, because the interrupted code may hold the log's lock.
 
+        Args:
+            reason: Stored with the cancel.
+
         Returns:
-            Whether a driver was stopped, or its cancel was stored in the home.
+            True if a driver was stopped, or its cancel was stored in the home.
         """
         if self.driver is None and self.held is None:
             return False
@@ -110,6 +113,16 @@ class DriverLease:
         return self._end(reason, min(now_s + _OWNER_LIMIT_S, self._kill_by_s), self._kill_by_s)
 
     def _end(self, reason: str, owner_by_s: float, by_s: float) -> bool:
+        """Stops this process's driver and stores the cancel of the attempt, unless another owner has taken the attempt.
+
+        Args:
+            reason: Stored with the cancel.
+            owner_by_s: Deadline for reading the owner, by ``time.monotonic``.
+            by_s: Deadline for all of it, by ``time.monotonic``.
+
+        Returns:
+            See :meth:`kill`.
+        """
         held, driver = self.held, self.driver
         if driver is not None and not driver.was_stopped and (held is None or self._is_owner(*held, owner_by_s)):
             # The driver is stopped first, because a full home cannot store the cancel.
@@ -146,7 +159,7 @@ class DriverLease:
         return Owners(self._hook.files(self._home), attempt)
 
     def wait_for_end(self, timeout_s: float) -> None:
-        """Waits for the end of a driver that has answered."""
+        """Waits up to ``timeout_s`` for the end of this process's driver, which has answered. Logs a driver that has not ended then."""
         if self.driver is not None and not self.driver.wait(timeout_s):
             self._log.info("The driver, process %s, has answered but has not ended yet.", self.driver.pid)
 
@@ -164,9 +177,11 @@ class DriverLease:
     def abandon(self, attempt: AttemptNumber, error: StreamPipelineError) -> None:
         """Answers the request of a submitted driver that has not begun, so that it ends at its start.
 
-        A driver that has begun is left alone.
+        A driver that has begun is left alone. If the first start of a home was refused, it is deleted from the home.
 
-        Deletes a refused first start from the home.
+        Args:
+            attempt: The attempt.
+            error: The error with which the wait for the attempt has ended. It becomes the answer.
         """
         if self._hook.submits and not isinstance(error, DeadlineExceededError | StorageError):
             self._hook.abandon(self._home, attempt, error, None if self.held is None else self.held[1])
@@ -259,6 +274,7 @@ class TaskKillHandler:
 
     def __init__(self) -> None:
         self.came = False
+        """True if Airflow has killed the task."""
         self._cancelled = False
         self._lease: DriverLease | None = None
 

@@ -92,7 +92,7 @@ class WaitingTrigger(LogsVisibly, BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits, and sends one event. A home that cannot be opened is an event with an error, too."""
+        """Waits, and sends one event. If the home cannot be opened, the event has that error."""
         try:
             if self.conn_id is not None and self.home.startswith("s3:"):
                 await use_store_from_afar(self.conn_id)
@@ -220,11 +220,12 @@ def failure_of(event: Mapping[str, Any]) -> StreamPipelineError | None:
 
 
 def _is_silence(error: Exception) -> bool:
-    """Returns whether a look has hung. Another look would hang, too. A timeout of the operating system has an error number instead."""
+    """Returns True if a look has hung. Another look would hang, too. A timeout of the operating system has an error number instead."""
     return isinstance(error, TimeoutError) and error.errno is None
 
 
 def _typed(error: StreamPipelineError | OSError) -> StreamPipelineError:
+    """Returns an error of the operating system as one of this package."""
     if isinstance(error, StreamPipelineError):
         return error
     kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError

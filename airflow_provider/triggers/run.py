@@ -124,8 +124,8 @@ class RunTrigger(WaitingTrigger):
     async def on_kill(self) -> None:
         """Cancels the driver if the task no longer waits.
 
-        Does nothing if the task waits in another triggerer, or if Airflow cannot say so. Airflow also calls this if another triggerer has
-        taken over the trigger. Without the check, a triggerer that was held up for longer than ``[triggerer]
+        Does nothing if the task waits in another triggerer, or if Airflow cannot say whether it does. Airflow also calls this if another
+        triggerer has taken over the trigger. Without the check, a triggerer that was held up for longer than ``[triggerer]
         triggerer_health_check_threshold`` would end the driver of a task that was not killed.
         """
         if self.task_instance is not None and await self._may_wait_still():
@@ -148,6 +148,7 @@ class RunTrigger(WaitingTrigger):
         return waits
 
     def _cancel(self) -> None:
+        """Stores a cancel of the attempt, if the task wants one and the owner is the one of this home."""
         owners = Owners(open_home(self.home), self.attempt)
         newest = owners.newest()
         if self.cancel_on_kill and newest is not None and self.token in (None, newest.token):
