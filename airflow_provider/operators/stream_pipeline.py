@@ -95,11 +95,12 @@ class StreamPipelineOperator(WaitingOperator):
             Its published rows stay. After the losses were accepted, a cleared task succeeds at once.
         wait_for: The event that ends the task: ``"final_checkpoint"``; ``"running"``, when the pipeline runs; or ``"submitted"``, when
             its driver was started. The last two leave the driver at work, and it is not started again after a failure.
-        conf: Spark settings, over the connection's. Templated; settings that are not literally in the DAG file have to be in
+        conf: Spark settings, which override the connection's. Templated; settings that are not literally in the DAG file have to be in
             ``RUN_MAY_SET``.
         timeout_s: The longest wait, from the start of the try. The task then fails, the driver goes on, and a retry waits for it again.
             Airflow's own ``execution_timeout`` also ends the driver, deferred or not, unless ``cancel_on_kill`` is off.
-        cancel_on_kill: End the driver of a task that is killed, cleared or marked, unless another try has taken it over.
+        cancel_on_kill: End the driver of a task that is killed, cleared, or marked as success or failed, unless another try has taken it
+            over.
         start_timeout_s: How long a driver from ``spark-submit`` may take to appear in the home, from its request on; after that it is
             abandoned. A worker also waits this long for the first sign of its own driver.
         allow_driver_in_pod: Start a driver even if its host ends with the task. The task then waits in its worker.
