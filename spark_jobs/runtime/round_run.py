@@ -90,9 +90,19 @@ class RoundRun:
     backfilled: set[LossId] = field(default_factory=set)
     """Losses of the round whose rows the stages have staged since. Every checkpoint of the attempt has them."""
     outputs: dict[StageName, StageOutput] = field(default_factory=dict)
+    """The outputs of the stages that :meth:`build` has built, by stage."""
 
     def build(self) -> list[StageRun]:
-        """Returns the stages, ready to run, in topological order."""
+        """Returns the stages, ready to run, in topological order.
+
+        This also runs the batches of a stage that must be computed again, begins again or backfills. Their rows are staged on return.
+
+        Raises:
+            RejectedError: A loss cannot be backfilled, or a source has lost rows that the start does not accept.
+            InterruptedRunError: The query of a stage failed, or a batch has another number of rows than before.
+            CorruptDocumentError: A private log does not have the plan of a batch.
+            SourceChangedError: A source has got other columns; see :meth:`look_again`.
+        """
         replayed = keep_pinned_versions(self.graph, self.home, self.attempt, self.parent)
         self.site = replace(self.site, replayed_statics=replayed)
         stages = []
