@@ -19,6 +19,7 @@ from benchmarks import (
     declarative,
     final_checkpoint,
     fixed_cost,
+    freshness,
     growth,
     large_tables,
     pages,
@@ -54,7 +55,7 @@ PARTS = {
             growth,
             waiting,
         ),
-        *(running, backpressure, state_sizes, stops, pages),
+        *(running, freshness, backpressure, state_sizes, stops, pages),
     )
 }
 

@@ -54,15 +54,20 @@ def merged(site: Site, source: Input, directory: Path) -> Outcome:
     DeltaTable.createIfNotExists(session).location(table).addColumns(stream.schema).execute()
 
     def merge(frame: DataFrame, batch: int) -> None:
-        newest_first = Window.partitionBy("key").orderBy(F.desc("id"))
-        newest = frame.withColumn("place", F.row_number().over(newest_first)).where("place = 1").drop("place")
-        into = DeltaTable.forPath(frame.sparkSession, table).alias("table").merge(newest.alias("rows"), "table.key = rows.key")
+        found = DeltaTable.forPath(frame.sparkSession, table).alias("table")
+        into = found.merge(newest_of(frame, "key").alias("rows"), "table.key = rows.key")
         into.whenMatchedUpdateAll("rows.id > table.id").whenNotMatchedInsertAll().execute()
 
     writer = stream.writeStream.foreachBatch(merge).option("checkpointLocation", str(directory / "checkpoint"))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     return outcome(time.monotonic() - began_s, [json.loads(progress.json) for progress in query.recentProgress])
+
+
+def newest_of(frame: DataFrame, key: str) -> DataFrame:
+    """Returns the row with the highest id of each key."""
+    newest_first = Window.partitionBy(key).orderBy(F.desc("id"))
+    return frame.withColumn("place", F.row_number().over(newest_first)).where("place = 1").drop("place")
 
 
 def _checked(site: Site, source: Input, way: Callable[[Site, Input, Path], Outcome]) -> Outcome:

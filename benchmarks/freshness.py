@@ -1,0 +1,178 @@
+"""How fresh tables are while rows arrive: the time from a row's file until the row is in a public version of a table."""
+
+import json
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.figures import Better, Figure, Kind, Tell
+from benchmarks.live import Live, remove
+from benchmarks.site import Site
+from benchmarks.upsert import newest_of
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
+
+FRESHNESS = Kind("freshness", "seconds from a row's file to its public table", Better.LESS, "a pipeline", "two bare queries")
+APPENDED, UPSERTED = "copy", "users"
+MODES = {APPENDED: "append", UPSERTED: "upsert"}
+_SCHEMA = "id LONG, user INT"
+_USERS = 1_000
+_ROWS_A_FILE, _PAUSE_S = 500, 0.5
+_WARM_S, _MEASURED_S, _LATEST_S = 30.0, 60.0, 60.0
+_MOST_S = {"median": 1.5, "95th percentile": 2.5}
+"""The promised limits at an interval of one second."""
+
+
+Way = Callable[[Site, Path, Path, int], AbstractContextManager[None]]
+"""Fills both tables while its context is open. Takes the directory of the files, that of the tables, and the interval in seconds."""
+
+
+def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
+    """A thousand rows a second into a table that is appended to, and into one with a row for each of 1,000 users."""
+    for interval_s in (1,) if quick else (1, 5, 10):
+        found = {}
+        for way in (_ours, _plain):
+            tell(f"{FRESHNESS.name}: an interval of {interval_s} s, {way.__name__.strip('_')}")
+            found[way] = _measured(site, interval_s, way)
+        for table, mode in MODES.items():
+            name = f"{mode}, interval {interval_s} s"
+            ours, plain = (found[way][table] for way in (_ours, _plain))
+            for share, most_s in _MOST_S.items():
+                limit_s = most_s if interval_s == 1 else None
+                yield Figure(FRESHNESS, f"{name}: {share}", [_share(share, ours)], [_share(share, plain)], most=limit_s)
+
+
+def _share(name: str, values: list[float]) -> float:
+    return median(values) if name == "median" else quantiles(values, n=20)[-1]
+
+
+class _Arriving:
+    """Files that arrive in a directory while the context is open.
+
+    Args:
+        directory: The directory, which exists.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._thread, self._ended = directory, threading.Thread(target=self._write), threading.Event()
+        self.arrived: list[tuple[int, float]] = []
+        """The last id of each file, and the time at which the file came, in seconds since the epoch."""
+
+    def __enter__(self) -> "_Arriving":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        first = 0
+        while not self._ended.is_set():
+            rows = ({"id": row, "user": row % _USERS} for row in range(first, first + _ROWS_A_FILE))
+            hidden = self._directory / f".{first}"
+            hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            hidden.rename(self._directory / f"{first}.json")
+            first += _ROWS_A_FILE
+            self.arrived.append((first - 1, time.time()))
+            self._ended.wait(_PAUSE_S)
+
+
+def _measured(site: Site, interval_s: int, way: Way) -> dict[str, list[float]]:
+    """Returns the delays in seconds of each table, one for each file."""
+    directory = site.new()
+    source = directory / "arriving"
+    source.mkdir()
+    arriving = _Arriving(source)
+    with way(site, source, directory, interval_s):
+        with arriving:
+            time.sleep(_WARM_S + interval_s)
+            began_s = time.time()
+            time.sleep(_MEASURED_S)
+        last, end_s = arriving.arrived[-1][0], time.monotonic() + _LATEST_S
+        while any(_newest(directory / table) < last for table in MODES):
+            if time.monotonic() > end_s:
+                raise AssertionError(f"the last rows are not public {_LATEST_S:.0f} s later")
+            time.sleep(0.5)
+    found = {table: _delays_s(directory / table, arriving.arrived, began_s) for table in MODES}
+    if site.rows(directory / APPENDED) != last + 1 or site.rows(directory / UPSERTED) != _USERS:
+        raise AssertionError(f"the tables in {directory} have other rows than their input")
+    remove(directory)
+    return found
+
+
+def _delays_s(table: Path, arrived: list[tuple[int, float]], since_s: float) -> list[float]:
+    versions = _versions(table)
+    newest = [last for last, _ in versions]
+    return [versions[bisect_left(newest, last)][1] - at_s for last, at_s in arrived if at_s >= since_s]
+
+
+def _newest(table: Path) -> int:
+    versions = _versions(table)
+    return versions[-1][0] if versions else -1
+
+
+def _versions(table: Path) -> list[tuple[int, float]]:
+    """Returns the highest id that a table has had up to each of its versions, by statistics, and when the version became public."""
+    newest, found = -1, []
+    for commit in sorted((table / "_delta_log").glob("*.json")):
+        for action in map(json.loads, commit.read_text().splitlines()):
+            if "add" in action and action["add"].get("stats"):
+                newest = max(newest, json.loads(action["add"]["stats"]).get("maxValues", {}).get("id", -1))
+        found.append((newest, commit.stat().st_mtime))
+    return found
+
+
+@contextmanager
+def _ours(site: Site, source: Path, directory: Path, interval_s: int) -> Iterator[None]:
+    pipeline = Pipeline("freshness", checkpoint=CheckpointSettings(interval=f"{interval_s} seconds"))
+
+    @pipeline.source(bounded=False)
+    def arriving(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(_SCHEMA).json(str(source))
+
+    @pipeline.stage(sink=DeltaSink(str(directory / APPENDED)))
+    def copy(arriving: DataFrame) -> DataFrame:
+        return arriving
+
+    @pipeline.stage(sink=DeltaSink(str(directory / UPSERTED), mode="upsert", keys=["user"], sequence_by="id"))
+    def users(arriving: DataFrame) -> DataFrame:
+        return arriving
+
+    with Live(site, pipeline, directory / "home") as live:
+        live.until(live.runs)
+        yield
+
+
+@contextmanager
+def _plain(site: Site, source: Path, directory: Path, interval_s: int) -> Iterator[None]:
+    session, trigger = site.spark.newSession(), f"{interval_s} seconds"
+    stream = session.readStream.schema(_SCHEMA).json(str(source))
+    DeltaTable.createIfNotExists(session).location(str(directory / UPSERTED)).addColumns(stream.schema).execute()
+
+    def merge(frame: DataFrame, batch: int) -> None:
+        table = DeltaTable.forPath(frame.sparkSession, str(directory / UPSERTED)).alias("table")
+        into = table.merge(newest_of(frame, "user").alias("rows"), "table.user = rows.user")
+        into.whenMatchedUpdateAll("rows.id > table.id").whenNotMatchedInsertAll().execute()
+
+    queries = [
+        stream.writeStream.format("delta")
+        .option("checkpointLocation", str(directory / "checkpoint-append"))
+        .trigger(processingTime=trigger)
+        .start(str(directory / APPENDED)),
+        stream.writeStream.foreachBatch(merge)
+        .option("checkpointLocation", str(directory / "checkpoint-upsert"))
+        .trigger(processingTime=trigger)
+        .start(),
+    ]
+    try:
+        yield
+    finally:
+        for query in queries:
+            query.stop()
