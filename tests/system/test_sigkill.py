@@ -50,8 +50,6 @@ def kill_in_turn(drivers: Drivers, moments: Moments) -> None:
         for before in moments.get(step, []):
             assert_killed(drivers, Doomed("killed", step, before), *fresh, run="second")
     assert_done(drivers, *fresh, run="second")
-    if Step.SWEEP in moments:  # before that driver discarded the checkpoint that it had replaced: the next round does
-        assert_done(drivers, run="third")
     drivers.wait_gone()
 
 
@@ -65,7 +63,7 @@ def kill_in_turn(drivers: Drivers, moments: Moments) -> None:
 )
 def test_drivers_killed_at_steps_lose_and_double_nothing(drivers: Drivers, moments: Moments) -> None:
     kill_in_turn(drivers, moments)
-    assert_replaced(drivers.site)
+    assert_replaced(drivers.site, is_swept=Step.SWEEP not in moments)
 
 
 @pytest.mark.nightly
@@ -79,8 +77,11 @@ def test_a_driver_killed_at_any_occurrence_of_any_step_is_finished_by_the_next(t
             drivers.site.assert_answered()
 
 
-def assert_replaced(site: RunSite) -> None:
-    """Checks that only the fresh start's rows are public, each once, and that the replaced checkpoint is discarded."""
+def assert_replaced(site: RunSite, *, is_swept: bool) -> None:
+    """Checks that only the fresh start's rows are public, each once, and that the replaced checkpoint is discarded.
+
+    A driver that is killed before its sweep leaves the checkpoint. The start after it finds the run complete, and this pipeline drained.
+    """
     assert site.public() == answer([0])
     assert site.publications() == dict.fromkeys(SINKS, 2)
-    assert 1 not in site.checkpoints()
+    assert site.checkpoints() == ([2] if is_swept else [1, 2])
