@@ -137,12 +137,13 @@ def _column(expression: Any) -> Column:
 
 
 def _compared(column: Any) -> str | None:
-    """Returns a text that is another one if the expression is changed. None if the expression has parts without a text."""
+    """Returns a text that is another one if the expression is changed.
+
+    None if the expression has parts without a text, or if Spark has made the column already: it has other texts for the same columns.
+    """
     if isinstance(column, str):
         return column
-    text = (
-        readable_text(column) if is_recorded(column) else UNKNOWN
-    )  # Spark has another text for a column that it has made already
+    text = readable_text(column) if is_recorded(column) else UNKNOWN
     return None if UNKNOWN in text else text
 
 

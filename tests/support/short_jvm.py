@@ -2,11 +2,11 @@
 
 import os
 
-_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m"
-"""Options of the compiler. With the first one alone, a JVM has 48 MB for code, which Spark fills. It would sweep and compile forever."""
+from spark_jobs.runtime.spark import jvm_options
+
 _COLLECTOR = "-XX:+UseSerialGC -XX:MetaspaceSize=256m -Xms1g -Xmn400m"
 """Options of the collector. A JVM begins with little memory, and runs a full collection each time that it needs more."""
-SHORT_RUN = {"spark.driver.extraJavaOptions": f"{_COMPILER} {_COLLECTOR}"}
+SHORT_RUN = {"spark.driver.extraJavaOptions": f"{jvm_options.SHORT_RUN} {_COLLECTOR}"}
 
 COMPILED = bool(os.environ.get("SPARK_TESTS_COMPILE"))
 """True for the nightly tests."""
