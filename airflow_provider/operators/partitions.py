@@ -1,5 +1,6 @@
 """The operator that emits an asset event for each finished hour or day of a table."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -15,12 +16,15 @@ from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.publication.completeness import complete_until
+from spark_jobs.publication.delta_rs import open_table
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 KEY_FORMAT = "%Y-%m-%dT%H:%M:%S"
 """The format of a partition's key: its start in UTC, as Airflow's partition mappers read it by default."""
+_PROPERTY = re.compile(r"(?!delta\.)[A-Za-z][\w.-]*")
+"""The names of table properties that have no meaning for Delta."""
 _AT_ONCE = 1_000
 """The largest number of events of one task. The next run continues."""
 _EVENTS = 1_000
@@ -55,10 +59,13 @@ class EmitFinishedPartitionsOperator(PipelineOperator):
         sink: The sink. Its stage has windows, or another operator that drops late rows.
         every: The length of a partition, ``"hour"`` or ``"day"``, in UTC.
         allowance: An additional delay, for stages whose rows are older than their watermark, such as joins of time ranges.
+        table_property: The name of a table property that is set to the end of the newest finished partition, before the events are
+            emitted. None: no property is set. Delta fails transactions of other writers that began before such a commit.
         kwargs: As for :class:`~airflow_provider.operators.pipeline_task.PipelineOperator`. ``outlets`` names one asset.
 
     Raises:
-        PipelineRunRefusedError: The sink does not exist, or its table is complete at no time. Airflow does not retry.
+        PipelineRunRefusedError: The sink does not exist, its table is complete at no time, or it has a feature with which only Spark
+            can set a property. Airflow does not retry.
         PipelineRunError: The home or the table cannot be read; a retry reads again.
     """
 
@@ -71,6 +78,7 @@ class EmitFinishedPartitionsOperator(PipelineOperator):
         sink: str,
         every: Every | Literal["hour", "day"] = "hour",
         allowance: timedelta = timedelta(0),
+        table_property: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -79,11 +87,14 @@ class EmitFinishedPartitionsOperator(PipelineOperator):
         self.sink = sink
         self.every = Every(every).value
         self.allowance = allowance
+        self.table_property = table_property
         assets = [outlet for outlet in self.outlets if isinstance(outlet, Asset)]
         if len(assets) != 1 or len(self.outlets) != 1:
             raise ValueError("outlets has to name one asset, which gets the events.")
         if allowance < timedelta(0):
             raise ValueError("allowance may not be negative.")
+        if table_property is not None and not _PROPERTY.fullmatch(table_property):
+            raise ValueError(f"table_property={table_property!r} has to be a name of your own, such as 'complete_until'.")
         self.inlets = [*self.inlets, *(asset for asset in assets if asset not in self.inlets)]  # to read its earlier events
 
     def execute(self, context: "Context") -> dict[str, Any]:
@@ -103,6 +114,8 @@ class EmitFinishedPartitionsOperator(PipelineOperator):
                 raise AirflowSkipException(f"No {self.every} of {self.sink} has finished since {before or 'the first run'}.")
             keys = [start.strftime(KEY_FORMAT) for start in starts]
             until = starts[-1] + length
+            if self.table_property is not None:
+                open_table(found.table).set_property(self.table_property, until.isoformat())
             events = context["outlet_events"][asset]
             events.extra = {**source, "complete_until": until.isoformat(), "checkpoint": int(found.checkpoint)}
             events.add_partitions(keys)

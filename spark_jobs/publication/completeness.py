@@ -29,6 +29,8 @@ class CompleteUntil(NamedTuple):
     checkpoint: CheckpointId
     """The newest checkpoint that is public in the table."""
     time: datetime
+    table: str
+    """The URI of the table."""
 
 
 def complete_until(files: Files, sink: SinkName) -> CompleteUntil | None:
@@ -52,7 +54,7 @@ def complete_until(files: Files, sink: SinkName) -> CompleteUntil | None:
         own = manifest.sinks.get(sink)
         if own is not None and own.app == cut.app and manifest.checkpoint <= reached:
             seen_ms = _seen_ms(manifest.stages[own.stage])
-            return CompleteUntil(manifest.checkpoint, _time(seen_ms)) if seen_ms > 0 else None
+            return CompleteUntil(manifest.checkpoint, _time(seen_ms), cut.table) if seen_ms > 0 else None
     return None
 
 

@@ -62,7 +62,7 @@ _KINDS: dict[int, type[StorageError]] = {
 }
 ENGINE = f"airflow-provider-spark-jobs/{installed_version('airflow-provider-spark-jobs')}"
 """What a commit of this runtime's own says that wrote it."""
-_APPEND_TRIES = 15
+_TRIES = 15
 _LOGS_KEPT = 256
 _CHECKPOINT_INTERVAL = 100
 """Number of commits between two checkpoints of a log, if the table does not set it. delta-rs has the same default."""
@@ -261,6 +261,46 @@ class OpenTable:
         else:
             self._append(adds, advance, user_metadata)
 
+    def set_property(self, name: str, value: str) -> None:
+        """Sets a property of the newest version of the table in one Delta transaction, unless it has the value. Durable on return.
+
+        Delta fails the transactions of other writers that have begun earlier, also their appends.
+
+        Raises:
+            ConflictError: The table was replaced, or other writers were faster at each try. Nothing was committed.
+            UnsupportedTableError: The table needs a commit that is not possible without a JVM. Nothing was committed.
+            OutcomeUnknownError: The property may be set. Repeat.
+            StorageError: The storage failed.
+        """
+        if found := self.obstacles(Publisher.DELTA_RS):
+            raise UnsupportedTableError(
+                f"Table {self._uri} has {', '.join(found)}, so only Spark can set a property of it.",
+                safe="Nothing was committed.",
+                remedy="Set no property, or set it with Spark: ALTER TABLE … SET TBLPROPERTIES.",
+                table=self._uri,
+                unsupported=found,
+            )
+        after = self._state
+        for _ in range(_TRIES):
+            if after.configuration.get(name) == value:
+                return None
+            if not after.differs_only_in_rows(self._state):
+                break
+            info = {
+                "timestamp": int(time.time() * 1000),
+                "operation": "SET TBLPROPERTIES",
+                "operationParameters": {"properties": json.dumps({name: value})},
+                "engineInfo": ENGINE,
+                "txnId": str(uuid4()),
+            }
+            metadata = {**after.metadata, "configuration": {**after.configuration, name: value}}
+            commit = b"".join(canonical(action) + b"\n" for action in ({"commitInfo": info}, {"metaData": metadata}))
+            try:
+                return self._log.create(after, commit)
+            except AlreadyExistsError:
+                after = self._log.newest()
+        raise _changed(self._uri, "another commit was faster")
+
     def _append(self, adds: Iterable[Mapping[str, Any]], advance: Mapping[str, Any], user_metadata: str) -> None:
         info = {
             "timestamp": advance["lastUpdated"],
@@ -273,7 +313,7 @@ class OpenTable:
         actions = [{"commitInfo": info}, {"txn": advance}, *({"add": {**add, "dataChange": True}} for add in adds)]
         commit = b"".join(canonical(action) + b"\n" for action in actions)
         after, app = self._state, AppId(advance["appId"])
-        for _ in range(_APPEND_TRIES):
+        for _ in range(_TRIES):
             try:
                 return self._log.create(after, commit)
             except AlreadyExistsError:

@@ -51,6 +51,8 @@ class TableState:
     apps: Mapping[AppId, CheckpointId]
     """The newest version of each app id."""
     mark: str | None = field(default=None, compare=False)
+    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """The whole ``metaData`` action."""
 
     def differs_only_in_rows(self, other: "TableState") -> bool:
         """Returns True if two states of a log differ only in files and versions of app ids."""
@@ -230,6 +232,7 @@ class TableLog:
             if (txn := action.get("txn")) is not None:
                 apps[AppId(txn["appId"])] = CheckpointId(txn["version"])
             if (metadata := action.get("metaData")) is not None:
+                found["metadata"] = MappingProxyType(dict(metadata))
                 found["table_id"] = str(metadata["id"])
                 found["schema_text"] = metadata["schemaString"]
                 found["partition_by"] = tuple(metadata.get("partitionColumns") or ())

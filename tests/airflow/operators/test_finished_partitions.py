@@ -7,6 +7,7 @@ import pytest
 from airflow.models.asset import AssetEvent, AssetModel
 from airflow.sdk import DAG, Asset
 from airflow.utils.session import create_session
+from deltalake import DeltaTable
 from sqlalchemy import delete, select
 
 from airflow_provider import version_compat
@@ -124,6 +125,40 @@ def test_many_hours_at_once_are_emitted_in_several_runs(
     assert (emit(hours), keys(hours)) == ("success", [key(9), key(10), key(11), key(12)])
 
 
+def complete(pipeline: StagedPipeline) -> str | None:
+    """Returns the property that the operator sets."""
+    return DeltaTable(pipeline.tables[HOURLY]).metadata().configuration.get("complete_until")
+
+
+def test_a_table_property_names_the_end_of_the_newest_finished_hour(pipeline: StagedPipeline, hours: Asset) -> None:
+    make_public(pipeline, at(10, 59))
+    emit(hours)
+    assert complete(pipeline) is None
+    make_public(pipeline, at(11, 30))
+    emit(hours, table_property="complete_until")
+    assert complete(pipeline) == "2026-01-01T11:00:00+00:00"
+    make_public(pipeline, at(13))  # after another writer's commit
+    emit(hours, table_property="complete_until")
+    assert complete(pipeline) == "2026-01-01T13:00:00+00:00"
+
+
+def test_the_property_is_set_before_the_event_and_once(pipeline: StagedPipeline, hours: Asset) -> None:
+    make_public(pipeline, at(10))
+    emit(hours)
+    make_public(pipeline, at(12))
+    seen: list[str | None] = []
+
+    def fails(*_: Any) -> None:
+        seen.append(complete(pipeline))
+        raise RuntimeError("The worker is about to die.")
+
+    assert emit(hours, after=fails, table_property="complete_until") == "failed"
+    assert (seen, keys(hours)) == (["2026-01-01T12:00:00+00:00"], [key(9)])
+    version = DeltaTable(pipeline.tables[HOURLY]).version()
+    assert emit(hours, table_property="complete_until") == "success"
+    assert DeltaTable(pipeline.tables[HOURLY]).version() == version
+
+
 def test_a_dag_whose_runs_may_overlap_is_refused(pipeline: StagedPipeline, hours: Asset) -> None:
     make_public(pipeline, at(10))
     with DAG("overlaps", schedule=None, max_active_runs=2) as dag:
@@ -132,10 +167,19 @@ def test_a_dag_whose_runs_may_overlap_is_refused(pipeline: StagedPipeline, hours
     assert (task.state, keys(hours)) == ("failed", [])
 
 
-@pytest.mark.parametrize("changes", [{"outlets": []}, {"every": "week"}, {"allowance": timedelta(hours=-1)}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"outlets": []},
+        {"every": "week"},
+        {"allowance": timedelta(hours=-1)},
+        {"table_property": "delta.appendOnly"},
+        {"table_property": ""},
+    ],
+)
 def test_wrong_arguments_are_refused_when_the_dag_file_is_parsed(hours: Asset, changes: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {"home": "flights", "sink": "hourly", "outlets": [hours]} | changes
-    with pytest.raises(ValueError, match="outlets|week|allowance"):
+    with pytest.raises(ValueError, match="outlets|week|allowance|table_property"):
         EmitFinishedPartitionsOperator(task_id="emit", **arguments)
 
 

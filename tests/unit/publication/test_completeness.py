@@ -29,7 +29,8 @@ def pipeline(tmp_path: Path) -> StagedPipeline:
 
 
 def found(pipeline: StagedPipeline) -> tuple[int, datetime] | None:
-    return complete_until(pipeline.files, HOURLY)
+    complete = complete_until(pipeline.files, HOURLY)
+    return None if complete is None else (complete.checkpoint, complete.time)
 
 
 def test_a_home_without_a_checkpoint_is_complete_at_no_time(pipeline: StagedPipeline) -> None:

@@ -282,6 +282,51 @@ def test_a_change_of_the_table_after_it_was_opened_conflicts(pipeline: StagedPip
     assert open_table(uri).transaction_version(APP) is None
 
 
+def test_a_property_is_set_beside_what_the_table_has_and_what_others_append(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    configuration = {"delta.enableChangeDataFeed": "true"}
+    rows = pa.table({"id": [1], "day": ["x"]})
+    write_deltalake(uri, rows, name="views", description="Views.", partition_by=["day"], configuration=configuration)
+    table = DeltaTable(uri)
+    before = table.metadata()
+    table.create_checkpoint()  # the metadata is read from it
+    open_table(table.table_uri)
+    handle = open_table(table.table_uri)
+    write_deltalake(uri, rows, mode="append")
+    handle.set_property("complete_until", "10:00")
+    open_table(table.table_uri).set_property("complete_until", "11:00")
+    now = DeltaTable(uri)
+    after = now.metadata()
+    assert after.configuration == {**configuration, "complete_until": "11:00"}
+    same = ["id", "name", "description", "partition_columns", "created_time"]
+    assert [getattr(after, name) for name in same] == [getattr(before, name) for name in same]
+    assert (now.schema(), now.count()) == (table.schema(), 2)
+
+
+def test_a_property_that_has_the_value_is_not_set_again(pipeline: StagedPipeline) -> None:
+    uri = pipeline.tables[HOURLY]
+    handle = open_table(uri)
+    for table in (handle, handle, open_table(uri)):
+        table.set_property("complete_until", "10:00")
+    assert open_table(uri).facts.version == 1
+
+
+def test_a_property_is_not_set_if_the_table_was_changed_since_it_was_opened(pipeline: StagedPipeline) -> None:
+    uri = pipeline.tables[HOURLY]
+    handle = open_table(uri)
+    DeltaTable(uri).alter.add_constraint({"positive": "id > 0"})
+    with pytest.raises(ConflictError):
+        handle.set_property("complete_until", "10:00")
+    assert "complete_until" not in DeltaTable(uri).metadata().configuration
+
+
+def test_a_property_of_a_table_with_a_feature_that_only_spark_writes_is_refused(tmp_path: Path) -> None:
+    uri = table_with(tmp_path, "rowTracking", "domainMetadata")
+    with pytest.raises(UnsupportedTableError, match="rowTracking.*only Spark can set a property"):
+        open_table(uri).set_property("complete_until", "10:00")
+    assert open_table(uri).facts.version == 0
+
+
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("appended", [0, 1, 2])
 def test_a_table_that_was_made_anew_after_it_was_opened_gets_nothing(

@@ -432,6 +432,22 @@ def test_a_change_since_the_check_is_refused(pipeline: StagedPipeline, monkeypat
     assert pipeline.commits(DAILY) == []
 
 
+def test_a_property_that_is_set_since_the_check_delays_the_publication_only(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.checkpoint({DAILY: [(2, "b")]})
+    real = OpenTable.commit
+
+    def commit(self: OpenTable, *given: Any, **named: Any) -> None:
+        monkeypatch.setattr(OpenTable, "commit", real)
+        open_table(pipeline.tables[DAILY]).set_property("complete_until", "10:00")
+        real(self, *given, **named)
+
+    monkeypatch.setattr(OpenTable, "commit", commit)
+    assert publish(pipeline.files)[DAILY].version == 2
+    assert pipeline.rows(DAILY) == [(2, "b")]
+
+
 @pytest.mark.parametrize("answer", [OutcomeUnknownError("lost"), StorageFullError("full"), ConflictError("other")])
 def test_a_delta_transaction_that_landed_and_whose_answer_is_lost_is_made_once(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch, answer: StreamPipelineError
