@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.protocol.errors import InterruptedRunError, UnsupportedTableError
+from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.open import open_files
@@ -199,3 +200,28 @@ def test_a_table_with_nothing_pending_may_become_whatever_the_stage_returns(site
     _deliver(site, (2, 20))
     site.run(_pipeline(site, ("id", "concat('t', value) AS value")))
     assert _table(site, "id", "value") == [(2, "t20"), (5, "text")]
+
+
+@pytest.mark.parametrize("after_log_checkpoint", [False, True])
+def test_a_property_that_was_set_without_spark_is_seen_by_spark_and_stops_no_stream(
+    site: Site, after_log_checkpoint: bool
+) -> None:
+    uri = (site.tables / "kept").as_uri()
+    _create(site)
+    _change(site, "INSERT INTO {table} VALUES (1, 1, 'a', NULL)")
+    copies = str(site.tables / "copies")
+
+    def copy_new_rows() -> None:
+        rows = site.spark.readStream.format("delta").load(str(site.tables / "kept")).writeStream.format("delta")
+        rows.option("checkpointLocation", str(site.home / "copies")).trigger(availableNow=True).start(copies).awaitTermination()
+
+    copy_new_rows()
+    if after_log_checkpoint:
+        open_table(uri).write_checkpoint()
+    open_table(uri).set_property("complete_until", "10:00")
+    _change(site, "INSERT INTO {table} VALUES (2, 2, 'b', NULL)")
+    copy_new_rows()
+    properties = {row.key: row.value for row in site.spark.sql(f"SHOW TBLPROPERTIES delta.`{site.tables / 'kept'}`").collect()}
+    assert (properties["team"], properties["complete_until"]) == ("nobody", "10:00")
+    assert _table(site, "id", "value", "note") == [(1, 1, "a"), (2, 2, "b")]
+    assert sorted(row.id for row in site.spark.read.format("delta").load(copies).collect()) == [1, 2]
