@@ -309,13 +309,16 @@ class RoundRun:
         name, heartbeat = stage.stage.name, self.site.heartbeat
         Attempts(self.home).check_live(self.attempt.attempt)
         if not self._has_finished(stage):
+            drains = self.round.on_end is OnEnd.DRAIN
             heartbeat.stage(name, StageState.RUNNING)
             if stage.stage.reads_tables:
                 self._compute_table(stage)
             else:
+                if drains:
+                    stage.leave_release_to_drain()
                 stage.run_to_end()
             heartbeat.stage(name, StageState.DRAINING)
-            if self.round.on_end is OnEnd.DRAIN:
+            if drains:
                 stage.drain()
             else:
                 stage.release()

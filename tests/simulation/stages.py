@@ -144,7 +144,7 @@ class Frame:
     """The result of a stage. Spark's writer starts a query from it."""
 
     def __init__(self, site: Site, log: SparkLog, bounds: Sequence[Bound], passed_over: frozenset[str] = frozenset()) -> None:
-        self.sparkSession = SimpleNamespace()
+        self.sparkSession = SimpleNamespace(conf=SimpleNamespace(set=lambda key, value: None, get=lambda key: "true"))
         self._site, self._log, self._bounds, self._passed_over = site, log, bounds, passed_over
         self._writer: Any = None
         self._trigger: Mapping[str, Any] = {}
@@ -372,6 +372,7 @@ def build_stage(
         ended=ended,
         watermarks={},
         has_timers=False,
+        only_aggregates=True,
         undrained=(),
         heartbeat=round_site.heartbeat,
         cancellation=round_site.cancellation,

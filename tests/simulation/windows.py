@@ -42,11 +42,12 @@ class Windows:
         commit: dict[str, Any] = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {}}
         if not self.wanted:
             return tuple(rows), commit
-        watermark, before = self.log.offsets(batch).watermark_ms, self._held(batch - 1)
-        kept = [*before, *(row for row in rows if row >= watermark)]
+        watermark = self.log.offsets(batch).watermark_ms
+        late = self.log.offsets(BatchId(batch - 1)).watermark_ms if batch > 0 else watermark
+        kept = [*self._held(batch - 1), *(row for row in rows if row >= late)]
         commit["nextBatchWatermarkMs"] = max(watermark, max(rows, default=0) - DELAY)
         commit["held"] = [row for row in kept if row >= watermark]
-        return tuple(row for row in before if row < watermark), commit
+        return tuple(row for row in kept if row < watermark), commit
 
     def _held(self, batch: int) -> list[int]:
         return [] if batch < 0 else held_in(self.log.files.read(f"{self.log.directory}/commits/{batch}"))

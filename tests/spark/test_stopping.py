@@ -197,7 +197,10 @@ def test_a_drain_flushes_one_stage_into_the_next_and_takes_one_checkpoint(site: 
     assert steps_from(watched, Step.DRAIN_BEGIN) == set(DRAIN_STEPS)
     assert (running.store.taken(), running.head().drained, drained["drained"]) == ([1], True, True)
     assert_drained(site, events)
-    assert all(cut.drained for cut in running.head().stages.values())
+    stages = running.head().stages
+    assert all(cut.drained for cut in stages.values())
+    newest_minute_ms = (len(ids(site, "copied")) - 1) // 60 * 60_000 + 59_999
+    assert stages[StageName("hours")].watermark_before_drain_ms == newest_minute_ms - DELAY_S * 1000, "it has read these rows"
     with Running(site.spark, pipeline, site.home) as again:
         assert isinstance(again.ends(), RejectedError)
     assert "drained" in spark_jobs("status", "--home", site.home).stdout
@@ -419,6 +422,42 @@ def test_a_drain_that_is_cancelled_on_the_way_is_ended_by_the_next_attempt(site:
     found = CheckpointRequests(running.files).answer_of(request)
     assert found is not None
     assert (found.error, found.drained, found.checkpoint) == (None, True, 1)
+
+
+def test_a_join_of_two_stages_finds_what_their_drain_releases_to_both_sides(site: Site, events: Events) -> None:
+    """A batch with these rows and the end of time would keep no row of one side for the other."""
+    pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 hour"))
+    events.source(pipeline)
+
+    def minutes(name: str, remainder: int) -> None:
+        @pipeline.stage(name=name)
+        def counted(events: DataFrame) -> DataFrame:
+            of_one_kind = events.where(F.col("id") % 2 == remainder).groupBy(F.window("at", "1 minute").alias("minute"))
+            return of_one_kind.agg(F.count("*").alias(name)).select(F.window_time("minute").alias("at"), name)
+
+    minutes("even", 0)
+    minutes("odd", 1)
+
+    @pipeline.stage
+    def renamed(odd: DataFrame) -> DataFrame:
+        return odd.withColumnRenamed("at", "odd_at")
+
+    @pipeline.stage(sink=DeltaSink(str(site.tables / "both")))
+    def both(even: DataFrame, renamed: DataFrame) -> DataFrame:
+        return even.join(renamed, F.expr("odd_at = at")).select("at", "even", "odd")
+
+    with Running(site.spark, pipeline, site.home) as running:
+        for stage, rows in (("even", events.rows), ("odd", events.rows), ("both", 2)):
+            running.until(has_staged(running, stage, rows))
+        stop(site, "--drain")
+        running.stopped()
+    read = site.spark.range(events.rows).select("id", F.timestamp_seconds("id").alias("at"))
+    counts = read.groupBy(F.window("at", "1 minute").alias("minute")).agg(
+        F.count_if(F.col("id") % 2 == 0).alias("even"), F.count_if(F.col("id") % 2 == 1).alias("odd")
+    )
+    assert_same(public(site.tables / "both"), answer(counts.select(F.window_time("minute").alias("at"), "even", "odd")))
+    drain_batches = {name: cut.drain_batches for name, cut in running.head().stages.items()}
+    assert drain_batches == {"even": 1, "odd": 1, "renamed": 0, "both": 1}, "a stage without state has nothing to flush"
 
 
 @pytest.mark.nightly

@@ -491,6 +491,11 @@ def holds_rows_back(frame: DataFrame) -> bool:
     return any(_is_stateful(node) and not _is(node, "Deduplicate") for node in _walk(_analyzed(frame)))
 
 
+def only_aggregates(frame: DataFrame) -> bool:
+    """Returns True if each operator with a state aggregates rows. Other operators may remove a row from the state in its own batch."""
+    return all(_is(node, "Aggregate") for node in _walk(_analyzed(frame)) if _is_stateful(node))
+
+
 def is_stateful(frame: DataFrame) -> bool:
     """Returns True if an operator keeps a state."""
     return any(_is_stateful(node) for node in _walk(_analyzed(frame)))

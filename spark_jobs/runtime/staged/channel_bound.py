@@ -10,6 +10,8 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.private_log import PrivateLog, Staged, StagedBatch
 
 _VERSION = "reservoirVersion"
+_BEFORE_THE_FIRST_FILE = -1
+"""The index of a position at which nothing of a version was read."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,12 @@ class ChannelBound(Bound):
         first = first_version(self.begins) if begin is None else begin.version
         last = end.version if end.index >= 0 else end.version - 1
         return list(self.log.between(BatchId(max(first - 1, 0) - 1), BatchId(last - 1)))
+
+    def rest(self, line: str) -> str | None:
+        """Returns the line of a batch with all rows after ``line``, or None if no row before it was read."""
+        if channel_position(line) is None:
+            return None
+        return json.dumps(json.loads(line) | {_VERSION: self.log.latest() + 1, "index": _BEFORE_THE_FIRST_FILE})
 
     def rows_expected(self, line: str | None) -> int | None:
         position = channel_position(line)

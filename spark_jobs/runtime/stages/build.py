@@ -26,7 +26,7 @@ from spark_jobs.runtime.stages.gate import Gate
 from spark_jobs.runtime.stages.input_frame import call_with_own_watermarks
 from spark_jobs.runtime.stages.judging import with_violations
 from spark_jobs.runtime.stages.round_site import RoundSite
-from spark_jobs.runtime.stages.stage import StageRun
+from spark_jobs.runtime.stages.stage import BATCHES_WITHOUT_ROWS, StageRun
 from spark_jobs.runtime.stages.stage_inputs import (
     NONE_ENDED,
     ReadInput,
@@ -95,7 +95,7 @@ def build_stage(
     if earlier is None:
         check_positions(streams, stage, session, spark_log)
     if any(mark.held for mark in watermarks.values()):  # it does not move between two batches, so no window can close there
-        session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+        session.conf.set(BATCHES_WITHOUT_ROWS, "false")
     prefix = file_prefix(site.incarnation, stage.name)
     outlet = outlet_of(stage, session, frame, site)
     prepare_streams(stage, streams, outlet.frame, spark_log)
@@ -119,6 +119,7 @@ def build_stage(
         has_timers=plan.has_timers(frame),
         stateful=plan.is_stateful(frame),
         holds_back=plan.holds_rows_back(frame),
+        only_aggregates=plan.only_aggregates(frame),
         undrained=tuple(plan.undrained_operators(frame)),
         heartbeat=site.heartbeat,
         cancellation=site.cancellation,

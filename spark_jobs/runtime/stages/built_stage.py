@@ -78,6 +78,8 @@ class BuiltStage:
     """True if an operator keeps a state."""
     holds_back: bool = False
     """True if an operator keeps rows until the watermark releases them."""
+    only_aggregates: bool = False
+    """True if each operator with a state aggregates rows."""
     sources: Sequence[SourceStream | None] = ()
     """The streams of sources, in the order of ``bounds``; None for other stages and ended inputs."""
     lost_files: frozenset[str] | None = None

@@ -26,6 +26,7 @@ DRAIN_BATCHES_MAX = 1_000
 """Maximum number of drain batches. A longer chain of timers counts as endless."""
 _POLL_S = 1
 """The time between two looks at a running query."""
+BATCHES_WITHOUT_ROWS = "spark.sql.streaming.noDataMicroBatches.enabled"
 _SEVERAL_OPERATORS = "spark.sql.streaming.statefulOperator.allowMultiple"
 
 
@@ -51,6 +52,14 @@ class StageRun(BuiltStage):
                     return
             if failure is not None:
                 self.replan(failure)
+
+    def leave_release_to_drain(self) -> None:
+        """Lets Spark run no batch without rows at the end of the input. A drain follows, and releases what that batch would.
+
+        A stage with timers keeps it: the handlers see the watermark of the rows before they see the end of time.
+        """
+        if not self.has_timers:
+            self.frame.sparkSession.conf.set(BATCHES_WITHOUT_ROWS, "false")
 
     def compute_table(self) -> None:
         """Computes the table of a stage that reads tables, also if an earlier attempt has: its result may lack rows. Can be repeated.
@@ -173,13 +182,46 @@ class StageRun(BuiltStage):
             RejectedError: Timers keep setting timers.
             InterruptedRunError: The stage's query failed.
         """
+        self.leave_release_to_drain()
+        planned = self.spark_log.last_offsets()
+        if self.spark_log.pending() and self._reads_channels_only() and self.log.read(planned) is None:
+            self.spark_log.unplan(planned)
         while self.spark_log.pending():
             failure = self._run(once=True)
             if failure is not None:
                 self.replan(failure)
         if self.upstream and not self._is_drained():  # after a drain its sources' next rows would be late
-            self.run_to_end()
+            if self._plan_rest_as_drain():
+                self.run_planned()
+            else:
+                self.run_to_end()
         self.drain()
+
+    def _plan_rest_as_drain(self) -> bool:
+        """Plans the rows that are left in the channels and the drain as one batch. Returns False if they need two.
+
+        In a batch, Spark compares late rows with the watermark of the batch before, and releases windows by its own. Only aggregations take
+        all rows before they release any: a join keeps no row that its watermark has passed, so it would not find its match.
+        """
+        last = self.spark_log.last_commit()
+        if last == NO_BATCH or self.held or not self._reads_channels_only():
+            return False
+        if not self.only_aggregates or not self.spark_log.has_state():
+            return False
+        entry = self.spark_log.offsets(last)
+        if entry.watermark_ms < 0 or self.frame.sparkSession.conf.get(_SEVERAL_OPERATORS) != "true":
+            return False  # Spark would compare late rows with 1970, or with the watermark of the batch itself
+        lines = [
+            bound.rest(line) for bound, line in zip(self.bounds, entry.sources, strict=True) if isinstance(bound, ChannelBound)
+        ]
+        rest = tuple(line for line in lines if line is not None)
+        if len(rest) < len(lines):
+            return False
+        self.spark_log.plan(BatchId(last + 1), entry.with_sources(rest).with_watermark(END_OF_TIME_MS))
+        return True
+
+    def _reads_channels_only(self) -> bool:
+        return not self.ended and all(isinstance(bound, ChannelBound) for bound in self.bounds)
 
     def release(self) -> None:
         """Moves the watermark to its value at the end of the round, and flushes everything that closes by that. Idempotent.
@@ -245,8 +287,19 @@ class StageRun(BuiltStage):
         return count
 
     def _watermark_before(self, batch: BatchId) -> int | None:
-        """Returns the watermark after the batch before, or None if Spark does not have it any more."""
-        return self.spark_log.next_watermark_ms(BatchId(batch - 1)) if batch > self.spark_log.first_offsets() else None
+        """Returns the watermark after all rows that a drain flushes, or None if Spark does not have it any more.
+
+        Args:
+            batch: The first batch of the drain. It may have rows.
+        """
+        if batch <= self.spark_log.first_offsets():
+            return None
+        before_ms, staged = self.spark_log.next_watermark_ms(BatchId(batch - 1)), self.log.read(batch)
+        if self.held or staged is None:
+            return before_ms
+        newest = {InputName(name): event_ms for name, event_ms in staged.newest_event_ms.items()}
+        after_ms = release_watermark_ms(newest, {name: mark.delay_ms for name, mark in self.watermarks.items()})
+        return before_ms if after_ms is None else max(before_ms, after_ms)
 
     def _rows_expected(self) -> int | None:
         last = self.spark_log.last_commit()

@@ -63,6 +63,7 @@ class Attempt:
             spark_log=SimpleNamespace(last_commit=lambda: LAST, pending=lambda: False),
             output=SimpleNamespace(ended=SimpleNamespace(set=self._does("ended"))),
             run_to_end=self._does("run"),
+            leave_release_to_drain=lambda: None,
             compute_table=self._does("computed"),
             drain=self._does("drained"),
         )

@@ -3,7 +3,9 @@
 import pytest
 
 from spark_jobs.protocol.ids import BatchId
+from spark_jobs.runtime.inputs.bounds import NO_OFFSET
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
+from spark_jobs.runtime.staged.channel_bound import ChannelBound, channel_position
 from spark_jobs.runtime.staged.private_log import Staged
 from tests.support.channels import CONSUMER, PRODUCER, Channel
 
@@ -57,3 +59,22 @@ def test_in_flight_at_a_cut_is_what_lies_between_the_two_stages(channel: Channel
 
 def test_in_flight_before_the_first_batch_is_all_that_was_produced(channel: Channel) -> None:
     assert channel.consumption.in_flight(CONSUMER, {CONSUMER: NO_BATCH, PRODUCER: BatchId(1)}) == amount(3)
+
+
+def test_the_rest_of_a_channel_is_all_that_was_produced(channel: Channel) -> None:
+    channel.consume(0, 2, index=0)
+    bound = channel.bounds[1]
+    assert isinstance(bound, ChannelBound)
+    rest = bound.rest(channel.spark_log.offsets(BatchId(0)).sources[1])
+    assert rest is not None
+    assert bound.reached(rest)
+    position = channel_position(rest)
+    assert position is not None
+    channel.consume(1, position.version, position.index)
+    assert channel.consumption.lag() == {1: amount(0)}
+
+
+def test_a_channel_of_which_nothing_was_read_has_no_rest_to_name(channel: Channel) -> None:
+    bound = channel.bounds[1]
+    assert isinstance(bound, ChannelBound)
+    assert bound.rest(NO_OFFSET) is None
