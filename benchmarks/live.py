@@ -18,7 +18,7 @@ from spark_jobs import Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import RunState, Status
@@ -88,8 +88,8 @@ class Live:
             self.until(lambda: self._begun())
             live = Attempts(self.files).latest()
             if live is not None:
-                owners = Owners(self.files, live.attempt)
-                owners.cancel(owners.take_charge("benchmark").owner, "it was measured")
+                owners = AttemptLease(self.files, live.attempt)
+                owners.cancel(owners.take("benchmark").owner, "it was measured")
         self._thread.join(_PATIENCE_S)
         if error is None and self._error is not None and not isinstance(self._error, RunCancelledError):
             raise self._error

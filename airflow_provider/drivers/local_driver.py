@@ -28,7 +28,7 @@ _AIRFLOWS = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "__AIRFL
 _NO_PROGRAM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC)
 
 
-_let_go: "list[subprocess.Popen[bytes]]" = []
+_detached: "list[subprocess.Popen[bytes]]" = []
 """Keeps the objects of processes that run on: Python warns if such an object is collected."""
 
 
@@ -65,9 +65,9 @@ class LocalDriver:
             return False
         return True
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Leaves the driver to itself: it runs on when this process ends."""
-        _let_go.append(self._process)
+        _detached.append(self._process)
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ends the driver and every process that it has started: sends SIGTERM, and SIGKILL after ``grace_s``. Idempotent.

@@ -24,8 +24,8 @@ from airflow_provider.version_compat import AirflowException, AirflowNotFoundExc
 from spark_jobs.background import run_with_deadline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.liveness import driver_at_work
-from spark_jobs.control.owners import Owners
 from spark_jobs.control.refused_starts import forget_refused_start
 from spark_jobs.control.status import read_status
 from spark_jobs.control.supervision import goes_on
@@ -119,7 +119,7 @@ class StreamPipelineHook(BaseHook):
         Does nothing if its driver has begun, or if ``owner`` is not its newest owner. A driver that begins later ends by itself, and a
         retry requests a new attempt.
         """
-        channel, owners = Channel(self.files(home)), Owners(self.files(home), attempt)
+        channel, owners = Channel(self.files(home)), AttemptLease(self.files(home), attempt)
         newest = owners.newest()
         if attempt in channel.attempts.numbers() or (owner and newest and newest.owner != owner):
             return

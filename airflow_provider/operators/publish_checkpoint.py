@@ -159,7 +159,7 @@ class PublishCheckpointOperator(WaitingTask, PipelineOperator):
         wait = SparkPublicationWait(files, checkpoints=dict(checkpoints), output=str(output), started=started)
         if self.deferrable and not ends_with_us and is_here(files):  # elsewhere the triggerer may not see the output
             if self._spark is not None:
-                self._spark.let_go()
+                self._spark.detach()
                 self._spark = None  # a signal after the deferral must not end it
             self.defer_wait(wait, self._limits, began_at=self._limits.began_at)
         wait_here(

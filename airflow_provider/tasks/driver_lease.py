@@ -14,7 +14,7 @@ from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.background import run_with_deadline
 from spark_jobs.control.cancelling import called_off
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.refused_starts import forget_refused_start
 from spark_jobs.control.supervision import End, Restart, after_end, is_of_the_wait
 from spark_jobs.protocol.errors import (
@@ -70,7 +70,7 @@ class DriverLease:
 
     def take(self, attempt: AttemptNumber, token: str) -> None:
         """Makes ``token`` the newest owner of an attempt. Idempotent, durable on return."""
-        self.held = (attempt, self._owners(attempt).take_charge(token).owner)
+        self.held = (attempt, self._owners(attempt).take(token).owner)
 
     def start(self, order: StartOrder) -> AttemptNumber:
         """Requests a run and starts a driver for it; see :meth:`StreamPipelineHook.submit`."""
@@ -155,8 +155,8 @@ class DriverLease:
         except StreamPipelineError:
             return True
 
-    def _owners(self, attempt: AttemptNumber) -> Owners:
-        return Owners(self._hook.files(self._home), attempt)
+    def _owners(self, attempt: AttemptNumber) -> AttemptLease:
+        return AttemptLease(self._hook.files(self._home), attempt)
 
     def wait_for_end(self, timeout_s: float) -> None:
         """Waits up to ``timeout_s`` for the end of this process's driver, which has answered. Logs a driver that has not ended then."""
@@ -171,7 +171,7 @@ class DriverLease:
     def release_driver(self) -> None:
         """Forgets the driver's process, which goes on."""
         if self.driver is not None:
-            self.driver.let_go()
+            self.driver.detach()
             self.driver = None
 
     def abandon(self, attempt: AttemptNumber, error: StreamPipelineError) -> None:
@@ -225,7 +225,7 @@ class DriverLease:
         files = self._hook.files(self._home)
         if is_of_the_wait(Channel(files).response(start_request_id(attempt)), error):
             return None
-        owners = Owners(files, attempt)
+        owners = AttemptLease(files, attempt)
         newest, asked = owners.newest(), owners.cancelled()
         if newest is None or asked is None or newest.owner <= owner:
             return None

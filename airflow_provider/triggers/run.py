@@ -14,7 +14,7 @@ from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.runs import RunLook, RunWait, Waited, start_limit
 from spark_jobs.background import run_in_lane
 from spark_jobs.control.home import open_home
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.supervision import Restart, after_end
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RequestId
@@ -149,7 +149,7 @@ class RunTrigger(WaitingTrigger):
 
     def _cancel(self) -> None:
         """Stores a cancel of the attempt, if the task wants one and the owner is the one of this home."""
-        owners = Owners(open_home(self.home), self.attempt)
+        owners = AttemptLease(open_home(self.home), self.attempt)
         newest = owners.newest()
         if self.cancel_on_kill and newest is not None and self.token in (None, newest.token):
             owners.cancel(self.owner, "its task was cleared, or marked, while it was deferred")

@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.lease import CANCELLER, AttemptLease
 from spark_jobs.control.liveness import claimed_request, driver_at_work
-from spark_jobs.control.owners import CANCELLER, Owners
 from spark_jobs.control.supervision import Restart, after_end, is_called_off
 from spark_jobs.home.layout import REQUESTS, request_of
 from spark_jobs.protocol.documents import StartResponse
@@ -80,7 +80,7 @@ def called_off(files: Files, run: RunId) -> RunCancelledError | None:
     request = channel.newest_request(run)
     if request is None:
         return None
-    asked, answer = Owners(files, request.attempt).called_off(), channel.response(request.request)
+    asked, answer = AttemptLease(files, request.attempt).called_off(), channel.response(request.request)
     if asked is None or (answer is not None and answer.error is None):
         return None
     return _cancelled(request, asked.reason, asked.owner)
@@ -92,7 +92,7 @@ def has_ended(files: Files, cancelled: Cancelled) -> bool:
     Raises:
         ConflictError: The attempt has another owner since, and its driver goes on.
     """
-    channel, owners = Channel(files), Owners(files, cancelled.attempt)
+    channel, owners = Channel(files), AttemptLease(files, cancelled.attempt)
     if driver_at_work(files) and max(channel.attempts.numbers(), default=cancelled.attempt) <= cancelled.attempt:
         newest = owners.newest()
         unanswered = channel.response(start_request_id(cancelled.attempt)) is None
@@ -154,8 +154,8 @@ def _newest_request(channel: Channel) -> StartRequest | None:
 
 def _cancel(channel: Channel, request: StartRequest, token: str, reason: str) -> Cancelled:
     """Becomes the owner of an attempt and cancels it. Answers for one that has not begun."""
-    owners = Owners(channel.files, request.attempt)
-    owner = owners.take_charge(token).owner
+    owners = AttemptLease(channel.files, request.attempt)
+    owner = owners.take(token).owner
     owners.cancel(owner, reason)
     if request.attempt not in channel.attempts.numbers():  # a driver that begins later ends by itself
         channel.respond_failure(request, _cancelled(request, reason, owner))
@@ -168,7 +168,7 @@ def _is_followed(files: Files, answer: StartResponse) -> bool:
         return False
     following = after_end(files, answer.attempt, None, reported_error(answer.error))
     if following is None:  # there is no strategy, but the requester of the run may try it again
-        return answer.error.retry != Retry.NEVER.value and Owners(files, answer.attempt).called_off() is None
+        return answer.error.retry != Retry.NEVER.value and AttemptLease(files, answer.attempt).called_off() is None
     return isinstance(following, Restart)
 
 
@@ -178,7 +178,7 @@ def _cancelled_before(channel: Channel, newest: AttemptNumber, token: str) -> Ca
     owners = channel.attempts.names().owners
     for number in sorted((number for number in owners if number <= newest), reverse=True):
         if cancel_request_id(number, owners[number]) in asked:
-            owner = Owners(channel.files, number).newest()
+            owner = AttemptLease(channel.files, number).newest()
             if owner is not None and owner.token == token:
                 return Cancelled(number, owner.owner)
     return None

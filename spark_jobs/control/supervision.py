@@ -12,8 +12,8 @@ import random
 from dataclasses import dataclass
 
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.liveness import driver_at_work
-from spark_jobs.control.owners import Owners
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, Retry, StorageError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
@@ -115,7 +115,7 @@ def next_start(files: Files, run: RunId) -> Restart | None:
     if request is None:
         return None
     answer = channel.response(request.request)
-    if answer is not None and Owners(files, request.attempt).called_off() is not None:
+    if answer is not None and AttemptLease(files, request.attempt).called_off() is not None:
         return None
     if answer is not None:
         following = after_end(files, request.attempt, None, reported_error(answer.error)) if answer.error else None
@@ -146,7 +146,7 @@ def goes_on(files: Files) -> bool:
     request = channel.request(start_request_id(newest))
     answer = channel.response(request.request)
     if answer is None:
-        return Owners(files, newest).cancelled() is None
+        return AttemptLease(files, newest).cancelled() is None
     strategy = _strategy(channel, request)
     if answer.error is None or strategy is None or is_called_off(files, answer):
         return False
@@ -158,7 +158,7 @@ def is_called_off(files: Files, answer: StartResponse) -> bool:
 
     An earlier owner only cancels a driver that seemed to be lost.
     """
-    owners = Owners(files, answer.attempt)
+    owners = AttemptLease(files, answer.attempt)
     newest = owners.newest()
     return newest is not None and newest.since > answer.answered_at and owners.cancelled() is not None
 
@@ -176,7 +176,7 @@ def _answer_for_lost(
     channel: Channel, request: StartRequest, owner: OwnerNumber | None, error: StreamPipelineError
 ) -> StartResponse | None:
     """Answers for a driver that is gone, and returns the answer, or None if it was cancelled or has another owner."""
-    owners = Owners(channel.files, request.attempt)
+    owners = AttemptLease(channel.files, request.attempt)
     newest = owners.newest()
     if newest is not None:
         cancelled = owners.cancelled() is not None or owners.was_cancelled_before(newest.owner)

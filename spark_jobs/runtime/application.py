@@ -17,9 +17,9 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import forget_old_logs
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import look_interval_s
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.old_starts import forget_old_starts
-from spark_jobs.control.owners import Owners
 from spark_jobs.control.pins import pins_of_attempt
 from spark_jobs.control.rounds import LeftOut, Rounds
 from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, position_of_loss, tombstones_path
@@ -158,7 +158,7 @@ class Application:
 
         def run(afterwards: ExitStack, metrics: MetricsExport) -> StartResponse:
             afterwards.callback(self._forget_lock_unless_begun)
-            with Cancellation(Owners(self.home, request.attempt), interval_s=look_interval_s(self.home)) as cancellation:
+            with Cancellation(AttemptLease(self.home, request.attempt), interval_s=look_interval_s(self.home)) as cancellation:
                 plan = self._first_plan(request, cancellation.check)
                 standing = _earlier_answer(Channel(self.home), request)  # Spark may have waited long for the cluster
                 if standing is not None:
@@ -311,7 +311,7 @@ class Application:
         """
         with ExitStack() as stack:
             cancellation = stack.enter_context(
-                Cancellation(Owners(self.home, request.attempt), interval_s=look_interval_s(self.home))
+                Cancellation(AttemptLease(self.home, request.attempt), interval_s=look_interval_s(self.home))
             )
             cancellation.check()
             spark = self.start_spark()

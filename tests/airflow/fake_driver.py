@@ -20,8 +20,8 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.home import open_home
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.liveness import holding, noted
-from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import write_status
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
@@ -242,7 +242,7 @@ def main() -> int:
     lock = local_path(channel.files, DRIVER_LOCK)
     try:
         if behaviour.removeprefix(LIVE) == "slow":
-            with Cancellation(Owners(channel.files, request.attempt), interval_s=0.2) as cancellation:
+            with Cancellation(AttemptLease(channel.files, request.attempt), interval_s=0.2) as cancellation:
                 wait_for_file(beside(channel.files, "begin"), cancellation)
         with holding(lock, request.request):
             return work(behaviour, channel, request)
@@ -299,7 +299,7 @@ def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
     if behaviour == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if behaviour == "hangs":
-        with Cancellation(Owners(channel.files, request.attempt), interval_s=0.1, patience_s=3.0) as cancellation:
+        with Cancellation(AttemptLease(channel.files, request.attempt), interval_s=0.1, patience_s=3.0) as cancellation:
             with suppress(RunCancelledError):
                 wait_for_file(beside(channel.files, "go"), cancellation)
             beside(channel.files, "hangs").touch()
@@ -317,7 +317,7 @@ def finish(behaviour: str, channel: Channel, request: StartRequest) -> int:
             time.sleep(0.02)
     if behaviour in ("waits", "slow", "beaten", "hostile"):
         try:
-            with Cancellation(Owners(channel.files, request.attempt), interval_s=0.2) as cancellation:
+            with Cancellation(AttemptLease(channel.files, request.attempt), interval_s=0.2) as cancellation:
                 wait_for_file(beside(channel.files, "go"), cancellation)
         except RunCancelledError as error:
             respond(channel, request, error)

@@ -13,8 +13,8 @@ import pytest
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.liveness import driver_at_work
-from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import CheckpointKind, StartResponse
 from spark_jobs.protocol.errors import StreamPipelineError
@@ -202,8 +202,8 @@ def not_cancelled(files: Files) -> str:
         for name in files.names("requests"):
             attempt = name.removeprefix("start-").removesuffix(".json")
             if attempt.isdigit() and channel.response(start_request_id(AttemptNumber(int(attempt)))) is None:
-                owners = Owners(files, AttemptNumber(int(attempt)))
-                owners.cancel(owners.take_charge("the end of the tests").owner, "the tests are over")
+                owners = AttemptLease(files, AttemptNumber(int(attempt)))
+                owners.cancel(owners.take("the end of the tests").owner, "the tests are over")
         until(lambda: not driver_at_work(files), "no driver is at work")
     except (AssertionError, StreamPipelineError) as error:  # the drivers of other homes must still be cancelled
         return f"{files.url}: {error}"

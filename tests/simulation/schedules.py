@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs import CheckpointSettings, DeltaSink, Hold, Pipeline, RestartStrategy, Tolerate
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import BlockedPublication, OnRewind, Publish, StartResponse
 from spark_jobs.protocol.errors import AccessDeniedError, StreamPipelineError
@@ -400,8 +400,8 @@ class Schedule:
         while not actor.done:
             live = Channel(self.home).attempts.latest()
             if live is not None:
-                owners = Owners(self.home, live.attempt)
-                owners.cancel(owners.take_charge("test").owner, "the schedule is over")
+                owners = AttemptLease(self.home, live.attempt)
+                owners.cancel(owners.take("test").owner, "the schedule is over")
             self.world.sleep(1.0)
 
     def _is_public(self) -> bool:

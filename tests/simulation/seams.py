@@ -12,7 +12,7 @@ import tenacity.nap
 
 from spark_jobs.checkpoint import named_files, savepoint, savepoint_files
 from spark_jobs.control import checkpoint_requests, losses, old_starts
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.home import savepoint_place
 from spark_jobs.protocol import codec, ids
 from spark_jobs.protocol.documents import StageState
@@ -79,7 +79,7 @@ def _cancellation(site: Site) -> type[Cancellation]:
 
         _looked_s = 0.0
 
-        def __init__(self, owners: Owners, interval_s: float) -> None:
+        def __init__(self, owners: AttemptLease, interval_s: float) -> None:
             super().__init__(owners, interval_s=interval_s)
 
         def __enter__(self) -> Cancellation:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import DeltaSink, Pipeline
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.errors import InterruptedRunError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, PipelineName, RunId, start_request_id
 from spark_jobs.protocol.steps import Step, observed_by
@@ -74,8 +74,8 @@ def test_a_cancelled_run_is_answered_and_the_next_one_goes_on(site: Site, looked
     events = site.home.parent / "events"
     inputs.write_versions(events, inputs.events(500), 3)
     home = open_files(str(site.home))
-    owners = Owners(home, FIRST)
-    owner = owners.take_charge("a task").owner
+    owners = AttemptLease(home, FIRST)
+    owner = owners.take("a task").owner
     with observed_by(At(step, lambda: owners.cancel(owner, "its task was cleared"), looked)), pytest.raises(RunCancelledError):
         site.run(pipeline_of(site, events), run_id="one")
     response = Channel(home).response(start_request_id(FIRST))
@@ -106,8 +106,8 @@ def test_a_request_that_is_given_up_while_spark_waits_for_its_cluster_is_not_beg
 def test_a_cancel_that_comes_after_the_final_checkpoint_changes_nothing(site: Site, looked: Event) -> None:
     events = site.home.parent / "events"
     inputs.write_versions(events, inputs.events(500), 2)
-    owners = Owners(open_files(str(site.home)), FIRST)
-    owner = owners.take_charge("a task").owner
+    owners = AttemptLease(open_files(str(site.home)), FIRST)
+    owner = owners.take("a task").owner
     with observed_by(At(Step.PUBLISH_SINK, lambda: owners.cancel(owner, "its task was cleared"), looked)):
         assert site.run(pipeline_of(site, events), run_id="one").checkpoint == 1
     assert_same(public(site.tables / "kept"), answer(site.spark.read.format("delta").load(str(events)).select("id", "key")))

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.old_starts import forget_old_starts
-from spark_jobs.control.owners import Owners
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.control.status import write_status
 from spark_jobs.home.layout import request_path, savepoint_path
@@ -168,7 +168,7 @@ def take(files: MemoryFiles, name: str, wanted: Wanted, attempt: AttemptDocument
 def run_round(files: MemoryFiles, run: str, *, requests: bool = False) -> Manifest:
     """Runs a whole round of a pipeline that runs once a day."""
     request = ask(files, RunId(run))
-    Owners(files, request.attempt).take_charge(f"task of {run}")
+    AttemptLease(files, request.attempt).take(f"task of {run}")
     attempt = begin(files, request)
     forget_old_starts(files, attempt)
     manifest = end(files, attempt)
@@ -188,7 +188,7 @@ def run_until_stopped(files: MemoryFiles, run: str) -> Manifest:
     forget_old_starts(files, lost)
     end(files, lost, CheckpointKind.PERIODIC)
     request = ask(files, RunId(run))
-    Owners(files, request.attempt).take_charge(f"task of {run}")
+    AttemptLease(files, request.attempt).take(f"task of {run}")
     attempt = begin(files, request)
     forget_old_starts(files, attempt)
     manifest = end(files, attempt, CheckpointKind.PERIODIC)

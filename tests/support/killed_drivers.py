@@ -11,7 +11,7 @@ from threading import Event
 from psutil import NoSuchProcess, Process
 
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import RunState
 from tests.support.drivers import Drivers, Ended, ended
@@ -39,8 +39,8 @@ class KilledDrivers:
         """Cancels the newest attempt."""
         live = Channel(self.files).attempts.latest()
         assert live is not None
-        owners = Owners(self.files, live.attempt)
-        owners.cancel(owners.take_charge("test").owner, "the test is over")
+        owners = AttemptLease(self.files, live.attempt)
+        owners.cancel(owners.take("test").owner, "the test is over")
 
     def wait(self, most_s: float) -> None:
         Event().wait(self.random.uniform(0.0, most_s))

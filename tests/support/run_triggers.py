@@ -9,7 +9,7 @@ import pytest
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
 from airflow_provider.triggers.run import RunTrigger
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.ids import RunId
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import first_event
@@ -41,7 +41,7 @@ def trigger(homes: Homes, **changes: Any) -> RunTrigger:
 def started(hook: StreamPipelineHook, entry: str = "waits", run: str = "r") -> None:
     """Starts a driver that is owned by a task."""
     request, _ = hook.submit("flights", StartOrder(entry=f"/pipelines/{entry}.py", run=RunId(run)))
-    Owners(hook.files("flights"), request.attempt).take_charge("a task")
+    AttemptLease(hook.files("flights"), request.attempt).take("a task")
 
 
 def event_of(waiting: RunTrigger, meanwhile: Callable[[], object] = lambda: None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from spark_jobs import Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.documents import Manifest, StartResponse, Status
 from spark_jobs.protocol.errors import RunCancelledError
@@ -83,8 +83,8 @@ class Running:
             )
             live = Channel(self.files).attempts.latest()
             assert live is not None
-            owners = Owners(self.files, live.attempt)
-            owners.cancel(owners.take_charge("test").owner, "the test is over")
+            owners = AttemptLease(self.files, live.attempt)
+            owners.cancel(owners.take("test").owner, "the test is over")
         self._thread.join(_PATIENCE_S)
         assert not self._thread.is_alive(), "the attempt did not end"
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.errors import ExitCode, RunCancelledError, StreamPipelineError
 from spark_jobs.protocol.ownership import CancelRequest
 
@@ -26,7 +26,7 @@ class Cancellation:
     survives that.
 
     Args:
-        owners: Owners of this attempt.
+        lease: The lease of this attempt.
         interval_s: Interval of the checks.
         patience_s: Time from the first sight of a cancel to the kill.
         end: Ends the process.
@@ -34,13 +34,13 @@ class Cancellation:
 
     def __init__(
         self,
-        owners: Owners,
+        lease: AttemptLease,
         *,
         interval_s: float = _INTERVAL_S,
         patience_s: float = _PATIENCE_S,
         end: Callable[[], None] = _end_process,
     ) -> None:
-        self._owners = owners
+        self._lease = lease
         self._interval_s, self._patience_s, self._end = interval_s, patience_s, end
         self._request: CancelRequest | None = None
         self._closed = threading.Event()
@@ -86,6 +86,6 @@ class Cancellation:
 
     def _look(self) -> None:
         try:
-            self._request = self._owners.cancelled()
+            self._request = self._lease.cancelled()
         except StreamPipelineError as error:
             _LOG.warning("the cancel requests of the attempt cannot be read: %s", error)

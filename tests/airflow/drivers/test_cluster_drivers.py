@@ -22,7 +22,7 @@ from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.runs import RunLook, WorkerWait, look_at_run
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     ExitCode,
@@ -242,7 +242,7 @@ def test_a_next_try_submits_at_once_where_nothing_could_be_submitted(
 @pytest.mark.parametrize("waits_deferred", [False], indirect=True)
 def test_a_killed_task_leaves_a_driver_in_the_queue_that_ends_by_itself(homes: Homes, cluster: Cluster) -> None:
     task = operator(parameters=PARAMETERS)
-    charge = Owners(LocalFiles(homes.path()), AttemptNumber(1))
+    charge = AttemptLease(LocalFiles(homes.path()), AttemptNumber(1))
     # an earlier kill ends spark-submit, and no driver is in the queue
     killer = once(lambda: charge.newest() is not None and cluster.submitted(), task.on_kill)
     assert "The task was killed" in str(failure(task, InterruptedRunError))
@@ -257,8 +257,8 @@ def test_a_killed_task_leaves_a_driver_in_the_queue_that_ends_by_itself(homes: H
 @deferred
 def test_a_driver_that_begins_for_a_cancelled_attempt_ends_before_it_starts_spark(homes: Homes, cluster: Cluster) -> None:
     asked_by_an_earlier_try()
-    owners = Owners(LocalFiles(homes.path()), AttemptNumber(1))
-    owners.cancel(owners.take_charge("a task").owner, "its task was cleared")
+    owners = AttemptLease(LocalFiles(homes.path()), AttemptNumber(1))
+    owners.cancel(owners.take("a task").owner, "its task was cleared")
     late = real_driver(homes, "start-1")
     assert late.returncode == ExitCode.FAILED, late.stderr
     assert "its task was cleared" in " ".join(late.stderr.split())
@@ -274,9 +274,9 @@ def test_a_driver_that_begins_for_a_cancelled_attempt_ends_before_it_starts_spar
 def test_whoever_has_lost_charge_of_an_attempt_does_not_give_it_up(homes: Homes, cluster: Cluster) -> None:
     asked_by_an_earlier_try()
     hook = StreamPipelineHook()
-    owners = Owners(hook.files("flights"), AttemptNumber(1))
-    first = owners.take_charge("a try that the scheduler has lost").owner
-    owners.take_charge("the next one")
+    owners = AttemptLease(hook.files("flights"), AttemptNumber(1))
+    first = owners.take("a try that the scheduler has lost").owner
+    owners.take("the next one")
     hook.abandon("flights", AttemptNumber(1), InterruptedRunError("It has not begun."), first)
     assert channel(homes).unclaimed() is not None
 

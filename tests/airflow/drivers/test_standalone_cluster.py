@@ -8,8 +8,8 @@ import pytest
 
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.liveness import driver_at_work
-from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.errors import InterruptedRunError, RejectedError, RunCancelledError
 from spark_jobs.protocol.ids import RequestId
@@ -104,7 +104,7 @@ def test_a_cancel_through_the_home_alone_ends_a_driver_and_its_executors(connect
         assert waiting._lease is not None
         assert waiting._lease.held is not None
         attempt, owner = waiting._lease.held
-        Owners(hook.files("home"), attempt).cancel(owner, "its task was cleared")
+        AttemptLease(hook.files("home"), attempt).cancel(owner, "its task was cleared")
 
     cancelling = when(lambda: in_mid_run(connected) and waiting._lease, cancel)
     failure(waiting, RunCancelledError)

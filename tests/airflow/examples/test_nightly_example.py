@@ -12,8 +12,8 @@ from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedErro
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.liveness import holding
-from spark_jobs.control.owners import Owners
 from spark_jobs.control.supervision import Restart, next_start
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.ids import AttemptNumber, RunId
@@ -80,8 +80,8 @@ def test_a_night_that_comes_between_a_loss_and_its_restart_drains_as_soon_as_the
 
 
 def test_a_pipeline_that_was_cancelled_is_gone_on_with(night: UsedHome, dag: DAG) -> None:
-    owners = Owners(night.files, AttemptNumber(1))
-    owners.cancel(owners.take_charge("a person").owner, "it costs too much")
+    owners = AttemptLease(night.files, AttemptNumber(1))
+    owners.cancel(owners.take("a person").owner, "it costs too much")
     assert first_step(dag) == "arrive"
 
 

@@ -14,8 +14,8 @@ from airflow_provider.operators.stream_pipeline import order_of
 from airflow_provider.orders import StartOrder
 from airflow_provider.version_compat import AirflowFailException, ParamValidationError
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.liveness import holding
-from spark_jobs.control.owners import Owners
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.ids import AttemptNumber, RunId
 from tests.airflow.conftest import DAGS, connection
@@ -87,7 +87,7 @@ def test_a_stop_that_fails_neither_cancels_the_old_code_nor_starts_another(runni
     assert states.pop("stop") == "failed"
     assert states.pop("way_back") == "failed"
     assert set(states.values()) == {"upstream_failed"}
-    assert Owners(running.files, AttemptNumber(1)).cancelled() is None
+    assert AttemptLease(running.files, AttemptNumber(1)).cancelled() is None
     assert CheckpointRequests(running.files).open() == ()
 
 

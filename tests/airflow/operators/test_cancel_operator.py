@@ -15,7 +15,7 @@ from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.control.cancelling import has_ended
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.errors import ConflictError, DeadlineExceededError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, RunId, start_request_id
 from spark_jobs.protocol.restart_settings import FixedDelay
@@ -160,7 +160,7 @@ def test_where_nothing_is_at_work_there_is_nothing_to_do(homes: Homes) -> None:
 
 def test_a_driver_that_dies_of_its_cancel_is_not_taken_for_lost(homes: Homes) -> None:
     process = a_driver_at_work(homes, entry="live_stubborn")
-    killer = once(lambda: Owners(channel().files, AttemptNumber(1)).cancelled(), process.kill)
+    killer = once(lambda: AttemptLease(channel().files, AttemptNumber(1)).cancelled(), process.kill)
     assert cancel()["cancelled"]
     killer.join()
     assert answered(1) == "RunCancelledError"
@@ -170,7 +170,7 @@ def test_a_driver_that_dies_of_its_cancel_is_not_taken_for_lost(homes: Homes) ->
 def test_a_task_that_meets_the_loss_first_starts_no_other_either(homes: Homes) -> None:
     supervising, ended = a_supervised_pipeline(homes, "live_stubborn")
     until(driver_has_started)
-    until(lambda: Owners(channel().files, AttemptNumber(1)).newest())
+    until(lambda: AttemptLease(channel().files, AttemptNumber(1)).newest())
     with pytest.raises(PipelineRunError, match="has not ended"):
         cancel(timeout_s=0.0, deferrable=False)
     live = channel().attempts.latest()
@@ -274,7 +274,7 @@ def test_a_retry_takes_no_charge_of_a_driver_that_is_ending_because_somebody_has
         cancel(timeout_s=0.1)
     with pytest.raises(PipelineRunRefusedError):
         carry_out(operator("live_waits", timeout_s=5.0), context(token="retry", try_number=2))
-    assert Owners(channel().files, AttemptNumber(1)).cancelled() is not None
+    assert AttemptLease(channel().files, AttemptNumber(1)).cancelled() is not None
 
 
 def test_a_restart_that_was_decided_on_before_is_cancelled_too(homes: Homes) -> None:
@@ -292,8 +292,8 @@ def test_a_restart_that_was_decided_on_before_is_cancelled_too(homes: Homes) -> 
 
 def test_a_driver_that_somebody_has_taken_charge_of_since_is_cancelled_by_the_next_try(homes: Homes) -> None:
     a_driver_at_work(homes, entry="live_stubborn")
-    owners = Owners(channel().files, AttemptNumber(1))
-    taking = once(owners.cancelled, lambda: owners.take_charge("the task was cleared"))
+    owners = AttemptLease(channel().files, AttemptNumber(1))
+    taking = once(owners.cancelled, lambda: owners.take("the task was cleared"))
     with pytest.raises(PipelineRunError) as caught:
         cancel()
     taking.join()

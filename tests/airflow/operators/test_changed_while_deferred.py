@@ -16,7 +16,7 @@ from airflow_provider.orders import StartOrder
 from airflow_provider.sensors.checkpoint import CheckpointSensor
 from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import AttemptNumber, RunId
 from spark_jobs.storage.open import open_files
@@ -44,7 +44,7 @@ def another_run(home: str, entry: str) -> None:
     """Starts another task's run, which owns its first attempt."""
     hook = StreamPipelineHook()
     request, _ = hook.submit(home, StartOrder(entry=f"/pipelines/{entry}.py", run=ANOTHER))
-    Owners(hook.files(home), request.attempt).take_charge("another task")
+    AttemptLease(hook.files(home), request.attempt).take("another task")
     until(lambda: hook.status(home))
 
 
@@ -63,7 +63,7 @@ def test_a_task_whose_home_was_changed_meanwhile_neither_takes_nor_ends_an_attem
     changed = operator("waits", home="elsewhere", timeout_s=None, execution_timeout=timedelta(seconds=1))
     with pytest.raises(PipelineRunError, match="has no answer"):
         changed.execute_complete(context(), event_of(waiting))
-    elsewhere, here = (Owners(open_files(str(homes.path(name))), AttemptNumber(1)) for name in ("elsewhere", "flights"))
+    elsewhere, here = (AttemptLease(open_files(str(homes.path(name))), AttemptNumber(1)) for name in ("elsewhere", "flights"))
     newest = elsewhere.newest()
     assert newest is not None
     assert (newest.token, elsewhere.cancelled()) == ("another task", None)
@@ -97,4 +97,4 @@ def test_a_task_that_is_killed_ends_no_attempt_of_a_home_that_was_made_anew(home
     shutil.rmtree(homes.path())
     another_run("flights", "waits")
     asyncio.run(waiting.on_kill())
-    assert Owners(open_files(str(homes.path())), AttemptNumber(1)).cancelled() is None
+    assert AttemptLease(open_files(str(homes.path())), AttemptNumber(1)).cancelled() is None

@@ -14,7 +14,7 @@ from airflow_provider.operators.stream_pipeline import StreamPipelineOperator
 from airflow_provider.orders import StartOrder
 from airflow_provider.tasks.driver_lease import DriverLease
 from airflow_provider.version_compat import AirflowTaskTimeout
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, StorageError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
 from spark_jobs.storage.local import LocalFiles
@@ -76,7 +76,7 @@ def test_a_kill_stops_the_driver_although_the_home_cannot_say_whose_it_is(
             raise StorageError("The disk is away.")
         back.wait(30.0)
 
-    killed_in_time(homes, operator("waits"), lambda: monkeypatch.setattr(Owners, "newest", newest))
+    killed_in_time(homes, operator("waits"), lambda: monkeypatch.setattr(AttemptLease, "newest", newest))
     back.set()
 
 
@@ -84,7 +84,7 @@ def test_a_kill_whose_cancel_the_home_does_not_take_ends_the_driver_in_time(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog
 ) -> None:
     back = threading.Event()
-    monkeypatch.setattr(Owners, "cancel", lambda *_: back.wait(30.0))
+    monkeypatch.setattr(AttemptLease, "cancel", lambda *_: back.wait(30.0))
     killed_in_time(homes, operator("waits"))
     back.set()
     assert "The cancel of attempt 1 could not be written into its home: The home's storage does not answer." in task_log.text
@@ -161,13 +161,13 @@ def test_airflows_own_timeout_of_a_try_ends_its_driver(homes: Homes, monkeypatch
 
 
 def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, cancel, kept = operator("waits", poll_interval_s=60.0), Owners.cancel, list[str]()
+    task, cancel, kept = operator("waits", poll_interval_s=60.0), AttemptLease.cancel, list[str]()
 
-    def counted(owners: Owners, owner: OwnerNumber, reason: str) -> None:
+    def counted(owners: AttemptLease, owner: OwnerNumber, reason: str) -> None:
         kept.append(reason)
         cancel(owners, owner, reason)
 
-    monkeypatch.setattr(Owners, "cancel", counted)
+    monkeypatch.setattr(AttemptLease, "cancel", counted)
     before = signal.signal(signal.SIGTERM, lambda number, frame: task.on_kill())
     try:
         main = threading.get_ident()
@@ -185,7 +185,7 @@ def test_a_signal_after_the_task_has_ended_ends_no_driver_that_it_has_left_at_wo
     task = operator("waits", wait_for="submitted")
     carry_out(task, context())
     task.on_kill()
-    assert Owners(StreamPipelineHook().files("flights"), AttemptNumber(1)).cancelled() is None
+    assert AttemptLease(StreamPipelineHook().files("flights"), AttemptNumber(1)).cancelled() is None
     until(lambda: StreamPipelineHook().is_at_work("flights"))
 
 
@@ -193,7 +193,7 @@ def test_a_signal_after_a_task_whose_time_was_up_ends_no_driver_that_goes_on(hom
     task = operator("waits", timeout_s=0.5)
     failure(task, DeadlineExceededError)
     task.on_kill()
-    assert Owners(StreamPipelineHook().files("flights"), AttemptNumber(1)).cancelled() is None
+    assert AttemptLease(StreamPipelineHook().files("flights"), AttemptNumber(1)).cancelled() is None
 
 
 @pytest.mark.parametrize("ending", ["leaves", "defers"])
@@ -216,6 +216,6 @@ def test_a_kill_in_the_last_moment_fails_the_task_and_ends_its_driver(
 def test_what_has_waited_for_a_driver_cancels_it_no_more_once_its_task_has_left_it(homes: Homes) -> None:
     """One example is a delayed trigger, when another triggerer has already ended the wait."""
     carry_out(operator("waits", wait_for="submitted"), context())
-    owners = Owners(StreamPipelineHook().files("flights"), AttemptNumber(1))
+    owners = AttemptLease(StreamPipelineHook().files("flights"), AttemptNumber(1))
     owners.cancel(OwnerNumber(1), "its task was cleared, or marked, while it was deferred")
     assert owners.cancelled() is None

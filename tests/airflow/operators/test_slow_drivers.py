@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider.exceptions import PipelineRunError
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.errors import HomeInUseError, StorageFullError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
 from tests.airflow.conftest import Homes
@@ -33,8 +33,8 @@ def test_a_cancelled_driver_that_ended_as_if_killed_costs_the_next_try_nothing(
     monkeypatch.setattr("airflow_provider.waits.runs.SILENCE_MAX_S", 0.5)
     hook = StreamPipelineHook()
     a_driver_at_work(homes, entry="hangs")
-    owners = Owners(hook.files("flights"), AttemptNumber(1))
-    owner = owners.take_charge("the try before").owner
+    owners = AttemptLease(hook.files("flights"), AttemptNumber(1))
+    owner = owners.take("the try before").owner
     owners.cancel(owner, "its task was cleared")
     until((homes.path() / ".hangs").exists)
     assert carry_out(operator(deferrable=deferrable), context())["attempt"] == 2
@@ -63,10 +63,10 @@ def test_a_driver_that_takes_long_to_start_is_waited_for_where_its_process_can_b
 def test_a_task_that_is_killed_ends_its_driver_also_where_the_home_is_full(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog
 ) -> None:
-    def full(self: Owners, owner: OwnerNumber, reason: str) -> None:
+    def full(self: AttemptLease, owner: OwnerNumber, reason: str) -> None:
         raise StorageFullError("No space is left.")
 
-    monkeypatch.setattr(Owners, "cancel", full)
+    monkeypatch.setattr(AttemptLease, "cancel", full)
     task = operator("waits", deferrable=False)
     killer = once(driver_has_started, task.on_kill)
     with pytest.raises(PipelineRunError):

@@ -17,7 +17,7 @@ from airflow_provider.triggers.home import failed
 from airflow_provider.triggers.run import RunTrigger
 from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     InterruptedRunError,
@@ -69,7 +69,7 @@ def ended(task: StreamPipelineOperator, kind: type[StreamPipelineError]) -> Pipe
 def a_failed_attempt(homes: Homes) -> None:
     """Creates a failed attempt of an earlier try. The next driver runs until a test lets it end."""
     a_driver_at_work(homes, entry="live_waits")
-    Owners(StreamPipelineHook().files("flights"), AttemptNumber(1)).take_charge("a try that is gone")
+    AttemptLease(StreamPipelineHook().files("flights"), AttemptNumber(1)).take("a try that is gone")
     channel().respond_failure(channel().request(start_request_id(AttemptNumber(1))), fake_driver.ERRORS["failed"])
     (homes.path() / ".go").touch()
     until(lambda: not StreamPipelineHook().is_at_work("flights"))
@@ -165,8 +165,8 @@ def test_a_pipeline_whose_inputs_end_is_left_to_airflows_retries(homes: Homes) -
 
 def test_a_pipeline_that_somebody_cancels_is_not_started_again(homes: Homes) -> None:
     def cancel() -> None:
-        owners = Owners(StreamPipelineHook().files("flights"), AttemptNumber(1))
-        owners.cancel(owners.take_charge("a person").owner, "it costs too much")
+        owners = AttemptLease(StreamPipelineHook().files("flights"), AttemptNumber(1))
+        owners.cancel(owners.take("a person").owner, "it costs too much")
 
     cancelling = once(driver_has_started, cancel)
     error = ended(operator("live_waits"), RunCancelledError)
@@ -243,7 +243,7 @@ def test_a_trigger_that_somebody_else_has_taken_over_from_answers_for_nobody(hom
     driver = a_driver_at_work(homes, entry="live_waits")
     hook = StreamPipelineHook()
     for token in ("a try that is gone", "the next try"):
-        Owners(hook.files("flights"), AttemptNumber(1)).take_charge(token)
+        AttemptLease(hook.files("flights"), AttemptNumber(1)).take(token)
     driver.kill()
     trigger = RunTrigger(
         home=f"file://{homes.path()}",

@@ -14,7 +14,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.triggers.run import RunTrigger
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, start_request_id
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import first_event, restarted
@@ -74,7 +74,7 @@ def test_no_event_comes_before_the_task_has_settled(homes: Homes, hook: StreamPi
 def test_the_task_that_is_killed_asks_the_driver_to_end(homes: Homes, hook: StreamPipelineHook) -> None:
     started(hook)
     asyncio.run(trigger(homes).on_kill())
-    request = Owners(hook.files("flights"), AttemptNumber(1)).cancelled()
+    request = AttemptLease(hook.files("flights"), AttemptNumber(1)).cancelled()
     assert request is not None
     assert "cleared, or marked" in request.reason
 
@@ -82,14 +82,14 @@ def test_the_task_that_is_killed_asks_the_driver_to_end(homes: Homes, hook: Stre
 def test_a_task_that_does_not_cancel_asks_for_nothing(homes: Homes, hook: StreamPipelineHook) -> None:
     started(hook)
     asyncio.run(trigger(homes, cancel_on_kill=False).on_kill())
-    assert Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is None
+    assert AttemptLease(hook.files("flights"), AttemptNumber(1)).cancelled() is None
 
 
 def test_a_kill_that_comes_after_the_next_try_took_charge_ends_nothing(homes: Homes, hook: StreamPipelineHook) -> None:
     started(hook)
-    assert Owners(hook.files("flights"), AttemptNumber(1)).take_charge("the next try").owner == OwnerNumber(2)
+    assert AttemptLease(hook.files("flights"), AttemptNumber(1)).take("the next try").owner == OwnerNumber(2)
     asyncio.run(trigger(homes).on_kill())
-    assert Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is None
+    assert AttemptLease(hook.files("flights"), AttemptNumber(1)).cancelled() is None
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_where_airflow_only_cancels_the_trigger_of_a_task_that_is_killed_its_dri
             await event
 
     asyncio.run(killed())
-    assert (Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is not None) is cancelled
+    assert (AttemptLease(hook.files("flights"), AttemptNumber(1)).cancelled() is not None) is cancelled
 
 
 @pytest.mark.parametrize(("trigger_id", "cancelled"), [(None, True), (7, False)])
@@ -264,4 +264,4 @@ def test_only_a_test_run_that_is_interrupted_ends_the_driver(
             await event
 
     asyncio.run(interrupted())
-    assert (Owners(hook.files("flights"), AttemptNumber(1)).cancelled() is not None) is cancelled
+    assert (AttemptLease(hook.files("flights"), AttemptNumber(1)).cancelled() is not None) is cancelled

@@ -10,8 +10,8 @@ from threading import Event, Thread
 import pytest
 
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.liveness import holding
-from spark_jobs.control.owners import Owners
 from spark_jobs.control.supervision import goes_on
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import ErrorReport
@@ -37,7 +37,7 @@ def home(tmp_path: Path) -> UsedHome:
 @contextmanager
 def driver(home: UsedHome, request: StartRequest, *, answers: bool = True, stays: bool = False) -> Iterator[None]:
     """A driver that ends when its attempt is cancelled, after an answer if ``answers``. With ``stays`` it ends with the context."""
-    owners, over, began = Owners(home.files, request.attempt), Event(), Event()
+    owners, over, began = AttemptLease(home.files, request.attempt), Event(), Event()
 
     def work() -> None:
         with holding(home.directory / "home" / DRIVER_LOCK, request.request):
@@ -134,7 +134,7 @@ def test_a_driver_that_does_not_end_in_time_is_told_of_and_the_cancel_stays(home
     with driver(home, first(home), stays=True):
         shown = spark_jobs("cancel", "--home", home.url, "--timeout", 0, "--output", "json")
         assert (shown.exit_code, json.loads(shown.stdout)["error"]["error"]) == (3, "DeadlineExceededError")
-        assert Owners(home.files, AttemptNumber(1)).cancelled() is not None
+        assert AttemptLease(home.files, AttemptNumber(1)).cancelled() is not None
 
 
 def test_a_run_of_bounded_inputs_is_cancelled_too(interrupted: UsedHome) -> None:

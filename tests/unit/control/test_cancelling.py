@@ -6,8 +6,8 @@ import pytest
 
 from spark_jobs.control.cancelling import Cancelled, called_off, cancel_newest, has_ended, outcome_of
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.liveness import holding
-from spark_jobs.control.owners import Owners
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.errors import InterruptedRunError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId
@@ -31,7 +31,7 @@ def begun(channel: Channel) -> StartRequest:
 
 
 def is_cancelled(channel: Channel, request: StartRequest) -> bool:
-    return Owners(channel.files, request.attempt).cancelled() is not None
+    return AttemptLease(channel.files, request.attempt).cancelled() is not None
 
 
 def test_the_attempt_at_work_is_cancelled_and_so_is_the_start_that_found_the_home_taken(channel: Channel, tmp_path: Path) -> None:
@@ -63,16 +63,16 @@ def test_a_driver_on_its_way_is_cancelled_and_not_the_attempt_before_it_nor_the_
 
 
 def test_a_run_is_called_off_until_somebody_takes_charge_of_it_or_starts_it(channel: Channel) -> None:
-    request, owners = begun(channel), Owners(channel.files, AttemptNumber(1))
+    request, owners = begun(channel), AttemptLease(channel.files, AttemptNumber(1))
     assert called_off(channel.files, RUN) is None
-    owners.cancel(owners.take_charge("a task").owner, "its task has reached its execution_timeout")
+    owners.cancel(owners.take("a task").owner, "its task has reached its execution_timeout")
     assert called_off(channel.files, RUN) is None, "a task's own cancel is for its next try to go on from"
     cancel_newest(channel.files, "a person", "it costs too much")
     found = called_off(channel.files, RUN)
     assert found is not None
     assert "it costs too much" in str(found)
     assert called_off(channel.files, BY_HAND) is None
-    owners.take_charge("the task was cleared")
+    owners.take("the task was cleared")
     assert called_off(channel.files, RUN) is None
     cancel_newest(channel.files, "another person", "")
     channel.respond_failure(request, RunCancelledError("It was cancelled."))

@@ -6,9 +6,9 @@ import pytest
 
 from spark_jobs.control import old_starts
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.losses import LossLedger, LossState
 from spark_jobs.control.old_starts import STARTS_KEPT, forget_old_starts
-from spark_jobs.control.owners import Owners
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.home.layout import (
     ATTEMPTS,
@@ -69,8 +69,8 @@ def left_of(files: MemoryFiles, number: int) -> list[str]:
 
 def test_of_an_old_start_the_answer_is_left_and_nothing_else(files: MemoryFiles) -> None:
     run_round(files, OLD)
-    owners = Owners(files, AttemptNumber(1))
-    owners.cancel(owners.take_charge("somebody").owner, "because")
+    owners = AttemptLease(files, AttemptNumber(1))
+    owners.cancel(owners.take("somebody").owner, "because")
     run_round(files, "newer")
     given = Channel(files).answer(OLD)
     assert len(left_of(files, 1)) == 8

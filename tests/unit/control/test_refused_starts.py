@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.refused_starts import forget_refused_start
 from spark_jobs.home.layout import output_path
 from spark_jobs.protocol.errors import InterruptedRunError, MissingRequirementError, StreamPipelineError
@@ -20,7 +20,7 @@ def asked(home: Path, answer: StreamPipelineError | None = REFUSED) -> StartRequ
     """Creates a start request from Airflow, with the output of its driver."""
     files = LocalFiles(home)
     request = Channel(files).request_start(RunId("a task"), parameters={})
-    Owners(files, request.attempt).take_charge("a try")
+    AttemptLease(files, request.attempt).take("a try")
     files.create(output_path(request.attempt), b"no Java")
     if answer is not None:
         Channel(files).respond_failure(request, answer)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RunId
@@ -51,8 +51,8 @@ def test_an_answer_is_seen_at_once(tmp_path: Path) -> None:
 
 
 def test_a_cancel_is_seen_at_once(tmp_path: Path) -> None:
-    driver, task = (Owners(files, AttemptNumber(1)) for files in (Client(tmp_path), LocalFiles(tmp_path)))
-    owner = task.take_charge("a task").owner
+    driver, task = (AttemptLease(files, AttemptNumber(1)) for files in (Client(tmp_path), LocalFiles(tmp_path)))
+    owner = task.take("a task").owner
     assert driver.cancelled() is None
     task.cancel(owner, "its task was cleared")
     assert driver.cancelled() is not None

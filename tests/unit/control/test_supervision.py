@@ -7,7 +7,7 @@ import pytest
 
 from spark_jobs.control.cancelling import cancel_newest
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.supervision import End, Restart, after_end, decided, goes_on, next_start
 from spark_jobs.protocol.documents import ErrorReport, StartResponse
 from spark_jobs.protocol.errors import (
@@ -56,7 +56,7 @@ def an_attempt(files: Files, strategy: RestartSettings | None = TWICE, restarts:
     channel = Channel(files)
     request = channel.request_start(RUN, parameters={}, restarts=restarts)
     claim(channel, request, strategy)
-    Owners(files, request.attempt).take_charge("our task")
+    AttemptLease(files, request.attempt).take("our task")
     return request
 
 
@@ -116,7 +116,7 @@ def test_the_jitter_of_two_runs_differs(files: Files) -> None:
 def test_a_driver_that_was_taken_for_lost_is_asked_to_end_should_it_live(files: Files) -> None:
     request = an_attempt(files)
     after_end(files, request.attempt, OwnerNumber(1), LOST)
-    cancelled = Owners(files, request.attempt).cancelled()
+    cancelled = AttemptLease(files, request.attempt).cancelled()
     assert cancelled is not None
     assert "seemed to be lost" in cancelled.reason
 
@@ -235,16 +235,16 @@ def test_the_strategy_of_another_run_has_no_say(files: Files) -> None:
 
 def test_nobody_answers_for_a_driver_that_somebody_else_has_charge_of(files: Files) -> None:
     request = an_attempt(files)
-    Owners(files, request.attempt).take_charge("the next try")
+    AttemptLease(files, request.attempt).take("the next try")
     assert after_end(files, request.attempt, OwnerNumber(1), LOST) is None
     assert Channel(files).response(request.request) is None
 
 
 def test_a_driver_that_was_killed_after_a_cancel_was_not_lost(files: Files) -> None:
     request = an_attempt(files)
-    Owners(files, request.attempt).cancel(OwnerNumber(1), "its task was marked")
+    AttemptLease(files, request.attempt).cancel(OwnerNumber(1), "its task was marked")
     assert after_end(files, request.attempt, OwnerNumber(1), LOST) is None
-    Owners(files, request.attempt).take_charge("the next try")
+    AttemptLease(files, request.attempt).take("the next try")
     assert next_start(files, RUN) is None
     assert Channel(files).response(request.request) is None
 
@@ -315,8 +315,8 @@ def test_a_pipeline_that_somebody_has_cancelled_does_not_go_on(files: Files, *, 
         following = after_end(files, request.attempt, OwnerNumber(1), LOST)
         assert isinstance(following, Restart)
         request = Channel(files).request_start(RUN, parameters={}, restarts=following.history)
-    owners = Owners(files, request.attempt)
-    owners.cancel(owners.take_charge("a person").owner, "it costs too much")
+    owners = AttemptLease(files, request.attempt)
+    owners.cancel(owners.take("a person").owner, "it costs too much")
     assert not goes_on(files)
     fails(files, request, RunCancelledError("It was cancelled."))
     assert not goes_on(files)

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from spark_jobs.checkpoint.savepoint import export
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.liveness import driver_at_work, holding
-from spark_jobs.control.owners import Owners
 from spark_jobs.control.status import write_status
 from spark_jobs.home.layout import DRIVER_LOCK, loss_id
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
@@ -357,8 +357,8 @@ def test_an_attempt_whose_driver_is_gone_is_answered_and_not_begun_again(home: H
 
 
 def test_an_attempt_that_was_cancelled_before_its_driver_came_starts_no_spark(home: Home) -> None:
-    owners = Owners(home.files, home.request.attempt)
-    owners.cancel(owners.take_charge("a try").owner, "its task was cleared")
+    owners = AttemptLease(home.files, home.request.attempt)
+    owners.cancel(owners.take("a try").owner, "its task was cleared")
     with pytest.raises(RunCancelledError, match="its task was cleared"):
         home.launch()
     assert home.channel.attempts.numbers() == []

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from spark_jobs.api.restarts import OnStageFailure
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import (
@@ -124,7 +124,7 @@ class World(RunningPipeline):
             home=home,
             attempt=SimpleNamespace(attempt=AttemptNumber(1)),
             mask=unmasked,
-            site=SimpleNamespace(cancellation=Cancellation(Owners(home, AttemptNumber(1))), sources={}),
+            site=SimpleNamespace(cancellation=Cancellation(AttemptLease(home, AttemptNumber(1))), sources={}),
             parent=None,
             build=lambda: [],
         )

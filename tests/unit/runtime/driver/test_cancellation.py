@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.errors import RunCancelledError, StorageError
 from spark_jobs.protocol.ids import AttemptNumber
 from spark_jobs.runtime.driver.cancellation import Cancellation
@@ -15,8 +15,8 @@ DEADLINE_S = 10.0
 
 
 @pytest.fixture
-def owners(tmp_path: Path) -> Owners:
-    return Owners(LocalFiles(tmp_path), AttemptNumber(1))
+def owners(tmp_path: Path) -> AttemptLease:
+    return AttemptLease(LocalFiles(tmp_path), AttemptNumber(1))
 
 
 def until_cancelled(cancellation: Cancellation) -> RunCancelledError:
@@ -30,8 +30,8 @@ def until_cancelled(cancellation: Cancellation) -> RunCancelledError:
     raise AssertionError("the cancel was not seen")
 
 
-def test_a_cancel_is_raised_at_the_next_check_with_its_reason(owners: Owners) -> None:
-    owner = owners.take_charge("a task").owner
+def test_a_cancel_is_raised_at_the_next_check_with_its_reason(owners: AttemptLease) -> None:
+    owner = owners.take("a task").owner
     with Cancellation(owners, interval_s=0.01) as cancellation:
         cancellation.check()
         owners.cancel(owner, "its task was cleared")
@@ -40,31 +40,31 @@ def test_a_cancel_is_raised_at_the_next_check_with_its_reason(owners: Owners) ->
     assert error.evidence == {"attempt": 1, "owner": owner}
 
 
-def test_a_process_that_leaves_in_time_is_not_ended(owners: Owners) -> None:
+def test_a_process_that_leaves_in_time_is_not_ended(owners: AttemptLease) -> None:
     ended = threading.Event()
-    owners.cancel(owners.take_charge("a task").owner, "its task was cleared")
+    owners.cancel(owners.take("a task").owner, "its task was cleared")
     with Cancellation(owners, interval_s=0.01, patience_s=60.0, end=ended.set) as cancellation:
         until_cancelled(cancellation)
     assert not ended.is_set()
 
 
-def test_a_process_that_comes_to_no_check_is_ended(owners: Owners) -> None:
+def test_a_process_that_comes_to_no_check_is_ended(owners: AttemptLease) -> None:
     ended = threading.Event()
-    owners.cancel(owners.take_charge("a task").owner, "its task was cleared")
+    owners.cancel(owners.take("a task").owner, "its task was cleared")
     with Cancellation(owners, interval_s=0.01, patience_s=0.01, end=ended.set):
         assert ended.wait(DEADLINE_S)
 
 
-def test_a_home_that_cannot_be_read_for_a_while_cancels_nothing(owners: Owners, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = owners.take_charge("a task").owner
+def test_a_home_that_cannot_be_read_for_a_while_cancels_nothing(owners: AttemptLease, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = owners.take("a task").owner
     away = threading.Event()
 
-    def fails(self: Owners) -> None:
+    def fails(self: AttemptLease) -> None:
         away.set()
         raise StorageError("The storage is away.")
 
     with monkeypatch.context() as patched, Cancellation(owners, interval_s=0.01) as cancellation:
-        patched.setattr(Owners, "cancelled", fails)
+        patched.setattr(AttemptLease, "cancelled", fails)
         assert away.wait(DEADLINE_S)
         cancellation.check()
         patched.undo()
@@ -72,7 +72,7 @@ def test_a_home_that_cannot_be_read_for_a_while_cancels_nothing(owners: Owners, 
         until_cancelled(cancellation)
 
 
-def test_a_cancel_from_before_is_raised_by_the_first_check(owners: Owners) -> None:
-    owners.cancel(owners.take_charge("a task").owner, "its task was cleared")
+def test_a_cancel_from_before_is_raised_by_the_first_check(owners: AttemptLease) -> None:
+    owners.cancel(owners.take("a task").owner, "its task was cleared")
     with Cancellation(owners, interval_s=3_600.0) as cancellation, pytest.raises(RunCancelledError, match="its task was cleared"):
         cancellation.check()

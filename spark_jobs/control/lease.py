@@ -22,7 +22,7 @@ CANCELLER = "cancel "
 _TRIES = 20
 
 
-class Owners:
+class AttemptLease:
     """The owners of one attempt, which may not have begun yet."""
 
     def __init__(self, files: Files, attempt: AttemptNumber) -> None:
@@ -33,7 +33,7 @@ class Owners:
         newest = attempt_names(self._files.names(ATTEMPTS)).owners.get(self._attempt)
         return None if newest is None else self._read(newest)
 
-    def take_charge(self, token: str) -> OwnerDocument:
+    def take(self, token: str) -> OwnerDocument:
         """Makes ``token`` the newest owner, durably.
 
         Raises:

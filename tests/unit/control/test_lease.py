@@ -7,40 +7,40 @@ import pytest
 
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.owners import Owners
+from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId
 from spark_jobs.storage.local import LocalFiles
 
 
 @pytest.fixture
-def owners(tmp_path: Path) -> Owners:
-    return Owners(LocalFiles(tmp_path), AttemptNumber(1))
+def owners(tmp_path: Path) -> AttemptLease:
+    return AttemptLease(LocalFiles(tmp_path), AttemptNumber(1))
 
 
-def test_whoever_takes_charge_last_is_the_owner(owners: Owners) -> None:
+def test_whoever_takes_charge_last_is_the_owner(owners: AttemptLease) -> None:
     assert owners.newest() is None
-    assert [owners.take_charge(token).owner for token in ("first", "second")] == [1, 2]
+    assert [owners.take(token).owner for token in ("first", "second")] == [1, 2]
     newest = owners.newest()
     assert newest is not None
     assert (newest.owner, newest.token) == (2, "second")
 
 
-def test_taking_charge_again_changes_nothing(owners: Owners) -> None:
-    assert owners.take_charge("first") == owners.take_charge("first")
+def test_taking_charge_again_changes_nothing(owners: AttemptLease) -> None:
+    assert owners.take("first") == owners.take("first")
 
 
-def test_several_who_take_charge_at_once_get_numbers_of_their_own(owners: Owners) -> None:
+def test_several_who_take_charge_at_once_get_numbers_of_their_own(owners: AttemptLease) -> None:
     tokens = [f"task {number}" for number in range(8)]
     with ThreadPoolExecutor(len(tokens)) as pool:
-        found = list(pool.map(owners.take_charge, tokens))
+        found = list(pool.map(owners.take, tokens))
     assert sorted(each.owner for each in found) == list(range(1, 9))
     newest = owners.newest()
     assert newest is not None
     assert newest.owner == 8
 
 
-def test_a_cancel_by_the_owner_counts_and_may_be_repeated(owners: Owners) -> None:
-    owner = owners.take_charge("first").owner
+def test_a_cancel_by_the_owner_counts_and_may_be_repeated(owners: AttemptLease) -> None:
+    owner = owners.take("first").owner
     assert owners.cancelled() is None
     owners.cancel(owner, "the task was killed")
     owners.cancel(owner, "again")
@@ -49,27 +49,27 @@ def test_a_cancel_by_the_owner_counts_and_may_be_repeated(owners: Owners) -> Non
     assert (request.request, request.owner, request.reason) == ("cancel-1-1", 1, "the task was killed")
 
 
-def test_a_cancel_by_who_no_longer_has_charge_counts_nothing(owners: Owners) -> None:
-    before = owners.take_charge("first").owner
-    owners.take_charge("second")
+def test_a_cancel_by_who_no_longer_has_charge_counts_nothing(owners: AttemptLease) -> None:
+    before = owners.take("first").owner
+    owners.take("second")
     owners.cancel(before, "the task was cleared")
     assert owners.cancelled() is None
 
 
-def test_taking_charge_of_a_cancelled_attempt_takes_the_cancel_back(owners: Owners) -> None:
-    owners.cancel(owners.take_charge("first").owner, "the task was cleared")
-    owners.take_charge("second")
+def test_taking_charge_of_a_cancelled_attempt_takes_the_cancel_back(owners: AttemptLease) -> None:
+    owners.cancel(owners.take("first").owner, "the task was cleared")
+    owners.take("second")
     assert owners.cancelled() is None
 
 
-def test_a_cancel_without_an_owner_counts_nothing(owners: Owners) -> None:
+def test_a_cancel_without_an_owner_counts_nothing(owners: AttemptLease) -> None:
     owners.cancel(OwnerNumber(1), "nobody has charge")
     assert owners.cancelled() is None
 
 
 def test_owners_and_cancels_are_no_attempts_and_no_starts(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
-    owners = Owners(files, AttemptNumber(3))
-    owners.cancel(owners.take_charge("first").owner, "the task was killed")
+    owners = AttemptLease(files, AttemptNumber(3))
+    owners.cancel(owners.take("first").owner, "the task was killed")
     assert Attempts(files).numbers() == []
     assert Channel(files).request_start(RunId("a"), parameters={}).attempt == 1
