@@ -24,11 +24,10 @@ from airflow_provider.version_compat import AirflowException, AirflowNotFoundExc
 from spark_jobs.background import run_with_deadline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.control.refused_starts import forget_refused_start
 from spark_jobs.control.status import read_status
-from spark_jobs.control.supervision import goes_on
+from spark_jobs.control.supervision import answer_for_unstarted, goes_on
 from spark_jobs.home.layout import publication_output_path
 from spark_jobs.protocol.checkpointing import over
 from spark_jobs.protocol.documents import Manifest, StartResponse, Status
@@ -40,7 +39,7 @@ from spark_jobs.protocol.errors import (
     StorageError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, OwnerNumber, RunId, start_request_id
+from spark_jobs.protocol.ids import CheckpointId, RunId
 from spark_jobs.protocol.spark_settings import conf_environment, shown_settings
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.files import Files, is_here, local_path
@@ -113,20 +112,6 @@ class StreamPipelineHook(BaseHook):
         """Returns whether a driver with these settings, over the connection's, is a process on this host."""
         return not self.submits or self._submission(conf).driver_is_here
 
-    def abandon(self, home: str, attempt: AttemptNumber, error: StreamPipelineError, owner: OwnerNumber | None = None) -> None:
-        """Answers the start request of an attempt with ``error``.
-
-        Does nothing if its driver has begun, or if ``owner`` is not its newest owner. A driver that begins later ends by itself, and a
-        retry requests a new attempt.
-        """
-        channel, owners = Channel(self.files(home)), AttemptLease(self.files(home), attempt)
-        newest = owners.newest()
-        if attempt in channel.attempts.numbers() or (owner and newest and newest.owner != owner):
-            return
-        if newest is not None:  # for a driver that begins right now and has not seen the answer
-            owners.cancel(newest.owner, "its driver had not begun in time")
-        channel.respond_failure(channel.request(start_request_id(attempt)), error)
-
     def submit(self, home: str, order: StartOrder) -> tuple[StartRequest, LocalDriver]:
         """Requests a run, durably, and starts a driver for it on this host, or ``spark-submit``.
 
@@ -151,8 +136,8 @@ class StreamPipelineHook(BaseHook):
             submission.check_secrets(list(order.secrets))
         environment, parameters = self._secrets(order.secrets), json_values(order.parameters)
         if submission is not None and (stale := Channel(files).unclaimed()) is not None and stale.run == order.run:
-            self.abandon(
-                home, stale.attempt, _abandoned(stale, f"No driver had begun {stale.request} when the next one was asked for.")
+            answer_for_unstarted(
+                files, stale.attempt, _abandoned(stale, f"No driver had begun {stale.request} when the next one was asked for.")
             )
         request = Channel(files).request_start(
             order.run,
@@ -180,11 +165,11 @@ class StreamPipelineHook(BaseHook):
         except Exception as error:
             with suppress(StreamPipelineError):  # the first error says more
                 if submission is not None:  # a retry would wait for a driver that is in no queue
-                    self.abandon(
-                        home, request.attempt, _abandoned(request, f"Nothing was submitted for {request.request}: {error}")
+                    answer_for_unstarted(
+                        files, request.attempt, _abandoned(request, f"Nothing was submitted for {request.request}: {error}")
                     )
                 elif isinstance(error, RejectedError):
-                    self.abandon(home, request.attempt, error)
+                    answer_for_unstarted(files, request.attempt, error)
                     forget_refused_start(files, request.attempt)
             raise
         return request, driver

@@ -12,11 +12,12 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.orders import StartOrder
 from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.background import run_with_deadline
-from spark_jobs.control.cancelling import called_off
+from spark_jobs.control.cancelling import cancelled_by_user
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.lease import AttemptLease
+from spark_jobs.control.lease_table import LeaseAction, LeaseEvent
 from spark_jobs.control.refused_starts import forget_refused_start
-from spark_jobs.control.supervision import End, Restart, after_end, is_of_the_wait
+from spark_jobs.control.supervision import End, Restart, after_end, answer_for_unstarted, is_of_the_wait
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     InterruptedRunError,
@@ -62,15 +63,15 @@ class DriverLease:
         """Refuses to continue a run that was cancelled.
 
         Raises:
-            PipelineRunRefusedError: See :func:`spark_jobs.control.cancelling.called_off`.
+            PipelineRunRefusedError: See :func:`spark_jobs.control.cancelling.cancelled_by_user`.
         """
-        cancelled = called_off(self._hook.files(self._home), run)
+        cancelled = cancelled_by_user(self._hook.files(self._home), run)
         if cancelled is not None:
             raise PipelineRunRefusedError(cancelled)
 
     def take(self, attempt: AttemptNumber, token: str) -> None:
         """Makes ``token`` the newest owner of an attempt. Idempotent, durable on return."""
-        self.held = (attempt, self._owners(attempt).take(token).owner)
+        self.held = (attempt, self._lease_of(attempt).take(token).owner)
 
     def start(self, order: StartOrder) -> AttemptNumber:
         """Requests a run and starts a driver for it; see :meth:`StreamPipelineHook.submit`."""
@@ -130,7 +131,7 @@ class DriverLease:
         if held is not None and held != self._cancelled:
             attempt, owner = held
             try:
-                _before(by_s, lambda: self._owners(attempt).cancel(owner, reason))
+                _before(by_s, lambda: self._lease_of(attempt).cancel(owner, reason))
                 self._cancelled = held
                 self._not_stored = None
             except StorageError as error:
@@ -145,17 +146,13 @@ class DriverLease:
 
     def _is_owner(self, attempt: AttemptNumber, owner: OwnerNumber, by_s: float) -> bool:
         """Returns whether no other owner has taken the attempt. True if the home cannot be read: a retry continues from what is durable."""
-
-        def is_newest() -> bool:
-            newest = self._owners(attempt).newest()
-            return newest is not None and newest.owner == owner
-
         try:
-            return _before(by_s, is_newest)
+            decision = _before(by_s, lambda: self._lease_of(attempt).decide(LeaseEvent.TASK_ENDS_DRIVER, owner))
+            return decision.action is LeaseAction.END
         except StreamPipelineError:
             return True
 
-    def _owners(self, attempt: AttemptNumber) -> AttemptLease:
+    def _lease_of(self, attempt: AttemptNumber) -> AttemptLease:
         return AttemptLease(self._hook.files(self._home), attempt)
 
     def wait_for_end(self, timeout_s: float) -> None:
@@ -184,7 +181,8 @@ class DriverLease:
             error: The error with which the wait for the attempt has ended. It becomes the answer.
         """
         if self._hook.submits and not isinstance(error, DeadlineExceededError | StorageError):
-            self._hook.abandon(self._home, attempt, error, None if self.held is None else self.held[1])
+            owner = None if self.held is None else self.held[1]
+            answer_for_unstarted(self._hook.files(self._home), attempt, error, owner)
         if isinstance(error, RejectedError):
             with suppress(StorageError):  # the task fails with its own error
                 forget_refused_start(self._hook.files(self._home), attempt)
@@ -198,7 +196,8 @@ class DriverLease:
             before = int(error.evidence.get("owner", 0)) < owner
         else:
             answer = Channel(self._hook.files(self._home)).response(start_request_id(attempt))
-            before = answer is None and self._owners(attempt).was_cancelled_before(owner)
+            decision = self._lease_of(attempt).decide(LeaseEvent.WAIT_HAS_FAILED, owner)
+            before = answer is None and decision.action is LeaseAction.RETAKE
         if before:
             self._log.info("Attempt %s was cancelled by its previous owner; the next one begins.", attempt)
         return before
@@ -225,18 +224,18 @@ class DriverLease:
         files = self._hook.files(self._home)
         if is_of_the_wait(Channel(files).response(start_request_id(attempt)), error):
             return None
-        owners = AttemptLease(files, attempt)
-        newest, asked = owners.newest(), owners.cancelled()
-        if newest is None or asked is None or newest.owner <= owner:
+        decision = AttemptLease(files, attempt).decide(LeaseEvent.WAIT_HAS_FAILED, owner)
+        if decision.action is not LeaseAction.END:
             return None
         if isinstance(error, RunCancelledError):
             return error
+        assert decision.cancel is not None
         return RunCancelledError(
-            f"Attempt {attempt} was cancelled: {asked.reason}.",
+            f"Attempt {attempt} was cancelled: {decision.cancel.reason}.",
             exists=f"It has ended with {type(error).__name__}: {error.failed}",
             remedy="To continue from there, run it again, or clear the task.",
             attempt=attempt,
-            owner=newest.owner,
+            owner=decision.cancel.owner,
         )
 
     def after_end(self, error: StreamPipelineError) -> Restart | End | None:

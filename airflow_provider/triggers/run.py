@@ -149,7 +149,7 @@ class RunTrigger(WaitingTrigger):
 
     def _cancel(self) -> None:
         """Stores a cancel of the attempt, if the task wants one and the owner is the one of this home."""
-        owners = AttemptLease(open_home(self.home), self.attempt)
-        newest = owners.newest()
+        lease = AttemptLease(open_home(self.home), self.attempt)
+        newest = lease.newest()
         if self.cancel_on_kill and newest is not None and self.token in (None, newest.token):
-            owners.cancel(self.owner, "its task was cleared, or marked, while it was deferred")
+            lease.cancel(self.owner, "its task was cleared, or marked, while it was deferred")

@@ -6,6 +6,7 @@ from enum import Enum
 
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.lease import AttemptLease
+from spark_jobs.control.lease_table import LeaseAction, LeaseEvent
 from spark_jobs.control.liveness import claimed_by_another, driver_at_work
 from spark_jobs.protocol.documents import AttemptDocument, StartResponse
 from spark_jobs.protocol.errors import HomeInUseError
@@ -89,7 +90,9 @@ def first_look(files: Files, run: RunId, start_timeout_s: float | None) -> First
 def _starting(channel: Channel, start_timeout_s: float) -> StartRequest | None:
     """Returns the newest request if its driver is still wanted and may still begin."""
     request = channel.unclaimed()
-    if request is None or AttemptLease(channel.files, request.attempt).cancelled() is not None:
+    if request is None:
+        return None
+    if AttemptLease(channel.files, request.attempt).decide(LeaseEvent.ATTEMPT_CONTINUES).action is LeaseAction.END:
         return None
     return request if (datetime.now(UTC) - request.requested_at).total_seconds() < start_timeout_s else None
 

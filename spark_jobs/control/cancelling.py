@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.lease import CANCELLER, AttemptLease
+from spark_jobs.control.lease_table import LeaseAction, LeaseEvent
 from spark_jobs.control.liveness import claimed_request, driver_at_work
-from spark_jobs.control.supervision import Restart, after_end, is_called_off
+from spark_jobs.control.supervision import Restart, after_end, is_cancelled_after
 from spark_jobs.home.layout import REQUESTS, request_of
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.errors import (
@@ -70,7 +71,7 @@ def cancel_newest(files: Files, token: str, reason: str) -> Cancelled | None:
     return _cancel(channel, newest, token, reason)
 
 
-def called_off(files: Files, run: RunId) -> RunCancelledError | None:
+def cancelled_by_user(files: Files, run: RunId) -> RunCancelledError | None:
     """Returns the error for a run that was cancelled with :func:`cancel_newest` and has no new start or owner since.
 
     Returns:
@@ -80,10 +81,12 @@ def called_off(files: Files, run: RunId) -> RunCancelledError | None:
     request = channel.newest_request(run)
     if request is None:
         return None
-    asked, answer = AttemptLease(files, request.attempt).called_off(), channel.response(request.request)
-    if asked is None or (answer is not None and answer.error is None):
+    decision = AttemptLease(files, request.attempt).decide(LeaseEvent.RUN_CONTINUES)
+    answer = channel.response(request.request)
+    if decision.action is not LeaseAction.END or (answer is not None and answer.error is None):
         return None
-    return _cancelled(request, asked.reason, asked.owner)
+    assert decision.cancel is not None
+    return _cancelled(request, decision.cancel.reason, decision.cancel.owner)
 
 
 def has_ended(files: Files, cancelled: Cancelled) -> bool:
@@ -92,11 +95,10 @@ def has_ended(files: Files, cancelled: Cancelled) -> bool:
     Raises:
         ConflictError: The attempt has another owner since, and its driver goes on.
     """
-    channel, owners = Channel(files), AttemptLease(files, cancelled.attempt)
+    channel, lease = Channel(files), AttemptLease(files, cancelled.attempt)
     if driver_at_work(files) and max(channel.attempts.numbers(), default=cancelled.attempt) <= cancelled.attempt:
-        newest = owners.newest()
-        unanswered = channel.response(start_request_id(cancelled.attempt)) is None
-        if unanswered and newest is not None and newest.owner > cancelled.owner:
+        decision = lease.decide(LeaseEvent.CANCEL_WAITS, cancelled.owner)
+        if decision.action is LeaseAction.REPORT and channel.response(start_request_id(cancelled.attempt)) is None:
             raise ConflictError(
                 f"Another process has taken over attempt {cancelled.attempt} in {files.url} since it was cancelled.",
                 exists="Its driver is at work.",
@@ -111,7 +113,7 @@ def has_ended(files: Files, cancelled: Cancelled) -> bool:
             request = channel.request(start_request_id(cancelled.attempt))
         except NotFoundError:  # deleted since, with its answer; see outcome_of
             return True
-        asked = owners.cancelled()
+        asked = lease.cancelled()
         channel.respond_failure(request, _cancelled(request, asked.reason if asked else "", cancelled.owner))
     return True
 
@@ -154,9 +156,9 @@ def _newest_request(channel: Channel) -> StartRequest | None:
 
 def _cancel(channel: Channel, request: StartRequest, token: str, reason: str) -> Cancelled:
     """Becomes the owner of an attempt and cancels it. Answers for one that has not begun."""
-    owners = AttemptLease(channel.files, request.attempt)
-    owner = owners.take(token).owner
-    owners.cancel(owner, reason)
+    lease = AttemptLease(channel.files, request.attempt)
+    owner = lease.take(token).owner
+    lease.cancel(owner, reason)
     if request.attempt not in channel.attempts.numbers():  # a driver that begins later ends by itself
         channel.respond_failure(request, _cancelled(request, reason, owner))
     return Cancelled(request.attempt, owner)
@@ -164,11 +166,12 @@ def _cancel(channel: Channel, request: StartRequest, token: str, reason: str) ->
 
 def _is_followed(files: Files, answer: StartResponse) -> bool:
     """Returns True if another attempt may follow an answered one without a new request."""
-    if answer.error is None or is_called_off(files, answer):
+    if answer.error is None or is_cancelled_after(files, answer):
         return False
     following = after_end(files, answer.attempt, None, reported_error(answer.error))
     if following is None:  # there is no strategy, but the requester of the run may try it again
-        return answer.error.retry != Retry.NEVER.value and AttemptLease(files, answer.attempt).called_off() is None
+        lease = AttemptLease(files, answer.attempt)
+        return answer.error.retry != Retry.NEVER.value and lease.decide(LeaseEvent.RUN_CONTINUES).action is LeaseAction.CONTINUE
     return isinstance(following, Restart)
 
 

@@ -1,4 +1,6 @@
-"""Records the owners of attempts, and cancels attempts.
+"""The lease of an attempt in its home: the documents of its owners and their cancels.
+
+:mod:`spark_jobs.control.lease_table` decides what each state of the lease allows.
 
 Invariants:
 
@@ -9,7 +11,9 @@ Invariants:
 """
 
 from datetime import UTC, datetime
+from typing import NamedTuple
 
+from spark_jobs.control.lease_table import LeaseAction, LeaseEvent, LeaseState, action_after, depends_on_earlier_owners
 from spark_jobs.home.layout import ATTEMPTS, REQUESTS, attempt_names, cancel_path, owner_path, request_of
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, cancel_request_id
@@ -22,8 +26,18 @@ CANCELLER = "cancel "
 _TRIES = 20
 
 
+class Decision(NamedTuple):
+    """The action after an event, with the documents from which it follows."""
+
+    action: LeaseAction
+    newest: OwnerDocument | None
+    """The newest owner; None if there was none."""
+    cancel: CancelRequest | None
+    """The newest owner's cancel; None if it has not cancelled."""
+
+
 class AttemptLease:
-    """The owners of one attempt, which may not have begun yet."""
+    """The lease of one attempt, which may not have begun yet."""
 
     def __init__(self, files: Files, attempt: AttemptNumber) -> None:
         self._files, self._attempt = files, attempt
@@ -76,17 +90,36 @@ class AttemptLease:
 
     def cancelled(self) -> CancelRequest | None:
         """Returns the newest owner's cancel request, or None."""
+        return self._cancel_of(self.newest())
+
+    def decide(self, event: LeaseEvent, own: OwnerNumber | None = None) -> Decision:
+        """Returns the action after an event. Only reads.
+
+        Args:
+            event: The event.
+            own: The owner number of the process that asks; None: it has not taken the lease.
+        """
         newest = self.newest()
+        cancel = self._cancel_of(newest)
+        return Decision(action_after(event, self._state(event, newest, cancel, own)), newest, cancel)
+
+    def _state(
+        self, event: LeaseEvent, newest: OwnerDocument | None, cancel: CancelRequest | None, own: OwnerNumber | None
+    ) -> LeaseState:
         if newest is None:
-            return None
-        return read_listed(self._files, cancel_path(self._attempt, newest.owner), CancelRequest)
+            return LeaseState.FREE
+        if own not in (None, newest.owner):
+            return LeaseState.LOST if cancel is None else LeaseState.LOST_AND_CANCELLED
+        if cancel is not None:
+            return LeaseState.CANCELLED_BY_USER if newest.token.startswith(CANCELLER) else LeaseState.CANCELLED
+        if depends_on_earlier_owners(event) and self._was_cancelled_before(newest.owner):
+            return LeaseState.RECLAIMED
+        return LeaseState.HELD
 
-    def called_off(self) -> CancelRequest | None:
-        """Returns the cancel request of a newest owner that only cancels, or None if there is none or a task took over."""
-        newest = self.newest()
-        return self.cancelled() if newest is not None and newest.token.startswith(CANCELLER) else None
+    def _cancel_of(self, newest: OwnerDocument | None) -> CancelRequest | None:
+        return None if newest is None else read_listed(self._files, cancel_path(self._attempt, newest.owner), CancelRequest)
 
-    def was_cancelled_before(self, owner: OwnerNumber) -> bool:
+    def _was_cancelled_before(self, owner: OwnerNumber) -> bool:
         """Returns True if an owner before ``owner`` has cancelled. A driver that saw the cancel in time ends nevertheless."""
         asked = set(map(request_of, self._files.names(REQUESTS)))
         return any(cancel_request_id(self._attempt, OwnerNumber(number)) in asked for number in range(1, owner))

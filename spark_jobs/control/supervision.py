@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.lease import AttemptLease
+from spark_jobs.control.lease_table import LeaseAction, LeaseEvent
 from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.protocol.documents import StartResponse
 from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, Retry, StorageError, StreamPipelineError
@@ -115,9 +116,9 @@ def next_start(files: Files, run: RunId) -> Restart | None:
     if request is None:
         return None
     answer = channel.response(request.request)
-    if answer is not None and AttemptLease(files, request.attempt).called_off() is not None:
-        return None
     if answer is not None:
+        if AttemptLease(files, request.attempt).decide(LeaseEvent.RUN_CONTINUES).action is LeaseAction.END:
+            return None
         following = after_end(files, request.attempt, None, reported_error(answer.error)) if answer.error else None
         return following if isinstance(following, Restart) else None
     if request.attempt not in channel.attempts.numbers():  # requested, but not begun
@@ -146,21 +147,43 @@ def goes_on(files: Files) -> bool:
     request = channel.request(start_request_id(newest))
     answer = channel.response(request.request)
     if answer is None:
-        return AttemptLease(files, newest).cancelled() is None
+        return AttemptLease(files, newest).decide(LeaseEvent.ATTEMPT_CONTINUES).action is LeaseAction.CONTINUE
     strategy = _strategy(channel, request)
-    if answer.error is None or strategy is None or is_called_off(files, answer):
+    if answer.error is None or strategy is None or is_cancelled_after(files, answer):
         return False
     return isinstance(decided(request, answer, strategy), Restart)
 
 
-def is_called_off(files: Files, answer: StartResponse) -> bool:
+def is_cancelled_after(files: Files, answer: StartResponse) -> bool:
     """Returns True if an attempt got a new owner after its failure, which has cancelled it, so that no restart follows.
 
     An earlier owner only cancels a driver that seemed to be lost.
     """
-    owners = AttemptLease(files, answer.attempt)
-    newest = owners.newest()
-    return newest is not None and newest.since > answer.answered_at and owners.cancelled() is not None
+    decision = AttemptLease(files, answer.attempt).decide(LeaseEvent.ATTEMPT_CONTINUES)
+    is_newer = decision.newest is not None and decision.newest.since > answer.answered_at
+    return is_newer and decision.action is LeaseAction.END
+
+
+def answer_for_unstarted(
+    files: Files, attempt: AttemptNumber, error: StreamPipelineError, owner: OwnerNumber | None = None
+) -> None:
+    """Answers the start request of an attempt whose driver has not begun. A driver that begins later ends by itself.
+
+    Does nothing if the driver has begun, or if another owner has taken the attempt.
+
+    Args:
+        files: The home.
+        attempt: The attempt.
+        error: The answer.
+        owner: Owner that has waited; None: none has.
+    """
+    channel, lease = Channel(files), AttemptLease(files, attempt)
+    decision = lease.decide(LeaseEvent.DRIVER_HAS_NOT_BEGUN, owner)
+    if attempt in channel.attempts.numbers() or decision.action is not LeaseAction.ANSWER:
+        return
+    if decision.newest is not None:  # for a driver that begins right now and has not seen the answer
+        lease.cancel(decision.newest.owner, "its driver had not begun in time")
+    channel.respond_failure(channel.request(start_request_id(attempt)), error)
 
 
 def _strategy(channel: Channel, request: StartRequest) -> RestartSettings | None:
@@ -176,16 +199,12 @@ def _answer_for_lost(
     channel: Channel, request: StartRequest, owner: OwnerNumber | None, error: StreamPipelineError
 ) -> StartResponse | None:
     """Answers for a driver that is gone, and returns the answer, or None if it was cancelled or has another owner."""
-    owners = AttemptLease(channel.files, request.attempt)
-    newest = owners.newest()
-    if newest is not None:
-        cancelled = owners.cancelled() is not None or owners.was_cancelled_before(newest.owner)
-        if cancelled or owner not in (None, newest.owner):
-            return None
+    lease = AttemptLease(channel.files, request.attempt)
+    if lease.decide(LeaseEvent.DRIVER_IS_GONE, owner).action is not LeaseAction.ANSWER:
+        return None
     answer = channel.respond_failure(request, error)
-    newest = (
-        owners.newest()
-    )  # there may be a new owner; and after the answer, because a running driver must not report its loss as a cancel
+    # The cancel follows the answer, because a running driver must not report its loss as a cancel. There may be a new owner by now.
+    newest = lease.newest()
     if newest is not None:
-        owners.cancel(newest.owner, "it seemed to be lost, and the next attempt does its work")
+        lease.cancel(newest.owner, "it seemed to be lost, and the next attempt does its work")
     return answer

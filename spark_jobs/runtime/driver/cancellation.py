@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from spark_jobs.control.lease import AttemptLease
+from spark_jobs.control.lease_table import LeaseAction, LeaseEvent
 from spark_jobs.protocol.errors import ExitCode, RunCancelledError, StreamPipelineError
 from spark_jobs.protocol.ownership import CancelRequest
 
@@ -86,6 +87,7 @@ class Cancellation:
 
     def _look(self) -> None:
         try:
-            self._request = self._lease.cancelled()
+            decision = self._lease.decide(LeaseEvent.ATTEMPT_CONTINUES)
+            self._request = decision.cancel if decision.action is LeaseAction.END else None
         except StreamPipelineError as error:
             _LOG.warning("the cancel requests of the attempt cannot be read: %s", error)

@@ -23,6 +23,7 @@ from airflow_provider.waits.runs import RunLook, WorkerWait, look_at_run
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
 from spark_jobs.control.lease import AttemptLease
+from spark_jobs.control.supervision import answer_for_unstarted
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     ExitCode,
@@ -277,7 +278,7 @@ def test_whoever_has_lost_charge_of_an_attempt_does_not_give_it_up(homes: Homes,
     owners = AttemptLease(hook.files("flights"), AttemptNumber(1))
     first = owners.take("a try that the scheduler has lost").owner
     owners.take("the next one")
-    hook.abandon("flights", AttemptNumber(1), InterruptedRunError("It has not begun."), first)
+    answer_for_unstarted(hook.files("flights"), AttemptNumber(1), InterruptedRunError("It has not begun."), first)
     assert channel(homes).unclaimed() is not None
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.control.cancelling import Cancelled, called_off, cancel_newest, has_ended, outcome_of
+from spark_jobs.control.cancelling import Cancelled, cancel_newest, cancelled_by_user, has_ended, outcome_of
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.liveness import holding
@@ -62,23 +62,23 @@ def test_a_driver_on_its_way_is_cancelled_and_not_the_attempt_before_it_nor_the_
     assert is_cancelled(channel, refused)
 
 
-def test_a_run_is_called_off_until_somebody_takes_charge_of_it_or_starts_it(channel: Channel) -> None:
+def test_a_run_stays_cancelled_until_somebody_takes_charge_of_it_or_starts_it(channel: Channel) -> None:
     request, owners = begun(channel), AttemptLease(channel.files, AttemptNumber(1))
-    assert called_off(channel.files, RUN) is None
+    assert cancelled_by_user(channel.files, RUN) is None
     owners.cancel(owners.take("a task").owner, "its task has reached its execution_timeout")
-    assert called_off(channel.files, RUN) is None, "a task's own cancel is for its next try to go on from"
+    assert cancelled_by_user(channel.files, RUN) is None, "a task's own cancel is for its next try to go on from"
     cancel_newest(channel.files, "a person", "it costs too much")
-    found = called_off(channel.files, RUN)
+    found = cancelled_by_user(channel.files, RUN)
     assert found is not None
     assert "it costs too much" in str(found)
-    assert called_off(channel.files, BY_HAND) is None
+    assert cancelled_by_user(channel.files, BY_HAND) is None
     owners.take("the task was cleared")
-    assert called_off(channel.files, RUN) is None
+    assert cancelled_by_user(channel.files, RUN) is None
     cancel_newest(channel.files, "another person", "")
     channel.respond_failure(request, RunCancelledError("It was cancelled."))
-    assert called_off(channel.files, RUN) is not None
+    assert cancelled_by_user(channel.files, RUN) is not None
     channel.request_start(RUN, parameters={})
-    assert called_off(channel.files, RUN) is None
+    assert cancelled_by_user(channel.files, RUN) is None
 
 
 def test_a_driver_of_a_home_that_was_made_anew_is_no_attempt_of_this_one(channel: Channel, tmp_path: Path) -> None:

@@ -59,12 +59,12 @@ def test_a_home_that_cannot_be_read_for_a_while_cancels_nothing(owners: AttemptL
     owner = owners.take("a task").owner
     away = threading.Event()
 
-    def fails(self: AttemptLease) -> None:
+    def fails(*_: object) -> None:
         away.set()
         raise StorageError("The storage is away.")
 
     with monkeypatch.context() as patched, Cancellation(owners, interval_s=0.01) as cancellation:
-        patched.setattr(AttemptLease, "cancelled", fails)
+        patched.setattr(AttemptLease, "decide", fails)
         assert away.wait(DEADLINE_S)
         cancellation.check()
         patched.undo()
