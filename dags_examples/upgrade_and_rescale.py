@@ -68,7 +68,7 @@ with DAG(
     * **It has one**: that was the upgrade. `new_code` lives on like `run` of `live_stream`; `live_stream_control` stops it, too.
       See that rows arrive meanwhile, and look for restarts with `spark-jobs status`: code that has met no row has proved little, and a
       stage that fails at every row may have a checkpoint in between.
-    * **It has none, or fails for good before**: `way_back` says so, `cancel_new` ends it, whatever it does, and `old_code` runs
+    * **It has none, or fails for good before**: `roll_back` says so, `cancel_new` ends it, whatever it does, and `old_code` runs
       `pipelines/live.py` from the *same* savepoint, in as many partitions as before. Nothing of the new code was public: only a checkpoint
       is.
     * **The checkpoint comes in the last moment?** Then `old_code` is refused, because the tables have rows from after the savepoint, and
@@ -99,7 +99,7 @@ with DAG(
     )
 
     @task(trigger_rule="one_failed")
-    def way_back(ti: Any = None) -> str:
+    def roll_back(ti: Any = None) -> str:
         """The savepoint that the old code goes back to, where the new code was not to stay."""
         stopped = ti.xcom_pull(task_ids="stop")
         if stopped is None:
@@ -112,4 +112,4 @@ with DAG(
     old_code = StreamPipelineOperator(
         task_id="old_code", entry=str(PIPELINES / "live.py"), home=HOME, parameters=PARAMETERS, restore=SAVEPOINT
     )
-    stop >> [new_code, on_trial] >> way_back() >> cancel_new >> old_code
+    stop >> [new_code, on_trial] >> roll_back() >> cancel_new >> old_code

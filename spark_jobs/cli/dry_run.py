@@ -8,7 +8,7 @@ from rich.text import Text
 from spark_jobs.api.continuation import Fate, StageFate
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import PlanAnswer, SourcePlan, StageOutlook, TablePlan
-from spark_jobs.cli.outlook import FATE_COLOURS, outlook, with_way_back
+from spark_jobs.cli.outlook import FATE_COLOURS, outlook, with_work_directory
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import InputName, PipelineName, SinkName, StageName
@@ -29,7 +29,7 @@ def plan_answer(pipeline: PipelineName, home: Files, request: StartRequest, plan
         return PlanAnswer(pipeline=pipeline, home=home.url, run=request.run, outlook=outlook(Answer(plan)), open_requests=asked)
     found = outlook(plan.decision)
     if isinstance(plan.decision, Continue | Begin):
-        found = with_way_back(found, home, request, plan.facts)
+        found = with_work_directory(found, home, request, plan.facts)
     return PlanAnswer(
         pipeline=pipeline,
         home=home.url,

@@ -19,7 +19,7 @@ from spark_jobs.runtime.start.decision import (
     Decision,
     HomeFacts,
 )
-from spark_jobs.runtime.start.way_back import boot_id, why_rebuilt
+from spark_jobs.runtime.start.work_directory import boot_id, why_rebuilt
 from spark_jobs.storage.files import Files
 
 FATE_COLOURS = {Fate.CONTINUES.value: "green", Fate.STARTS_EMPTY.value: "cyan", Fate.DROPPED.value: "yellow"}
@@ -66,7 +66,7 @@ def _instead_of(interrupted: RoundNumber) -> str:
     return f"read to the ends of round {interrupted} instead of it"
 
 
-def with_way_back(found: Outlook, files: Files, request: StartRequest, facts: HomeFacts) -> Outlook:
+def with_work_directory(found: Outlook, files: Files, request: StartRequest, facts: HomeFacts) -> Outlook:
     """Returns the outlook together with the place where a start on this host would go on, also in words."""
     why = why_rebuilt(files, request, facts, boot_id(), installed_minor())
     if why is None:

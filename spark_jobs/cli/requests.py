@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from spark_jobs.checkpoint.cut_short import CutShort, incomplete
+from spark_jobs.checkpoint.unfinished_requests import UnfinishedRequest, incomplete
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import CheckpointAnswer
 from spark_jobs.cli.homes import heartbeats, open_home
@@ -111,7 +111,7 @@ class _AnswerWait(RequestWait):
 
     wanted: str
 
-    def no_driver(self, found: CutShort | None) -> StreamPipelineError:
+    def no_driver(self, found: UnfinishedRequest | None) -> StreamPipelineError:
         request = RequestId(self.request)
         if found is None:
             return _unanswered(InterruptedRunError, f"The driver has ended without a {self.wanted}.", request)

@@ -35,7 +35,7 @@ from spark_jobs.cli.options import (
     start_fields,
     takes,
 )
-from spark_jobs.cli.outlook import fates_table, outlook, with_way_back
+from spark_jobs.cli.outlook import fates_table, outlook, with_work_directory
 from spark_jobs.cli.progress import Progress
 from spark_jobs.cli.spark import (
     OutputFile,
@@ -209,7 +209,7 @@ def _outlook(files: Files, graph: Graph, request: StartRequest, tables: Mapping[
     decision = decide(request, facts, request.parameters, described, refreshed_stages(graph, request.full_refresh))
     found = outlook(decision)
     if isinstance(decision, Continue | Begin):
-        found = with_way_back(found, files, request, facts)
+        found = with_work_directory(found, files, request, facts)
     behind = ""
     if isinstance(decision, BeginFromSavepoint):
         _check_tables(files, pipeline, request, facts, decision, tables)

@@ -38,7 +38,7 @@ from spark_jobs.publication.publisher import plan_publication, publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, stages_behind
-from spark_jobs.runtime.checkpoints.cut import Due
+from spark_jobs.runtime.checkpoints.cut import CheckpointOrder
 from spark_jobs.runtime.checkpoints.subsume import Subsumption
 from spark_jobs.runtime.checkpoints.tidying import Tidying
 from spark_jobs.runtime.spark.session import publications_of, spark_failures
@@ -336,11 +336,11 @@ class RoundRun:
         """Computes the table of a stage from the present tables of the stages that it reads, which have ended."""
         self.build_again(stage).compute_table()
 
-    def complete(self, due: Due, stages: Sequence[StageRun], parent: Manifest | None) -> Manifest:
+    def complete(self, order: CheckpointOrder, stages: Sequence[StageRun], parent: Manifest | None) -> Manifest:
         """Completes a checkpoint. Durable on return.
 
         Args:
-            due: The checkpoint to take.
+            order: The checkpoint to take.
             stages: All stages of the pipeline.
             parent: Checkpoint that it continues.
 
@@ -360,7 +360,7 @@ class RoundRun:
             self.pipeline,
             self.attempt,
             self.round,
-            due,
+            order,
             parent,
             look,
             self.mask,

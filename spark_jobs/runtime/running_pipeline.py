@@ -39,7 +39,7 @@ from spark_jobs.protocol.restarts import Restarts
 from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.publication.holds import may_heal
 from spark_jobs.runtime.checkpoints.answers import Answers
-from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Due, Waiting, quiesce, release, take_cut
+from spark_jobs.runtime.checkpoints.cut import Alignment, CheckpointOrder, Cut, Waiting, quiesce, release, take_cut
 from spark_jobs.runtime.checkpoints.publishing import Publishing
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.checkpoints.schedule import CheckpointSchedule
@@ -47,7 +47,7 @@ from spark_jobs.runtime.checkpoints.stopping import Stop
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.stages.running_stage import EndingStage, RunningStage, StageAtWork
 from spark_jobs.runtime.stages.stage import StageRun
-from spark_jobs.runtime.start.way_back import begin_drain, drain_begun, is_taken_over, take_over
+from spark_jobs.runtime.start.work_directory import begin_drain, drain_begun, is_taken_over, take_over
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.05
@@ -231,7 +231,9 @@ class RunningPipeline:
 
         kind = CheckpointKind.SAVEPOINT if saving else CheckpointKind.PERIODIC
         try:
-            manifest = self.complete(Due(kind, find_cut, asked[0].request if asked else None, deadline_s, self._pause))
+            manifest = self.complete(
+                CheckpointOrder(kind, find_cut, asked[0].request if asked else None, deadline_s, self._pause)
+            )
         except (FencedError, RunCancelledError):
             raise
         except StreamPipelineError as error:
@@ -381,9 +383,11 @@ class RunningPipeline:
 
     def checkpoint(self, request: CheckpointRequest) -> Manifest:
         """Completes the checkpoint of a stop. All stages are at its cut."""
-        due = Due(CheckpointKind.STOP, self._where_they_are, request.request, self._deadline_s(), self._pause, request.drain)
+        order = CheckpointOrder(
+            CheckpointKind.STOP, self._where_they_are, request.request, self._deadline_s(), self._pause, request.drain
+        )
         try:
-            return self.complete(due)
+            return self.complete(order)
         except (FencedError, RunCancelledError):
             raise
         except StreamPipelineError as error:
@@ -430,13 +434,13 @@ class RunningPipeline:
         def at_the_end() -> Cut:
             return Cut({stage.name: stage.run.spark_log.last_batch() for stage in self.stages}, aligned=True, alignment_s=0.0)
 
-        due = Due(
+        order = CheckpointOrder(
             CheckpointKind.FINAL,
             at_the_end,
             pause=self._pause,
             drained=self._run.round.on_end is OnEnd.DRAIN,
         )
-        manifest = self.complete(due)
+        manifest = self.complete(order)
         self._run.site.heartbeat.state(RunState.PUBLISHING)
         try:
             self.publish(manifest)
@@ -496,7 +500,9 @@ class RunningPipeline:
         stops = [request for request in self._requests.unanswered() if request.wanted is Wanted.STOP]
         number = self._parent.checkpoint if self._parent else None
         if stops:
-            self.complete(Due(CheckpointKind.PERIODIC, self._where_they_begin, deadline_s=self._deadline_s(), pause=self._pause))
+            self.complete(
+                CheckpointOrder(CheckpointKind.PERIODIC, self._where_they_begin, deadline_s=self._deadline_s(), pause=self._pause)
+            )
         if drains := [request for request in stops if request.drain]:
             lost = RejectedError(
                 f"The attempt that was asked to drain was lost, with its work directory; attempt {self._run.attempt.attempt} reads again.",
@@ -520,7 +526,7 @@ class RunningPipeline:
         for stage in self.stages:
             stage.stop()
 
-    def complete(self, due: Due) -> Manifest:
+    def complete(self, order: CheckpointOrder) -> Manifest:
         """Completes a checkpoint. Durable on return.
 
         If the manifest exists, the checkpoint is complete, even if a later step has failed. Otherwise the next checkpoint would take the
@@ -534,14 +540,14 @@ class RunningPipeline:
         if self._in_doubt:
             self._find_out()
         try:
-            manifest = self._run.complete(due, [stage.run for stage in self.stages], self._parent)
+            manifest = self._run.complete(order, [stage.run for stage in self.stages], self._parent)
         except RunCancelledError:
             raise
         except FencedError:
             Attempts(self._run.home).check_live(self._run.attempt.attempt)
             if self._find_out() is None:
                 raise
-            return self.complete(due)  # an earlier try of this attempt has this number, and its manifest appeared late
+            return self.complete(order)  # an earlier try of this attempt has this number, and its manifest appeared late
         except StreamPipelineError as error:
             self._in_doubt = True
             try:

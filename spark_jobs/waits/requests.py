@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spark_jobs.checkpoint.cut_short import CutShort, cut_short, incomplete
+from spark_jobs.checkpoint.unfinished_requests import UnfinishedRequest, incomplete, unfinished_request
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.control.liveness import driver_at_work
@@ -30,7 +30,7 @@ class RequestLook(NamedTuple):
     """True if a driver works in the home."""
     activity: str | None = None
     """The activity of the attempt at work."""
-    cut_short: CutShort | None = None
+    unfinished: UnfinishedRequest | None = None
     """The unfinished result of a request, if no driver works on it."""
     runs_on: bool = False
     """True if the pipeline does not end after its answer: the answer is an error, or a later attempt has begun."""
@@ -82,7 +82,7 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
             later = max(Attempts(self.files).numbers(), default=answer.attempt) > answer.attempt
             return RequestLook(True, at_work, runs_on=answer.error is not None or later)
         if not at_work:
-            return RequestLook(False, False, cut_short=cut_short(self.files, self._request))
+            return RequestLook(False, False, unfinished=unfinished_request(self.files, self._request))
         status = read_status(self.files)
         return RequestLook(False, True, activity=doing(status) if status else None)
 
@@ -126,7 +126,7 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
         elif self._gone_since_s is None:
             self._gone_since_s = now_s
         if self._gone_since_s is not None and now_s - self._gone_since_s >= self.restart_timeout_s:
-            raise self.no_driver(look.cut_short)
+            raise self.no_driver(look.unfinished)
         return None
 
     def too_late(self, look: RequestLook, timeout_s: float | None) -> StreamPipelineError | None:
@@ -147,7 +147,7 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
         """Restarts the allowed absence: while the home could not be read, the driver was not absent."""
         self._gone_since_s = None
 
-    def no_driver(self, found: CutShort | None) -> StreamPipelineError:
+    def no_driver(self, found: UnfinishedRequest | None) -> StreamPipelineError:
         """Returns the error for a request that no driver works on.
 
         Args:

@@ -82,9 +82,9 @@ def test_new_code_goes_on_with_the_savepoint_and_a_cancel_ends_it_without_a_retr
     assert "RunCancelledError" in new_code.log()
     assert not home.is_at_work()
     assert home.channel.attempts.latest() == live
-    way_back = replace(upgrade, task_id="way_back")
-    way_back.reaches("failed")
-    assert "has stood its trial" in way_back.log()
+    roll_back = replace(upgrade, task_id="roll_back")
+    roll_back.reaches("failed")
+    assert "has stood its trial" in roll_back.log()
     until(lambda: upgrade.run_state == "failed", "the DAG run has ended")
     assert {replace(upgrade, task_id=name).state for name in ("cancel_new", "old_code")} == {"upstream_failed"}
 

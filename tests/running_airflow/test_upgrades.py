@@ -127,7 +127,7 @@ def test_new_code_takes_the_state_over_in_other_partitions_and_every_row_is_ther
     assert_every_row_once(home, airflow, clamped_after=max(first_day))
     task(upgrade, "new_code").reaches("success")
     until(lambda: upgrade.run_state == "success", "the DAG run has ended")
-    assert {task(upgrade, name).state for name in ("way_back", "cancel_new", "old_code")} == {"skipped"}
+    assert {task(upgrade, name).state for name in ("roll_back", "cancel_new", "old_code")} == {"skipped"}
 
 
 @pytest.mark.parametrize("name", ["hangs_at_rows", "cannot_be_loaded"])

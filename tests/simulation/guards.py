@@ -28,7 +28,7 @@ from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, sweep
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
 from spark_jobs.runtime.staged.private_log import Staged
-from spark_jobs.runtime.start import attempt, restore, way_back
+from spark_jobs.runtime.start import attempt, restore, work_directory
 from spark_jobs.runtime.state import pinning
 from tests.simulation.promises import SimulatedHold
 from tests.simulation.schedules import HOLD, Plan
@@ -171,20 +171,22 @@ def _what_is_not_public_goes(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _any_work_directory(site: Site, patch: pytest.MonkeyPatch) -> None:
-    real = way_back.why_not_in_place
-    patch.setattr(way_back, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, None, boot))
+    real = work_directory.why_not_in_place
+    patch.setattr(work_directory, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, None, boot))
 
 
 def _any_host(site: Site, patch: pytest.MonkeyPatch) -> None:
-    real = way_back.why_not_in_place
-    patch.setattr(way_back, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, head, previous.boot))
+    real = work_directory.why_not_in_place
+    patch.setattr(
+        work_directory, "why_not_in_place", lambda home, previous, head, boot: real(home, previous, head, previous.boot)
+    )
 
 
 def _half_built(site: Site, patch: pytest.MonkeyPatch) -> None:
-    for module in (attempt, way_back):
+    for module in (attempt, work_directory):
         patch.setattr(module, "is_half_built", lambda work: False)
-    patch.setattr(way_back, "is_whole", lambda work, head: True)
-    patch.setattr(way_back, "_lost", lambda work, head: None)  # this check would find most of them, too,
+    patch.setattr(work_directory, "is_whole", lambda work, head: True)
+    patch.setattr(work_directory, "_lost", lambda work, head: None)  # this check would find most of them, too,
     patch.setattr(attempt, "heal_in_place", lambda *_, **__: None)  # and so would this one
 
 

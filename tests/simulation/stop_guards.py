@@ -66,8 +66,8 @@ def _drains_go_on_from_the_checkpoint(site: Site, patch: pytest.MonkeyPatch) -> 
 def _stops_are_answered_at_once(site: Site, patch: pytest.MonkeyPatch) -> None:
     real = RunningPipeline.complete
 
-    def complete(pipeline: RunningPipeline, due: Any) -> Any:
-        return None if due.find_cut == pipeline._where_they_begin else real(pipeline, due)
+    def complete(pipeline: RunningPipeline, order: Any) -> Any:
+        return None if order.find_cut == pipeline._where_they_begin else real(pipeline, order)
 
     patch.setattr(RunningPipeline, "complete", complete)
 

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from spark_jobs.cli import main
-from spark_jobs.runtime.start import way_back
+from spark_jobs.runtime.start import work_directory
 
 HOST = "another-host"
 
@@ -14,5 +14,5 @@ if __name__ == "__main__":
     with tempfile.NamedTemporaryFile("w", suffix=".boot") as boot:
         boot.write(HOST)
         boot.flush()
-        way_back._BOOT_ID = Path(boot.name)
+        work_directory._BOOT_ID = Path(boot.name)
         main()

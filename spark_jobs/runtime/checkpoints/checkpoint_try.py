@@ -36,7 +36,7 @@ from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut
 from spark_jobs.protocol.table_shape import distinct
 from spark_jobs.publication.evidence import published_checkpoints
-from spark_jobs.runtime.checkpoints.cut import Cut, Due, expired
+from spark_jobs.runtime.checkpoints.cut import CheckpointOrder, Cut, expired
 from spark_jobs.runtime.checkpoints.packing import pack
 from spark_jobs.runtime.checkpoints.try_history import TryHistory
 from spark_jobs.runtime.inputs.source_kind import SourceStream
@@ -77,7 +77,7 @@ class CheckpointTry:
     pipeline: PipelineDocument
     attempt: AttemptDocument
     round: RoundDocument
-    due: Due
+    order: CheckpointOrder
     parent: Manifest | None
     """The checkpoint that it continues."""
     look: Callable[[], dict[InputName, tuple[Pin, ...]]]
@@ -107,7 +107,7 @@ class CheckpointTry:
         """
         store, began_at = CheckpointStore(self.home), datetime.now(UTC)
         number = store.next_id(self.parent.checkpoint) if self.parent else store.first_id(self.attempt.incarnation)
-        history = TryHistory(store, number, self.due.kind, self.attempt.attempt, began_at, self.mask)
+        history = TryHistory(store, number, self.order.kind, self.attempt.attempt, began_at, self.mask)
         try:
             manifest = self._take(store, number, history, stages)
         except StreamPipelineError as error:
@@ -147,7 +147,7 @@ class CheckpointTry:
         manifest = Manifest(
             checkpoint=number,
             parent=self.parent.checkpoint if self.parent else None,
-            checkpoint_kind=self.due.kind,
+            checkpoint_kind=self.order.kind,
             on_end=self.round.on_end,
             pipeline=self.pipeline.uuid,
             pipeline_name=self.pipeline.name,
@@ -156,7 +156,7 @@ class CheckpointTry:
             run=self.attempt.run,
             attempt=self.attempt.attempt,
             work_directory=self.attempt.work_directory.id,
-            request=self.due.request or (self.attempt.request if self.due.kind is CheckpointKind.FINAL else None),
+            request=self.order.request or (self.attempt.request if self.order.kind is CheckpointKind.FINAL else None),
             aligned=cut.aligned,
             behind=behind,
             held=self.held,
@@ -172,7 +172,7 @@ class CheckpointTry:
             backfilled=tuple(sorted(self.backfilled)),
             stages=cuts,
             sinks=sinks,
-            drained=self.due.drained,
+            drained=self.order.drained,
         )
         self._check_in_time()
         with history.timed("complete"):
@@ -193,7 +193,7 @@ class CheckpointTry:
             remedy="Check that the storage of the home answers. The next checkpoint finds out.",
             checkpoint=number,
         )
-        run_with_deadline(partial(store.complete_newest, manifest), self.due.deadline_s, lambda: unanswered)
+        run_with_deadline(partial(store.complete_newest, manifest), self.order.deadline_s, lambda: unanswered)
 
     def _after(self, stage: StageName) -> BatchId:
         """Returns the last batch of a stage in the parent."""
@@ -268,7 +268,7 @@ class CheckpointTry:
         """
         purged = None
         while True:
-            cut = self.due.find_cut()
+            cut = self.order.find_cut()
             try:
                 return cut, self._in_time(partial(self._read_logs, stages, cut, finished))
             except NotFoundError:
@@ -284,7 +284,7 @@ class CheckpointTry:
         for stage in stages:
             name = stage.stage.name
             ended = name in finished
-            drained = self.due.drained or (ended and self.round.on_end is OnEnd.DRAIN)
+            drained = self.order.drained or (ended and self.round.on_end is OnEnd.DRAIN)
             begins = self.round.begins_now.get(name, {})
             left = stage.not_begun(cut.batches[name]) if begins else frozenset()
             own = {
@@ -292,7 +292,7 @@ class CheckpointTry:
                 "ended": tuple(sorted(stage.left_behind(cut.batches[name]))),
             }
             found[name] = _Logged(
-                stage.logged(cut.batches[name]) | {"finished": self.due.drained or ended, "drained": drained} | own,
+                stage.logged(cut.batches[name]) | {"finished": self.order.drained or ended, "drained": drained} | own,
                 [consumer.cut(cuts[id(consumer.spark_log)]) for consumer in stage.output.consumers],
                 stage.read_up_to(cut.batches[name]),
                 Consumption(stage.spark_log, stage.bounds).in_flight(name, cut.batches),
@@ -359,10 +359,10 @@ class CheckpointTry:
 
     def _look(self) -> None:
         self._check_in_time()
-        self.due.pause()
+        self.order.pause()
 
     def _check_in_time(self) -> None:
-        if time.monotonic() >= self.due.deadline_s:
+        if time.monotonic() >= self.order.deadline_s:
             raise expired("its files were not made durable in time")
 
 

@@ -105,7 +105,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Due:
+class CheckpointOrder:
     """A checkpoint that must be taken now."""
 
     kind: CheckpointKind
@@ -130,14 +130,14 @@ class Waiting:
         now_s: The clock.
         pause: Waits a moment. Its exceptions, such as a cancel or a permanent failure of a stage, end the search.
         held: Called with each stage when it is held. The first stage without a call is the one that is waited for.
-        let_go: Called, perhaps several times, with each stage that is released because another one is failing.
+        released: Called, perhaps several times, with each stage that is released because another one is failing.
     """
 
     deadline_s: float
     now_s: Callable[[], float]
     pause: Callable[[], None]
     held: Callable[[StageName], object] = lambda name: None
-    let_go: Callable[[StageName], object] = lambda name: None
+    released: Callable[[StageName], object] = lambda name: None
     _declined: CheckpointDeclinedError | None = None
 
     def wait_for(self, stage: Cuttable) -> None:
@@ -242,7 +242,7 @@ def _align(
             for each in stages:
                 if each not in stay_held:
                     each.release()
-                    waiting.let_go(each.name)
+                    waiting.released(each.name)
             at_rest = 0
         elif (stage := stages[at_rest]).has_consumed(names) and _is_held(stage):
             waiting.held(stage.name)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from spark_jobs.checkpoint.cut_short import CutShort, incomplete
+from spark_jobs.checkpoint.unfinished_requests import UnfinishedRequest, incomplete
 from spark_jobs.drain.flow import Action, Event, following
 from spark_jobs.home.layout import answer_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest
@@ -155,7 +155,7 @@ class Stop:
         return incomplete(
             f"The stop for {self._request.request} did not finish: {self._error.failed if self._error else 'for no known reason'}",
             self._request.request,
-            CutShort(manifest.checkpoint, self._savepoint),
+            UnfinishedRequest(manifest.checkpoint, self._savepoint),
             "Start the pipeline again after you have removed the cause: it finishes the stop first.",
         )
 

@@ -23,7 +23,7 @@ from spark_jobs.runtime.spark.spark_facts import SPARK_MINOR, SPARK_VERSION
 from spark_jobs.runtime.start.decision import Begin, BeginFromSavepoint, BeginIncarnation, Continue, HomeFacts
 from spark_jobs.runtime.start.heal import heal_in_place
 from spark_jobs.runtime.start.restore import is_half_built, restore
-from spark_jobs.runtime.start.way_back import boot_id, new_work_directory, why_rebuilt
+from spark_jobs.runtime.start.work_directory import boot_id, new_work_directory, why_rebuilt
 from spark_jobs.runtime.state.rescale import rescale_stage
 from spark_jobs.storage.files import Files, is_here
 

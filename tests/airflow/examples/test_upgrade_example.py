@@ -85,20 +85,20 @@ def test_a_stop_that_fails_neither_cancels_the_old_code_nor_starts_another(runni
     done = run_dag(dag, target="/elsewhere")
     states = {each.task_id: each.state for each in done.get_task_instances()}
     assert states.pop("stop") == "failed"
-    assert states.pop("way_back") == "failed"
+    assert states.pop("roll_back") == "failed"
     assert set(states.values()) == {"upstream_failed"}
     assert AttemptLease(running.files, AttemptNumber(1)).cancelled() is None
     assert CheckpointRequests(running.files).open() == ()
 
 
-def way_back(dag: DAG, **xcoms: Any) -> Any:
-    function: Any = dag.get_task("way_back")
+def roll_back(dag: DAG, **xcoms: Any) -> Any:
+    function: Any = dag.get_task("roll_back")
     return function.python_callable(ti=SimpleNamespace(xcom_pull=lambda task_ids: xcoms.get(task_ids)))
 
 
 def test_the_old_code_is_gone_back_to_only_where_the_new_code_has_no_checkpoint(dag: DAG) -> None:
-    assert way_back(dag, stop=STOPPED) == STOPPED["savepoint"]
+    assert roll_back(dag, stop=STOPPED) == STOPPED["savepoint"]
     with pytest.raises(AirflowFailException, match="the old code runs on"):
-        way_back(dag)
+        roll_back(dag)
     with pytest.raises(AirflowFailException, match="has stood its trial"):
-        way_back(dag, stop=STOPPED, on_trial={"checkpoint": 9})
+        roll_back(dag, stop=STOPPED, on_trial={"checkpoint": 9})

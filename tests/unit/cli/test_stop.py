@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.checkpoint.cut_short import CutShort, cut_short
 from spark_jobs.checkpoint.savepoint import export
+from spark_jobs.checkpoint.unfinished_requests import UnfinishedRequest, unfinished_request
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.home.layout import savepoint_path
 from spark_jobs.protocol.checkpoint_requests import Wanted
@@ -91,8 +91,8 @@ def test_what_another_request_has_made_is_not_named(running: UsedHome) -> None:
     CheckpointRequests(running.files).ask(stop)
     running.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT, request=stop)
     export(running.files, CheckpointId(1), running.files.below(savepoint_path(stop)), request=RequestId("savepoint-weekly"))
-    assert cut_short(running.files, stop) == CutShort(CheckpointId(1), None)
-    assert cut_short(running.files, RequestId("savepoint-weekly")) is None
+    assert unfinished_request(running.files, stop) == UnfinishedRequest(CheckpointId(1), None)
+    assert unfinished_request(running.files, RequestId("savepoint-weekly")) is None
 
 
 def test_the_same_id_in_other_words_is_refused(running: UsedHome) -> None:

@@ -29,7 +29,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, PipelineName, RequestId, RunId, StageName
 from spark_jobs.protocol.masking import unmasked
 from spark_jobs.protocol.restart_settings import NoRestart
-from spark_jobs.runtime.checkpoints.cut import Cut, Due
+from spark_jobs.runtime.checkpoints.cut import CheckpointOrder, Cut
 from spark_jobs.runtime.driver.heartbeat import Heartbeat
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
@@ -238,8 +238,8 @@ class Failing:
         run = RoundRun(graph, home, document, attempt(1), ROUND, site, cast(Any, None))
         self._running = RunningPipeline(run)
 
-    def complete(self, due: Due) -> Manifest:
-        return self._running.complete(due)
+    def complete(self, order: CheckpointOrder) -> Manifest:
+        return self._running.complete(order)
 
     def finish(self) -> Manifest:
         return self._running.finish()
@@ -292,12 +292,12 @@ def test_a_manifest_of_an_earlier_try_that_comes_late_is_taken_up_by_its_own_att
                 Attempts(home).create(attempt(2))
         return Cut({}, aligned=True, alignment_s=0.0)
 
-    due = Due(CheckpointKind.PERIODIC, find_cut)
+    order = CheckpointOrder(CheckpointKind.PERIODIC, find_cut)
     if overtaken:
         with pytest.raises(FencedError):
-            pipeline.complete(due)
+            pipeline.complete(order)
     else:
-        manifest = pipeline.complete(due)
+        manifest = pipeline.complete(order)
         assert (manifest.checkpoint, manifest.parent, manifest.checkpoint_kind) == (2, 1, CheckpointKind.PERIODIC)
     assert CheckpointStore(home).taken() == ([1] if overtaken else [1, 2])
 

@@ -33,7 +33,7 @@ from spark_jobs.publication import holds
 from spark_jobs.runtime import running_pipeline
 from spark_jobs.runtime.checkpoints import answers, publishing
 from spark_jobs.runtime.checkpoints.answers import Answers
-from spark_jobs.runtime.checkpoints.cut import Cut, Due
+from spark_jobs.runtime.checkpoints.cut import CheckpointOrder, Cut
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.runtime.round_run import RoundRun
@@ -132,7 +132,7 @@ class World(RunningPipeline):
         self.askers, self._requests = askers, cast(RequestedCheckpoints, askers)
         self._answers = Answers(self._requests)
         self._tries = tries
-        self.due: list[Due] = []
+        self.orders: list[CheckpointOrder] = []
         self.cuts: list[Cut] = []
         self.takes: Callable[[], object] = lambda: None
         """Called while a checkpoint is taken."""
@@ -201,16 +201,16 @@ class World(RunningPipeline):
         self.stops.append(list(asked))
         return self.stops_end.pop(0)
 
-    def complete(self, due: Due) -> Manifest:
-        self.due.append(due)
+    def complete(self, order: CheckpointOrder) -> Manifest:
+        self.orders.append(order)
         try:
             if self.errors:
                 raise self.errors.pop(0)
-            self.cuts.append(due.find_cut())
+            self.cuts.append(order.find_cut())
             self.takes()
         finally:
             self._tries -= 1
-        self._parent = a_manifest(len(self.due), request=due.request, sinks={SinkName("daily"): DAILY})
+        self._parent = a_manifest(len(self.orders), request=order.request, sinks={SinkName("daily"): DAILY})
         return self._parent
 
 
@@ -235,14 +235,14 @@ def done(work: Callable[[], None]) -> Future[None]:
 def test_a_request_is_taken_at_once_although_none_is_due(tmp_path: Path) -> None:
     world = World(tmp_path, Askers((), [A]))
     world.run()
-    assert [due.request for due in world.due] == [A.request]
+    assert [order.request for order in world.orders] == [A.request]
     assert world.askers.completed_with == [([A], 1)]
 
 
 def test_all_who_had_asked_are_told_of_one_checkpoint(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A, B]))
     world.run()
-    assert [due.request for due in world.due] == [A.request]
+    assert [order.request for order in world.orders] == [A.request]
     assert world.askers.completed_with == [([A, B], 1)]
 
 
@@ -253,7 +253,7 @@ def test_what_is_asked_for_while_a_checkpoint_is_taken_waits_for_its_end_and_has
     at_work: list[tuple[int, int]] = []
 
     def asked_meanwhile() -> None:
-        at_work.append((len(world.due), len(askers.completed_with)))
+        at_work.append((len(world.orders), len(askers.completed_with)))
         askers.asked = [[B]] if len(at_work) == 1 else []
 
     world.takes = asked_meanwhile
@@ -269,7 +269,7 @@ def test_while_one_is_copied_or_published_the_next_are_taken_and_its_request_is_
     monkeypatch.setattr(held, "run_in_background", lambda work: Future())
     world = World(tmp_path, Askers([SAVE], [SAVE], [SAVE]), interval_ms=0, tries=3)
     world.run()
-    assert [due.request for due in world.due] == [SAVE.request, None, None]
+    assert [order.request for order in world.orders] == [SAVE.request, None, None]
     assert world.askers.completed_with == []
 
 
@@ -351,7 +351,7 @@ def test_a_blocked_publication_is_tried_again_without_another_checkpoint_until_i
     world.fenced_at, world.not_published = 99, [UnsupportedTableError("The table refuses.")] * 3
     world.run()
     assert (world.published_with, world.subsumed) == ([1, 1, 1, 1], [1])
-    assert len(world.due) == 1
+    assert len(world.orders) == 1
 
 
 @pytest.mark.parametrize("kind", [NotFoundError, CorruptDocumentError])
@@ -390,7 +390,7 @@ def test_a_try_that_fails_in_an_attempt_that_was_fenced_is_no_failure_of_the_pip
 def test_a_savepoint_is_a_checkpoint_of_its_own_kind_that_answers_the_others_too(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A, SAVE]))
     world.run()
-    assert [due.kind for due in world.due] == [CheckpointKind.SAVEPOINT]
+    assert [order.kind for order in world.orders] == [CheckpointKind.SAVEPOINT]
     assert world.askers.completed_with == [([A, SAVE], 1)]
 
 
@@ -399,7 +399,7 @@ def test_a_stop_goes_before_whatever_else_is_asked_for_or_due(tmp_path: Path) ->
     world.stops_end = [a_manifest(1)]
     assert world.run_to_its_stop().checkpoint == 1
     assert world.stops == [[STOP, OTHER_STOP, A, SAVE]]
-    assert world.due == []
+    assert world.orders == []
 
 
 def test_after_a_stop_that_has_failed_checkpoints_go_on(tmp_path: Path) -> None:
@@ -412,7 +412,7 @@ def test_after_a_stop_that_has_failed_checkpoints_go_on(tmp_path: Path) -> None:
 def test_an_idle_pipeline_takes_no_checkpoint_and_asks_instead_whether_it_is_still_live(tmp_path: Path) -> None:
     world = World(tmp_path, Askers(), interval_ms=0, idle=True)
     world.run_until(FencedError)
-    assert (world.due, world.looked) == ([], 3)
+    assert (world.orders, world.looked) == ([], 3)
 
 
 def test_an_idle_pipeline_takes_a_checkpoint_for_who_asks(tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_checkpoints_are_triggered_and_expire_as_declared(tmp_path: Path, clock:
 
     world.takes = lasts_5_s
     world.run()
-    assert [due.deadline_s - 30.0 for due in world.due] == [110.0, 122.0, 134.0], "5 s after a trigger, and a pause of 7 s"
+    assert [order.deadline_s - 30.0 for order in world.orders] == [110.0, 122.0, 134.0], "5 s after a trigger, and a pause of 7 s"
 
 
 def behind() -> tuple[Model, Model]:
@@ -493,7 +493,7 @@ def test_when_all_stages_have_ended_one_final_checkpoint_answers_every_open_requ
     world = World(tmp_path, Askers([A, B]), interval_ms=0)
     world.ended = True
     assert world.run_to_its_stop().checkpoint == 9
-    assert (world.finished, world.due, world.askers.completed_with) == (1, [], [([A, B], 9)])
+    assert (world.finished, world.orders, world.askers.completed_with) == (1, [], [([A, B], 9)])
 
 
 def test_a_stop_that_comes_when_all_stages_have_ended_is_answered_with_the_final_checkpoint(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from spark_jobs.protocol.pins import Pin
 from spark_jobs.protocol.steps import observed_by
 from spark_jobs.runtime.checkpoints import try_history
 from spark_jobs.runtime.checkpoints.checkpoint_try import CheckpointTry, stages_behind
-from spark_jobs.runtime.checkpoints.cut import Alignment, Cut, Due, Waiting, take_cut
+from spark_jobs.runtime.checkpoints.cut import Alignment, CheckpointOrder, Cut, Waiting, take_cut
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
 from spark_jobs.runtime.staged.channel_bound import ChannelBound
 from spark_jobs.runtime.staged.log_folding import Consumer
@@ -83,7 +83,7 @@ def a_try(
         PipelineDocument(name=PipelineName("p"), uuid=PIPELINE),
         attempt(1),
         ROUND,
-        Due(CheckpointKind.PERIODIC, find_cut, RequestId("checkpoint-now"), deadline_s, pause),
+        CheckpointOrder(CheckpointKind.PERIODIC, find_cut, RequestId("checkpoint-now"), deadline_s, pause),
         None,
         look,
         masking([SECRET]),
@@ -284,7 +284,7 @@ def test_violations_are_counted_from_the_beginning_of_the_round(site: Site, roun
     second = replace(
         first,
         round=ROUND.model_copy(update={"round": RoundNumber(round_number)}),
-        due=replace(first.due, find_cut=lambda: cuts[1]),
+        order=replace(first.order, find_cut=lambda: cuts[1]),
         parent=parent,
     )
     assert parent.stages[HOURLY].violations == {"positive": 2, "known": 1}
@@ -434,13 +434,13 @@ def test_what_a_stage_leaves_out_while_the_cut_is_found_is_in_the_manifest(site:
     loss = LostFiles(input=InputName("events"), stage=HOURLY, files=(LostFile(path="a"),))
     effort = a_try(site.home, lambda: Cut({HOURLY: BatchId(0)}, aligned=True, alignment_s=0.0))
     effort.losses = losses = list[Loss]()
-    find_cut = effort.due.find_cut
+    find_cut = effort.order.find_cut
 
     def passes_something_over() -> Cut:
         losses.append(loss)
         return find_cut()
 
-    effort.due = replace(effort.due, find_cut=passes_something_over)
+    effort.order = replace(effort.order, find_cut=passes_something_over)
     assert effort.take([hourly(site)]).losses == (loss,)
 
 

@@ -269,10 +269,10 @@ def test_who_waits_for_a_stop_is_told_of_each_stage_that_is_held_and_of_each_tha
     def held(name: StageName) -> None:
         told.append((line.now_s, str(name)))
 
-    def let_go(name: StageName) -> None:
+    def released(name: StageName) -> None:
         told.append((line.now_s, f"{name} goes on"))
 
-    quiesce(line.stages, replace(line.waiting(), held=held, let_go=let_go))
+    quiesce(line.stages, replace(line.waiting(), held=held, released=released))
     assert told == [
         (0.0, "producer"),
         *((float(second), "shaky goes on") for second in range(5, 20)),

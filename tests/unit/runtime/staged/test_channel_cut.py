@@ -96,7 +96,7 @@ def test_two_checkpoints_in_a_row_name_the_same_files_in_flight_and_write_none_o
     assert {path.suffix for path in (tmp_path / "home").rglob("*") if path.is_file()} == {".channel"}
 
 
-def test_the_way_back_reads_and_writes_no_row_in_flight_and_a_checkpoint_is_possible_before_one_is_read(tmp_path: Path) -> None:
+def test_a_restore_reads_and_writes_no_row_in_flight_and_a_checkpoint_is_possible_before_one_is_read(tmp_path: Path) -> None:
     """U11 to U13, U15: the files that the batches name do not exist, so the restore cannot have read them."""
     channel = Channel(tmp_path, 100)
     slow = channel.consumer("slow", 4, 6, 9)

@@ -61,7 +61,7 @@ def test_every_file_that_the_checkpoint_names_comes_from_its_other_copy(
         if where == "home" and "/_metadata/v2/" in file.path:
             continue  # the next attempt pins this file again, because its paths differ
         if damage is delete and file.path == "commits/3":
-            continue  # batch 3 is then not committed: see way_back
+            continue  # batch 3 is then not committed: see work_directory
         path = site.checkpoint.root / file.path if where == "work" else site.root / "home" / file.stored
         damage(path)
         assert heal(site, manifest) is None, file.path

@@ -12,7 +12,7 @@ from spark_jobs.protocol.savepoint import Savepoint
 from spark_jobs.storage.files import Files, read_document
 
 
-class CutShort(NamedTuple):
+class UnfinishedRequest(NamedTuple):
     """The checkpoint and the savepoint of a request that was not answered."""
 
     checkpoint: CheckpointId
@@ -20,7 +20,7 @@ class CutShort(NamedTuple):
     """URL of its savepoint; None if it is incomplete or was not requested."""
 
 
-def cut_short(home: Files, request: RequestId) -> CutShort | None:
+def unfinished_request(home: Files, request: RequestId) -> UnfinishedRequest | None:
     """Returns the results of an unanswered request, or None if its checkpoint is not complete. Writes nothing.
 
     Raises:
@@ -29,10 +29,10 @@ def cut_short(home: Files, request: RequestId) -> CutShort | None:
     head = CheckpointStore(home).head()
     if head is None or head.request != request:
         return None
-    return CutShort(head.checkpoint, _whole(home, request, head.checkpoint))
+    return UnfinishedRequest(head.checkpoint, _whole(home, request, head.checkpoint))
 
 
-def incomplete(failed: str, request: RequestId, found: CutShort, remedy: str) -> IncompleteError:
+def incomplete(failed: str, request: RequestId, found: UnfinishedRequest, remedy: str) -> IncompleteError:
     """Returns the error for a request whose checkpoint is complete, but whose answer is open. The error names the savepoint."""
     made = f"Checkpoint {found.checkpoint} is complete: it is the requested one"
     if found.savepoint is not None:
