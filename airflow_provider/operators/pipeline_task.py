@@ -17,6 +17,7 @@ from airflow_provider.waits.clocks import monotonic_at
 from spark_jobs.storage.files import Files
 from spark_jobs.waits.home_wait import HomeWait
 from spark_jobs.waits.in_process import patient_look, wait_here
+from spark_jobs.waits.limits import LIMITS, WaitLimits
 from spark_jobs.waits.patience import Patience
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class WaitingTask(PipelineTask):
         kwargs: As for :class:`PipelineTask`.
     """
 
+    wait_limits: WaitLimits = LIMITS
+    """The time limits of the wait that no DAG chooses."""
     poll_interval_s: float
     """The pause between two looks at the home while something changes."""
     max_poll_interval_s: float | None
@@ -143,8 +146,8 @@ class WaitingOperator(PollingTask, PipelineOperator):
         if not self.deferrable:
             end_s = None if limits.own_at is None else monotonic_at(limits.own_at)
             pause = partial(time.sleep, self.poll_interval_s)
-            return wait_here(wait, end_s=end_s, timeout_s=self.timeout_s, log=self.log, pause=pause)
-        found = self.first_result(wait, Patience(None))
+            return wait_here(wait, end_s=end_s, timeout_s=self.timeout_s, log=self.log, pause=pause, limits=self.wait_limits)
+        found = self.first_result(wait, Patience(None, self.wait_limits))
         if found is None:
             self.defer_wait(wait, limits, **kwargs)
         return found

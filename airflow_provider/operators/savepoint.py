@@ -19,7 +19,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.savepoint_use import needed_by
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.ids import RequestId
-from spark_jobs.waits.requests import END_WAIT_S, RequestWait, answer_to
+from spark_jobs.waits.requests import RequestWait, answer_to
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -58,7 +58,7 @@ class TriggerCheckpointOperator(WaitingOperator):
             record_homes(context, self.conn_id, {files.url: None})
             request = ask_once(files, self.wanted, run_id_of(context["ti"]), drain=self._drains(), target=self._target_url())
             self.log.info("Requested a %s of %s: %s", self.wanted.value, files.url, request)
-            self.wait_or_defer(RequestWait(files, request, self.restart_timeout_s, END_WAIT_S), limits)
+            self.wait_or_defer(RequestWait(files, request, self.restart_timeout_s, self.wait_limits.driver_end_s), limits)
             return self._result(context, files.url, request)
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from airflow_provider.assets import emit_tables
 from airflow_provider.drivers.local_driver import check_host_lasts
@@ -49,12 +49,8 @@ from spark_jobs.waits.in_process import look_or_fail, wait_here
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_LET_END_MAX_S = 60.0
-"""How long a driver that has answered may take to end, because it holds the home until then."""
-_EXIT_WAIT_S = 10.0
-"""How long a task with its answer waits for the driver's end, so that the next task finds the home free."""
-_UNTIL_SEEN_S = 10.0
-"""How long a worker waits for a sign of another process's driver, before the triggerer takes over."""
+T = TypeVar("T")
+
 _SLICE_S = 0.5
 """The longest sleep: a signal does not end a sleep, so the flag that it sets is read this often."""
 STARTS_WITH = tuple(name for name in START_ARGUMENTS if name not in ("adopt_offsets", "backfill"))
@@ -220,12 +216,12 @@ class StreamPipelineOperator(WaitingOperator):
         try:
             order, token = order_of(self, run_id_of(context["ti"])), str(context["ti"].id)
             order = order.model_copy(update={"conf": with_parent_run(order.conf, context)})
-            url = look_or_fail(lambda: self.hook.files(self.home).url, self._check_not_killed)
+            url = self._look(lambda: self.hook.files(self.home).url)
             record_homes(context, self.conn_id, {url: None})
             while True:
                 self._check_not_killed()
                 if goes_on:
-                    look_or_fail(lambda: self._current_lease.check_not_cancelled(order.run), self._check_not_killed)
+                    self._look(lambda: self._current_lease.check_not_cancelled(order.run))
                 begun, goes_on = self._begin(order, token), True
                 if isinstance(begun, StartResponse):
                     self.log.info("This run was answered before: checkpoint %s.", begun.checkpoint)
@@ -267,7 +263,7 @@ class StreamPipelineOperator(WaitingOperator):
             began_at: The start of the try, in seconds since 1970; None: now.
         """
         self._limits = time_limits(self, self.timeout_s, began_at)
-        self._lease = DriverLease(self.hook, self.home, self.log)
+        self._lease = DriverLease(self.hook, self.home, self.log, self.wait_limits)
         self._kill.guard(self._lease if self.cancel_on_kill else None)
         return self._lease
 
@@ -294,7 +290,7 @@ class StreamPipelineOperator(WaitingOperator):
             RejectedError: Losses are not accepted, and ``on_loss`` is "fail".
             AirflowSkipException: Losses are not accepted, and ``on_loss`` is "skip".
         """
-        self._current_lease.wait_for_end(_EXIT_WAIT_S)
+        self._current_lease.wait_for_end(self.wait_limits.exit_s)
         assert answer.checkpoint is not None
         files = self.hook.files(self.home)
         manifest = CheckpointStore(files).kept(answer.checkpoint)
@@ -368,17 +364,15 @@ class StreamPipelineOperator(WaitingOperator):
         """The longest wait of this worker for the first sign of a driver; None: until the driver has answered."""
         driver = self._current_lease.driver
         ends_with_it = driver is not None and not driver.submits and container_of_one_task() is not None
-        until_seen_s = _UNTIL_SEEN_S if driver is None else self.start_timeout_s
+        until_seen_s = self.wait_limits.first_sign_s if driver is None else self.start_timeout_s
         return until_seen_s if self.deferrable and not ends_with_it else None
 
     def _begin(self, order: StartOrder, token: str) -> StartResponse | AttemptNumber:
         """Returns the existing answer, or the attempt that will give it, owned by this task."""
-        end_s = time.monotonic() + _LET_END_MAX_S
+        end_s = time.monotonic() + self.wait_limits.driver_end_s
         start_timeout_s = self.start_timeout_s if self.hook.submits else None
         while True:
-            look = look_or_fail(
-                lambda: first_look(self.hook.files(self.home), order.run, start_timeout_s), self._check_not_killed
-            )
+            look = self._look(lambda: first_look(self.hook.files(self.home), order.run, start_timeout_s))
             following = first_step(look, order.run)
             if following is Next.RETURN and look.answer is not None:
                 return look.answer
@@ -416,13 +410,20 @@ class StreamPipelineOperator(WaitingOperator):
             start_request_id(attempt),
             Goal(WaitFor(self.wait_for)),
             start_limit(self._start_by(attempt), self.start_timeout_s),
+            limits=self.wait_limits,
             driver=lease.driver,
             until_seen_s=until_seen_s,
         )
         end_s = None if self._limits.own_at is None else monotonic_at(self._limits.own_at)
         try:
             return wait_here(
-                wait, end_s=end_s, timeout_s=self.timeout_s, log=self.log, pause=self._pause, check=self._check_not_killed
+                wait,
+                end_s=end_s,
+                timeout_s=self.timeout_s,
+                log=self.log,
+                pause=self._pause,
+                check=self._check_not_killed,
+                limits=self.wait_limits,
             )
         except StreamPipelineError as error:
             lease.release_driver()  # it may be about to end
@@ -447,6 +448,10 @@ class StreamPipelineOperator(WaitingOperator):
                 raise not_due(restart, self.timeout_s)
             self._pause(left_s)
         return Waited.RESTARTS
+
+    def _look(self, look: Callable[[], T]) -> T:
+        """Looks once at the home. A kill ends a look that hangs."""
+        return look_or_fail(look, self._check_not_killed, self.wait_limits)
 
     def _pause(self, at_most_s: float = math.inf) -> None:
         end_s = time.monotonic() + min(self.poll_interval_s, at_most_s)

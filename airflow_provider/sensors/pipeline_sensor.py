@@ -45,7 +45,7 @@ class PipelineSensor(PollingTask, BaseSensorOperator):
     @cached_property
     def _patience(self) -> Patience:
         """The patience of all looks in this process. Airflow ends the wait between two looks."""
-        return Patience(None)
+        return Patience(None, self.wait_limits)
 
     def execute(self, context: "Context") -> Any:
         """Looks once. Then waits in the triggerer, or here like every sensor."""

@@ -27,6 +27,7 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, RunId, start_request_id
+from spark_jobs.waits.limits import LIMITS, WaitLimits
 
 T = TypeVar("T")
 
@@ -36,8 +37,6 @@ _OWNER_LIMIT_S = 1.5
 """The part of :data:`KILL_LIMIT_S` for reading the owner of the attempt from the home."""
 _CANCEL_LIMIT_S = 1.0
 """The part of :data:`KILL_LIMIT_S` for storing the cancel in the home."""
-_LIMIT_S = 60.0
-"""How long the home may take to answer a task that was not killed."""
 
 
 class DriverLease:
@@ -47,10 +46,11 @@ class DriverLease:
         hook: Reads and writes the home.
         home: The home.
         log: The task's log.
+        limits: The time limits of the task.
     """
 
-    def __init__(self, hook: StreamPipelineHook, home: str, log: Any) -> None:
-        self._hook, self._home, self._log = hook, home, log
+    def __init__(self, hook: StreamPipelineHook, home: str, log: Any, limits: WaitLimits = LIMITS) -> None:
+        self._hook, self._home, self._log, self._limits = hook, home, log, limits
         self.driver: LocalDriver | None = None
         """The driver that this process has started."""
         self.held: tuple[AttemptNumber, OwnerNumber] | None = None
@@ -90,8 +90,8 @@ class DriverLease:
         Args:
             reason: Stored with the cancel.
         """
-        now_s = time.monotonic()
-        self._end(reason, now_s + _LIMIT_S, now_s + _LIMIT_S)
+        by_s = time.monotonic() + self._limits.lease_s
+        self._end(reason, by_s, by_s)
         self.log_kill()
 
     def kill(self, reason: str) -> bool:
@@ -212,7 +212,7 @@ class DriverLease:
             The cancel; None if there is none, or if the home cannot be read.
         """
         try:
-            return _before(time.monotonic() + _LIMIT_S, lambda: self._cancelled_since(error))
+            return _before(time.monotonic() + self._limits.lease_s, lambda: self._cancelled_since(error))
         except StorageError as silent:
             self._log.warning("The home does not say whether the attempt was cancelled: %s", silent)
             return None
@@ -244,7 +244,9 @@ class DriverLease:
         if held is None:
             return None
         try:
-            following = _before(time.monotonic() + _LIMIT_S, lambda: after_end(self._hook.files(self._home), *held, error))
+            following = _before(
+                time.monotonic() + self._limits.lease_s, lambda: after_end(self._hook.files(self._home), *held, error)
+            )
         except StorageError as silent:
             self._log.warning("A retry decides what follows the end of attempt %s: %s", held[0], silent)
             return None
@@ -261,7 +263,7 @@ class DriverLease:
             log_last_lines(self._log, driver_log(files, attempt), driver_output(files, attempt))
 
         with suppress(StorageError):  # the task fails with its own error
-            _before(time.monotonic() + _LIMIT_S, log_lines)
+            _before(time.monotonic() + self._limits.lease_s, log_lines)
 
 
 class TaskKillHandler:

@@ -27,6 +27,7 @@ from spark_jobs.protocol.reports import report_error, reported_error
 from spark_jobs.storage.files import Files
 from spark_jobs.waits.ends import EndWait
 from spark_jobs.waits.home_wait import HomeWait
+from spark_jobs.waits.limits import LIMITS, WaitLimits
 from spark_jobs.waits.patience import Patience
 from spark_jobs.waits.requests import RequestWait
 
@@ -78,6 +79,9 @@ class WaitingTrigger(LogsVisibly, BaseTrigger):
         own: The arguments of the subclass; JSON values.
         waiting: See :class:`WaitArguments`.
     """
+
+    wait_limits: WaitLimits = LIMITS
+    """The time limits of the wait that no DAG chooses."""
 
     def __init__(self, own: Mapping[str, Any], **waiting: Unpack[WaitArguments]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -138,7 +142,9 @@ class WaitingTrigger(LogsVisibly, BaseTrigger):
                 return error if reported is None else await reported(error)
 
         looking = Looking(self.home, wait.key, wait.look, self.pace, wait.same, wait.lasting)
-        return await settled(wait_for(looking, judge, self.deadline_at, self.log, wait.home_is_back), self.settle_s)
+        return await settled(
+            wait_for(looking, judge, self.deadline_at, self.log, wait.home_is_back, self.wait_limits), self.settle_s
+        )
 
 
 class HomeTrigger(WaitingTrigger):
@@ -171,6 +177,7 @@ async def wait_for(
     deadline_at: float | None,
     log: Any,
     home_is_back: Callable[[float], None] = lambda _: None,
+    limits: WaitLimits = LIMITS,
 ) -> R | StreamPipelineError:
     """Looks until the wait is over.
 
@@ -182,12 +189,13 @@ async def wait_for(
         deadline_at: Seconds since 1970; None: no deadline.
         log: The log for storage errors.
         home_is_back: Called with the time before the first look is judged after the home was unavailable.
+        limits: The time limits of the wait.
 
     Returns:
         The result, or the error if the home was unavailable for too long.
     """
     end_s = None if deadline_at is None else monotonic_at(deadline_at)
-    patience = Patience(end_s)
+    patience = Patience(end_s, limits)
     while True:
         try:
             async with aclosing(looks(looking)) as found:

@@ -20,16 +20,11 @@ from airflow_provider.waits.shared_looks import Looking, looks, pace_at
 from spark_jobs.background import run_in_lane
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.storage.files import Files
-from spark_jobs.waits.patience import LOOK_PATIENCE_S
+from spark_jobs.waits.limits import LIMITS, WaitLimits
 
 T = TypeVar("T")
 Found = TypeVar("Found")
 Found_co = TypeVar("Found_co", covariant=True)
-
-_KEPT_AFTER_S = 5.0
-"""The position is stored this long after an event. The triggerer passes an event on within about a second, so no event is lost."""
-_HINDERED_S = 30.0
-"""The pause before another try if the home cannot be read or is not allowed."""
 
 
 class Search(Protocol[Found_co]):
@@ -61,6 +56,12 @@ class HomeEventTrigger(LogsVisibly, BaseEventTrigger, Generic[Found]):
     """The things that it watches, as the triggerer's log calls them."""
     key: ClassVar[str]
     """The prefix of the key in the asset's state store."""
+    wait_limits: WaitLimits = LIMITS
+    """The time limits of the looks."""
+    kept_after_s: float = 5.0
+    """The position is stored this long after an event. The triggerer passes an event on within about a second, so no event is lost."""
+    retry_after_s: float = 30.0
+    """The pause before another try if the home cannot be read or is not allowed."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class HomeEventTrigger(LogsVisibly, BaseEventTrigger, Generic[Found]):
             except (StreamPipelineError, AirflowNotFoundException, AirflowRuntimeError, TimeoutError) as error:
                 reason = f"{error}" or "the storage does not answer"
                 self.log.warning("The %s of %s cannot be read: %s", self.what, self.home, reason)
-                await asyncio.sleep(_HINDERED_S)
+                await asyncio.sleep(self.retry_after_s)
 
     async def _events(self) -> AsyncGenerator[TriggerEvent, None]:
         roots = (await use_store_from_afar(self.conn_id)).roots
@@ -112,12 +113,11 @@ class HomeEventTrigger(LogsVisibly, BaseEventTrigger, Generic[Found]):
                 for found in await self._with_limit(run_in_lane(files.url, search.find, listing)):
                     yield TriggerEvent({"home": files.url} | self.payload(found))  # type: ignore[no-untyped-call]
                     self._sent.append((found, time.monotonic()))
-                await self._keep(files, _KEPT_AFTER_S)
+                await self._keep(files, self.kept_after_s)
 
-    @staticmethod
-    async def _with_limit(look: Awaitable[T], pause_s: float = 0.0) -> T:
+    async def _with_limit(self, look: Awaitable[T], pause_s: float = 0.0) -> T:
         """Returns the result of a look. Raises TimeoutError if the storage does not answer, and run() then tries again."""
-        async with asyncio.timeout(pause_s + LOOK_PATIENCE_S):
+        async with asyncio.timeout(pause_s + self.wait_limits.storage_s):
             return await look
 
     async def _search(self, files: Files) -> Search[Found]:

@@ -82,7 +82,8 @@ class RunTrigger(WaitingTrigger):
 
     async def wait(self, files: Files) -> dict[str, Any]:
         """Waits, logs the progress, and returns the reached goal or the error of the attempt."""
-        wait = RunWait(files, self.request, Goal(self.wait_for), start_limit(self.start_by, self.start_timeout_s))
+        start = start_limit(self.start_by, self.start_timeout_s)
+        wait = RunWait(files, self.request, Goal(self.wait_for), start, limits=self.wait_limits)
         metrics = PipelineMetrics(files, self.task_instance)
         send_at = 0.0
 

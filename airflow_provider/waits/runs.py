@@ -38,10 +38,9 @@ from spark_jobs.protocol.ids import RequestId, start_request_id
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import Files, is_here
 from spark_jobs.waits.home_wait import HomeWait
+from spark_jobs.waits.limits import LIMITS, WaitLimits
 from spark_jobs.waits.progress import ProgressLog, progress
 
-SILENCE_MAX_S = 15.0
-"""How long a driver may be invisible, because it is starting or is on its way from its answer to its end."""
 HEARTBEAT_S = 30.0
 """The pause between two reads of the heartbeat in a store: half the age at which a driver counts as lost."""
 _UNANSWERED: dict[int, type[StreamPipelineError]] = {ExitCode.REFUSED: RejectedError, ExitCode.UNKNOWN: OutcomeUnknownError}
@@ -106,14 +105,14 @@ class RunWait(HomeWait[RunLook, "StartResponse | Waited"]):
         goal: The goal of the task.
         start: How long a driver may be invisible before it has begun; None: as long as later.
         began_s: The start of the wait on a monotonic clock.
-        silence_max_s: How long a driver may be invisible; None: :data:`SILENCE_MAX_S`.
+        limits: The time limits of the wait.
     """
 
     request: RequestId
     goal: Goal
     start: StartLimit | None = None
     began_s: float = field(default_factory=time.monotonic)
-    silence_max_s: float | None = None
+    limits: WaitLimits = LIMITS
 
     def __post_init__(self) -> None:
         self._looks = RunLooks(self.files, self.request, follows=self.goal.follows)
@@ -163,9 +162,8 @@ class RunWait(HomeWait[RunLook, "StartResponse | Waited"]):
             self._unseen += 1
         if look.ours_runs or look.status is not None:
             self._start = None  # it has begun; at_work alone could mean the previous driver
-        silence_max_s = SILENCE_MAX_S if self.silence_max_s is None else self.silence_max_s
         # A single look may miss the driver. In a store, looks may be further apart than the allowed silence.
-        silent = now_s - self._seen_s >= silence_max_s and self._unseen > 1
+        silent = now_s - self._seen_s >= self.limits.silence_s and self._unseen > 1
         if silent and self._start is None:
             raise self._gone(InterruptedRunError, f"has not been seen for {now_s - self._seen_s:.0f} s")
         if silent and self._start is not None and now_s >= self._start.until_s:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from spark_jobs.background import run_with_deadline
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.waits.home_wait import HomeWait
+from spark_jobs.waits.limits import LIMITS, WaitLimits
 from spark_jobs.waits.patience import Patience
 
 L = TypeVar("L")
@@ -22,6 +23,7 @@ def wait_here(
     log: Any,
     pause: Callable[[], object],
     check: Callable[[], object] = lambda: None,
+    limits: WaitLimits = LIMITS,
 ) -> R:
     """Waits, and returns the result.
 
@@ -32,13 +34,14 @@ def wait_here(
         log: The log for the pipeline's activity and for storage errors.
         pause: Waits between two looks.
         check: Called repeatedly, also while a look hangs. An error that it raises ends the wait.
+        limits: The time limits of the wait.
 
     Raises:
         StorageError: The storage was unavailable for too long, or denies access.
         StreamPipelineError: The wait has failed, or its deadline has passed.
         Exception: Any error of ``check``.
     """
-    patience = Patience(end_s)
+    patience = Patience(end_s, limits)
     while True:
         was_away = patience.is_tried
         look = patient_look(wait.look, patience, log, check)
@@ -79,17 +82,18 @@ def patient_look(look: Callable[[], T], patience: Patience, log: Any, check: Cal
     return found
 
 
-def look_or_fail(look: Callable[[], T], check: Callable[[], object]) -> T:
+def look_or_fail(look: Callable[[], T], check: Callable[[], object], limits: WaitLimits = LIMITS) -> T:
     """Looks once, for a task that cannot continue without the result.
 
     Args:
         look: Looks once, in a thread of its own.
         check: Called repeatedly, also while the look hangs. An error that it raises ends the wait.
+        limits: The time limits of the wait.
 
     Raises:
         StorageError: The storage did not answer for as long as a wait tolerates.
     """
-    return run_with_deadline(look, time.monotonic() + Patience(None).look_max_s(0.0), _silent, check)
+    return run_with_deadline(look, time.monotonic() + limits.storage_s, _silent, check)
 
 
 def _silent() -> StorageError:

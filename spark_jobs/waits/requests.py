@@ -15,10 +15,8 @@ from spark_jobs.protocol.ids import RequestId
 from spark_jobs.protocol.reports import reported_error
 from spark_jobs.storage.files import Files
 from spark_jobs.waits.home_wait import HomeWait
+from spark_jobs.waits.limits import LIMITS
 from spark_jobs.waits.progress import doing
-
-END_WAIT_S = 60.0
-"""How long a task waits for the end of a driver that has answered a stop without an error."""
 
 
 class RequestLook(NamedTuple):
@@ -58,7 +56,7 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
 
     request: str
     restart_timeout_s: float
-    end_timeout_s: float = END_WAIT_S
+    end_timeout_s: float = LIMITS.driver_end_s
 
     def __post_init__(self) -> None:
         self._request = RequestId(self.request)

@@ -10,17 +10,20 @@ from airflow.sdk import BaseOperator, Context
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.version_compat import TaskDeferred
+from spark_jobs.waits.limits import LIMITS
 
 
 def carry_out(task: BaseOperator, context: Context) -> Any:
-    """Runs the task to its end and returns its result."""
+    """Runs the task to its end and returns its result. Its triggers have the time limits of the task."""
     step: Any = task.execute
     arguments: dict[str, Any] = {}
     while True:
         try:
             return step(context=context, **arguments)
         except TaskDeferred as deferred:
-            event = asyncio.run(first_event(restarted(deferred.trigger, settle_s=0.0)))
+            trigger: Any = restarted(deferred.trigger, settle_s=0.0)
+            trigger.wait_limits = getattr(task, "wait_limits", LIMITS)
+            event = asyncio.run(first_event(trigger))
             given = {"event": event.payload, **(deferred.kwargs or {})}
             step, arguments = copy.copy(task).resume_execution, {"next_method": deferred.method_name, "next_kwargs": given}
 

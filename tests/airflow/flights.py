@@ -16,6 +16,7 @@ from airflow_provider.orders import StartOrder
 from airflow_provider.retry import RETRIES
 from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import RunId
+from spark_jobs.waits.limits import LIMITS
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
 
@@ -46,12 +47,16 @@ def waits_deferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 in_the_worker = pytest.mark.parametrize("waits_deferred", [False], indirect=True)
 GIVEN: dict[str, Any] = {}
-SILENCE_MAX_S = "airflow_provider.waits.runs.SILENCE_MAX_S"
+"""The arguments of every operator of a test, and its ``wait_limits``."""
 
 
 def operator(entry: str = "answers", **arguments: Any) -> StreamPipelineOperator:
-    given: dict[str, Any] = GIVEN | {"home": "flights", "poll_interval_s": 0.05, "max_poll_interval_s": 0.2, "timeout_s": 60.0}
-    return StreamPipelineOperator(task_id="run", entry=f"/pipelines/{entry}.py", **(given | arguments))
+    given: dict[str, Any] = {"home": "flights", "poll_interval_s": 0.05, "max_poll_interval_s": 0.2, "timeout_s": 60.0}
+    given |= GIVEN | arguments
+    wait_limits = given.pop("wait_limits", LIMITS)
+    task = StreamPipelineOperator(task_id="run", entry=f"/pipelines/{entry}.py", **given)
+    task.wait_limits = wait_limits
+    return task
 
 
 class TaskLog:

@@ -37,6 +37,7 @@ from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_reque
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.waits.in_process import wait_here
+from spark_jobs.waits.limits import WaitLimits
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import GIVEN, RUN, TaskLog, context, failure, once, operator, task_log, until
@@ -105,7 +106,7 @@ def cluster(homes: Homes, fake_python: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps(spark))
     given = connection(home_root=str(homes.root), python=str(fake_python), spark_conn_id="yarn")
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", given)
-    monkeypatch.setattr("airflow_provider.waits.runs.SILENCE_MAX_S", SILENCE_S)
+    monkeypatch.setitem(GIVEN, "wait_limits", WaitLimits(silence_s=SILENCE_S))
     yield found
     for home in homes.root.iterdir():
         (home / ".go").touch()

@@ -18,6 +18,7 @@ from spark_jobs.control.supervision import Restart, next_start
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.ids import AttemptNumber, RunId
 from spark_jobs.protocol.restart_settings import FixedDelay
+from spark_jobs.waits.limits import WaitLimits
 from tests.airflow.conftest import DAGS, connection
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import context
@@ -59,7 +60,7 @@ def restart_is_due(home: UsedHome) -> Restart:
 
 
 def test_a_night_that_comes_between_a_loss_and_its_restart_drains_as_soon_as_the_pipeline_is_back(
-    night: UsedHome, dag: DAG, monkeypatch: pytest.MonkeyPatch
+    night: UsedHome, dag: DAG
 ) -> None:
     """A run in the meantime would take the home from its supervisor, and drain nothing."""
     assert first_step(dag) == "drain"
@@ -72,7 +73,7 @@ def test_a_night_that_comes_between_a_loss_and_its_restart_drains_as_soon_as_the
 
     request = Channel(night.files).request_start(RunId("monday"), parameters={}, restarts=restart.history)
     assert first_step(dag) == "drain"
-    monkeypatch.setattr("airflow_provider.operators.savepoint.END_WAIT_S", 0.0)  # the lock is held the whole time
+    drain.wait_limits = WaitLimits(driver_end_s=0.0)  # the lock is held the whole time
     with holding(night.directory / "home" / DRIVER_LOCK, request.request), Driver(night):
         assert first_step(dag) == "drain"
         assert carry_out(drain, context(token="next try"))["checkpoint"] == 1

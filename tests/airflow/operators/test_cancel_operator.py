@@ -20,6 +20,7 @@ from spark_jobs.protocol.errors import ConflictError, DeadlineExceededError, Run
 from spark_jobs.protocol.ids import AttemptNumber, RunId, start_request_id
 from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.restarts import RestartHistory
+from spark_jobs.waits.limits import WaitLimits
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
 from tests.airflow.fake_driver import ERRORS
@@ -75,7 +76,7 @@ def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes waits consider a silent driver lost after a short time."""
-    monkeypatch.setattr("airflow_provider.waits.runs.SILENCE_MAX_S", 0.3)
+    monkeypatch.setitem(GIVEN, "wait_limits", WaitLimits(silence_s=0.3))
 
 
 @pytest.mark.usefixtures("both_ways")

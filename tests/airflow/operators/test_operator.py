@@ -38,11 +38,11 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, PipelineName, RequestId, RoundNumber, RunId, StageName
 from spark_jobs.protocol.losses import LostFile, LostFiles
+from spark_jobs.waits.limits import WaitLimits
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import (
     RUN,
-    SILENCE_MAX_S,
     TaskLog,
     a_driver_at_work,
     context,
@@ -278,13 +278,12 @@ def test_a_driver_that_died_without_an_answer_is_an_error(homes: Homes, entry: s
     assert "left no answer" in str(failure(operator(entry), kind))
 
 
-def test_a_driver_that_went_away_silently_is_an_error(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SILENCE_MAX_S, 0.2)
-    assert "has not been seen" in str(failure(operator("silent"), InterruptedRunError))
+def test_a_driver_that_went_away_silently_is_an_error(homes: Homes) -> None:
+    task = operator("silent", wait_limits=WaitLimits(silence_s=0.2))
+    assert "has not been seen" in str(failure(task, InterruptedRunError))
 
 
 def test_a_home_that_is_away_for_a_while_ends_no_task(homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog) -> None:
-    monkeypatch.setattr(SILENCE_MAX_S, 0.2)
     monkeypatch.setattr(RunTrigger, "log", task_log)
     aside = homes.root.parent / "aside"
 
@@ -295,18 +294,17 @@ def test_a_home_that_is_away_for_a_while_ends_no_task(homes: Homes, monkeypatch:
         (homes.path() / ".go").touch()
 
     away = once(lambda: "attempt 1: running" in task_log.text, goes_and_comes_back)
-    assert carry_out(operator("waits"), context())["attempt"] == 1
+    assert carry_out(operator("waits", wait_limits=WaitLimits(silence_s=0.2)), context())["attempt"] == 1
     away.join()
 
 
 def test_a_home_that_stays_away_ends_the_task_for_good_and_nothing_is_written_in_its_place(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog
 ) -> None:
-    monkeypatch.setattr("spark_jobs.waits.patience.STORAGE_PATIENCE_S", 0.3)
     monkeypatch.setattr(RunTrigger, "log", task_log)
     aside = homes.root.parent / "aside"
     away = once(lambda: "attempt 1: running" in task_log.text, lambda: homes.path().rename(aside))
-    error = failure(operator("waits"), NotFoundError)
+    error = failure(operator("waits", wait_limits=WaitLimits(storage_s=2.0)), NotFoundError)
     away.join()
     assert isinstance(error, PipelineRunRefusedError)
     assert not homes.path().exists()

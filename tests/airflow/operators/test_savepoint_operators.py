@@ -26,6 +26,7 @@ from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunI
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.states import StopState
 from spark_jobs.storage.open import open_place
+from spark_jobs.waits.limits import LIMITS, WaitLimits
 from spark_jobs.waits.requests import RequestLook, RequestWait
 from tests.airflow.conftest import connection
 from tests.airflow.deferral import carry_out
@@ -58,12 +59,16 @@ def running(used: UsedHome) -> Iterator[UsedHome]:
         yield used
 
 
-def savepoint(**arguments: Any) -> TriggerSavepointOperator:
-    return TriggerSavepointOperator(task_id="save", home="home", **(SOON | arguments))
+def savepoint(wait_limits: WaitLimits = LIMITS, **arguments: Any) -> TriggerSavepointOperator:
+    task = TriggerSavepointOperator(task_id="save", home="home", **(SOON | arguments))
+    task.wait_limits = wait_limits
+    return task
 
 
-def stop(**arguments: Any) -> StopWithSavepointOperator:
-    return StopWithSavepointOperator(task_id="stop", home="home", **(SOON | arguments))
+def stop(wait_limits: WaitLimits = LIMITS, **arguments: Any) -> StopWithSavepointOperator:
+    task = StopWithSavepointOperator(task_id="stop", home="home", **(SOON | arguments))
+    task.wait_limits = wait_limits
+    return task
 
 
 @WAYS
@@ -112,10 +117,9 @@ def test_a_storage_that_is_away_for_a_while_is_borne(
 
 @WAYS
 def test_a_storage_that_stays_away_ends_the_wait(running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool) -> None:
-    monkeypatch.setattr("spark_jobs.waits.patience.STORAGE_PATIENCE_S", 0.2)
     monkeypatch.setattr("spark_jobs.waits.requests.driver_at_work", away(driver_at_work, range(1, 1000)))
     with pytest.raises(PipelineRunError, match="The disk is away"):
-        carry_out(savepoint(deferrable=deferrable), context())
+        carry_out(savepoint(deferrable=deferrable, wait_limits=WaitLimits(storage_s=2.0)), context())
 
 
 def test_the_tables_that_a_savepoint_has_made_public_are_told_of_through_an_alias(running: UsedHome) -> None:
@@ -347,8 +351,7 @@ def test_whoever_waits_is_told_how_far_the_stop_is_once_for_each_step(
 
     pipeline = Thread(target=goes_on)
     pipeline.start()
-    monkeypatch.setattr("airflow_provider.operators.savepoint.END_WAIT_S", 0.0)
-    carry_out(stop(deferrable=deferrable), context())
+    carry_out(stop(deferrable=deferrable, wait_limits=WaitLimits(driver_end_s=0.0)), context())
     pipeline.join()
     lines = [line for line in log.text.splitlines() if line.startswith("attempt 1: stopping")]
     assert [line.rpartition(": ")[2] for line in lines] == [state.value for state in told]

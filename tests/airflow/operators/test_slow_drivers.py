@@ -9,6 +9,7 @@ from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.errors import HomeInUseError, StorageFullError
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber
+from spark_jobs.waits.limits import WaitLimits
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
 from tests.airflow.flights import (
@@ -27,27 +28,25 @@ __all__ = ["task_log"]
 
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_a_cancelled_driver_that_ended_as_if_killed_costs_the_next_try_nothing(
-    homes: Homes, task_log: TaskLog, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+    homes: Homes, task_log: TaskLog, deferrable: bool
 ) -> None:
     """Spark did not stop in time, so the driver ended without an answer. The cancellation asked for this end, which is no failure."""
-    monkeypatch.setattr("airflow_provider.waits.runs.SILENCE_MAX_S", 0.5)
     hook = StreamPipelineHook()
     a_driver_at_work(homes, entry="hangs")
     owners = AttemptLease(hook.files("flights"), AttemptNumber(1))
     owner = owners.take("the try before").owner
     owners.cancel(owner, "its task was cleared")
     until((homes.path() / ".hangs").exists)
-    assert carry_out(operator(deferrable=deferrable), context())["attempt"] == 2
+    assert carry_out(operator(deferrable=deferrable, wait_limits=WaitLimits(silence_s=0.5)), context())["attempt"] == 2
     assert "Attempt 1 of this task is at work" in task_log.text
     assert "Attempt 1 was cancelled by its previous owner" in task_log.text
 
 
 def test_a_driver_that_takes_long_to_start_is_waited_for_where_its_process_can_be_seen(
-    homes: Homes, monkeypatch: pytest.MonkeyPatch
+    homes: Homes,
 ) -> None:
     """The host is busy, or the pipeline has heavy imports. The triggerer would mistake the silence for the driver's end."""
-    monkeypatch.setattr("airflow_provider.waits.runs.SILENCE_MAX_S", 0.3)
-    monkeypatch.setattr("airflow_provider.operators.stream_pipeline._UNTIL_SEEN_S", 0.1)
+    impatient = WaitLimits(silence_s=0.3, first_sign_s=0.1)
 
     def begins() -> None:
         threading.Event().wait(3.0)  # many times the allowed silence
@@ -55,7 +54,7 @@ def test_a_driver_that_takes_long_to_start_is_waited_for_where_its_process_can_b
             (homes.path() / name).touch()
 
     begin = once(homes.starts, begins)
-    assert carry_out(operator("slow", deferrable=True), context())["attempt"] == 1
+    assert carry_out(operator("slow", deferrable=True, wait_limits=impatient), context())["attempt"] == 1
     begin.join()
     assert len(homes.starts()) == 1
 
@@ -77,14 +76,11 @@ def test_a_task_that_is_killed_ends_its_driver_also_where_the_home_is_full(
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
-def test_a_driver_that_does_not_end_after_its_answer_is_named_to_the_next_run(
-    homes: Homes, monkeypatch: pytest.MonkeyPatch, deferrable: bool
-) -> None:
+def test_a_driver_that_does_not_end_after_its_answer_is_named_to_the_next_run(homes: Homes, deferrable: bool) -> None:
     """The next run's driver could not begin, and its task would wait until the earlier driver ends."""
-    monkeypatch.setattr("airflow_provider.operators.stream_pipeline._LET_END_MAX_S", 0.5)
-    monkeypatch.setattr("airflow_provider.operators.stream_pipeline._EXIT_WAIT_S", 0.1)
-    carry_out(operator("lingers", deferrable=deferrable), context())
+    impatient = WaitLimits(driver_end_s=0.5, exit_s=0.1)
+    carry_out(operator("lingers", deferrable=deferrable, wait_limits=impatient), context())
     with pytest.raises(PipelineRunError, match="does not end") as caught:
-        carry_out(operator("answers", deferrable=deferrable), context("manual__2"))
+        carry_out(operator("answers", deferrable=deferrable, wait_limits=impatient), context("manual__2"))
     assert isinstance(caught.value.error, HomeInUseError)
     assert len(homes.starts()) == 1

@@ -28,10 +28,12 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import AttemptNumber, start_request_id
 from spark_jobs.protocol.restart_settings import FixedDelay
+from spark_jobs.waits.limits import WaitLimits
 from tests.airflow import fake_driver
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out, first_event, restarted
 from tests.airflow.flights import (
+    GIVEN,
     RUN,
     TaskLog,
     a_driver_at_work,
@@ -51,7 +53,7 @@ DELAY_S = fake_driver.STRATEGY.delay_ms / 1000
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes waits consider a silent driver lost after a short time."""
-    monkeypatch.setattr("airflow_provider.waits.runs.SILENCE_MAX_S", 0.3)
+    monkeypatch.setitem(GIVEN, "wait_limits", WaitLimits(silence_s=0.3))
 
 
 def channel() -> Channel:

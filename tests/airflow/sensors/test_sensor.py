@@ -22,6 +22,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.protocol.documents import CheckpointKind
 from spark_jobs.protocol.ids import CheckpointId, RunId
 from spark_jobs.storage.open import open_files
+from spark_jobs.waits.limits import WaitLimits
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out, first_event, restarted
 from tests.support.away import away
@@ -171,10 +172,11 @@ def test_a_storage_that_is_away_for_a_while_shows_nothing_yet(
 
 
 def test_one_that_stays_away_ends_the_wait(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.waits.patience.STORAGE_PATIENCE_S", 0.1)
     monkeypatch.setattr(CheckpointStore, "taken", away(CheckpointStore.taken, range(1000)))
+    sensor = a_sensor(deferrable=False, poke_interval=0.02, timeout=60.0)
+    sensor.wait_limits = WaitLimits(storage_s=2.0)
     with pytest.raises(PipelineRunError, match="The disk is away"):
-        a_sensor(deferrable=False, poke_interval=0.02, timeout=60.0).execute(cast(Context, {"ti": TASK}))
+        sensor.execute(cast(Context, {"ti": TASK}))
 
 
 def test_a_wait_that_is_over_already_is_not_deferred(homes: Homes) -> None:

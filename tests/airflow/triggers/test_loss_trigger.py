@@ -77,12 +77,11 @@ def a_trigger(store: StateStore) -> LossTrigger:
     return made
 
 
-def test_each_loss_is_an_event_and_a_trigger_that_is_started_anew_goes_on_after_it(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("airflow_provider.triggers.home_events._KEPT_AFTER_S", 0.0)
+def test_each_loss_is_an_event_and_a_trigger_that_is_started_anew_goes_on_after_it(files: Files) -> None:
     store = StateStore()
-    first, _ = events_of(a_trigger(store), lambda: lose(files, 3), lambda: lose(files, 5))
+    trigger = a_trigger(store)
+    trigger.kept_after_s = 0.0
+    first, _ = events_of(trigger, lambda: lose(files, 3), lambda: lose(files, 5))
     assert first == {
         "home": files.url,
         "loss": "1-1",

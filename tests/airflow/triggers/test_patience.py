@@ -12,6 +12,7 @@ from airflow_provider.triggers.home import failed, wait_for
 from airflow_provider.waits.shared_looks import Looking, Pace
 from spark_jobs.background import run_in_lane
 from spark_jobs.protocol.errors import StreamPipelineError
+from spark_jobs.waits.limits import LIMITS, WaitLimits
 
 FAST = Pace(0.01, 0.02)
 LOG = logging.getLogger(__name__)
@@ -30,12 +31,14 @@ def event_of(
     release: threading.Event | None = None,
     judge: Any = sees_nothing,
     pace: Pace = FAST,
+    limits: WaitLimits = LIMITS,
 ) -> dict[str, Any]:
     """Returns the event that ends a wait."""
 
     async def work() -> dict[str, Any]:
         try:
-            waiting = wait_for(Looking(HOME, "a look", look, pace, lambda before, now: True), judge, deadline_at, LOG)
+            looking = Looking(HOME, "a look", look, pace, lambda before, now: True)
+            waiting = wait_for(looking, judge, deadline_at, LOG, limits=limits)
             found = await asyncio.wait_for(waiting, 20.0)
             return failed(found) if isinstance(found, StreamPipelineError) else {}
         finally:
@@ -45,57 +48,50 @@ def event_of(
     return asyncio.run(work())
 
 
-def test_a_look_that_never_returns_is_a_storage_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_never_returns_is_a_storage_that_is_away() -> None:
     """A network file system without its server behaves like this: calls neither fail nor return."""
-    monkeypatch.setattr("spark_jobs.waits.patience.LOOK_PATIENCE_S", 0.2)
     hung = threading.Event()
-    error = event_of(lambda: hung.wait(30.0), release=hung)["error"]
+    error = event_of(lambda: hung.wait(30.0), release=hung, limits=WaitLimits(storage_s=0.2))["error"]
     assert (error["error"], error["retry"]) == ("StorageError", "with_backoff")
 
 
-def test_a_look_that_never_returns_does_not_keep_a_deadline_from_being_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.waits.patience.LOOK_MAX_S", 0.2)
+def test_a_look_that_never_returns_does_not_keep_a_deadline_from_being_met() -> None:
     hung = threading.Event()
-    assert event_of(lambda: hung.wait(30.0), time.time() + 0.2, hung)["error"]["error"] == "StorageError"
+    error = event_of(lambda: hung.wait(30.0), time.time() + 0.2, hung, limits=WaitLimits(last_look_s=0.2))["error"]
+    assert error["error"] == "StorageError"
 
 
 @pytest.mark.parametrize("deadline_s", [None, 0.2])
 def test_a_closer_look_that_never_returns_is_a_storage_that_is_away(
-    monkeypatch: pytest.MonkeyPatch, deadline_s: float | None
+    deadline_s: float | None,
 ) -> None:
     """The closer look follows a first look that has seen a change. The storage may become unavailable in between."""
-    for limit in ("LOOK_PATIENCE_S", "LOOK_MAX_S"):
-        monkeypatch.setattr(f"spark_jobs.waits.patience.{limit}", 0.2)
     hung = threading.Event()
 
     async def judge(found: object, left_s: float | None) -> bool:
         return bool(await run_in_lane(HOME, hung.wait, 30.0))
 
     deadline_at = None if deadline_s is None else time.time() + deadline_s
-    assert event_of(lambda: 1, deadline_at, hung, judge)["error"]["error"] == "StorageError"
+    limits = WaitLimits(storage_s=0.2, last_look_s=0.2)
+    assert event_of(lambda: 1, deadline_at, hung, judge, limits=limits)["error"]["error"] == "StorageError"
 
 
-def test_looks_may_be_as_rare_as_somebody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_may_be_as_rare_as_somebody_wants() -> None:
     """A pause between looks is no silence of the storage, even if the shortest pause is longer than the storage's preferred longest one."""
-    monkeypatch.setattr("spark_jobs.waits.patience.LOOK_PATIENCE_S", 0.2)
     seen: list[object] = []
 
     async def judge(found: object, left_s: float | None) -> bool | None:
         seen.append(found)
         return True if len(seen) == 3 else None
 
-    assert event_of(lambda: len(seen), judge=judge, pace=Pace(0.5, 0.05)) == {}
+    assert event_of(lambda: len(seen), judge=judge, pace=Pace(0.5, 0.05), limits=WaitLimits(storage_s=0.2)) == {}
 
 
 @pytest.mark.parametrize(
     ("failure", "name"), [(PermissionError(13, "denied"), "AccessDeniedError"), (OSError(5, "I/O"), "StorageError")]
 )
-def test_what_only_the_system_names_is_an_error_of_the_storage(
-    monkeypatch: pytest.MonkeyPatch, failure: OSError, name: str
-) -> None:
-    monkeypatch.setattr("spark_jobs.waits.patience.STORAGE_PATIENCE_S", 0.1)
-
+def test_what_only_the_system_names_is_an_error_of_the_storage(failure: OSError, name: str) -> None:
     def look() -> None:
         raise failure
 
-    assert event_of(look)["error"]["error"] == name
+    assert event_of(look, limits=WaitLimits(storage_s=1.0))["error"]["error"] == name

@@ -17,6 +17,7 @@ from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.ids import CheckpointId, PipelineUuid
 from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.open import open_files
+from spark_jobs.waits.limits import LIMITS, WaitLimits
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import restarted
 from tests.airflow.flights import until
@@ -132,11 +133,12 @@ def test_an_event_names_a_held_table_that_a_checkpoint_is_published_without(stag
 
 
 def test_a_trigger_that_is_started_anew_goes_on_after_what_was_sent(
-    staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+    staged: StagedPipeline,
 ) -> None:
-    monkeypatch.setattr("airflow_provider.triggers.home_events._KEPT_AFTER_S", 0.0)
     store = StateStore()
-    events_of(a_trigger(store), lambda: make_public(staged), lambda: make_public(staged))
+    trigger = a_trigger(store)
+    trigger.kept_after_s = 0.0
+    events_of(trigger, lambda: make_public(staged), lambda: make_public(staged))
     assert [kept["checkpoint"] for kept in store.kept.values()] == [1]
     (again,) = events_of(a_trigger(store), lambda: make_public(staged))
     assert again["checkpoint"] == 2
@@ -145,9 +147,10 @@ def test_a_trigger_that_is_started_anew_goes_on_after_what_was_sent(
 def test_an_event_is_not_repeated_when_the_home_was_away_after_it(
     staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider.triggers.home_events._HINDERED_S", 0.05)
     looks_at, failures = ListingLook.__call__, list[StorageError]()
     store = StateStore()
+    trigger = a_trigger(store)
+    trigger.retry_after_s = 0.05
 
     def fails_when_told(self: ListingLook) -> Listing:
         if failures:
@@ -162,7 +165,7 @@ def test_an_event_is_not_repeated_when_the_home_was_away_after_it(
         failures.clear()
         make_public(staged)
 
-    found = events_of(a_trigger(store), lambda: make_public(staged), away_and_back)
+    found = events_of(trigger, lambda: make_public(staged), away_and_back)
     assert [each["checkpoint"] for each in found] == [1, 2]
     assert [kept["checkpoint"] for kept in store.kept.values()] == [1]
 
@@ -174,16 +177,17 @@ def test_an_event_that_may_not_have_been_handed_on_is_not_noted_yet(staged: Stag
 
 
 def test_events_that_never_cease_are_noted_as_each_of_them_gets_old_enough(
-    staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+    staged: StagedPipeline,
 ) -> None:
-    monkeypatch.setattr("airflow_provider.triggers.home_events._KEPT_AFTER_S", 0.5)
     store, pause = StateStore(), threading.Event()
+    trigger = a_trigger(store)
+    trigger.kept_after_s = 0.5
 
     def soon_after_the_one_before() -> None:
         pause.wait(0.25)
         make_public(staged)
 
-    events_of(a_trigger(store), *[soon_after_the_one_before] * 6)
+    events_of(trigger, *[soon_after_the_one_before] * 6)
     (kept,) = store.kept.values()
     assert 1 <= kept["checkpoint"] <= 5
 
@@ -221,7 +225,8 @@ def test_a_home_outside_the_roots_is_never_read(homes: Homes, capsys: pytest.Cap
 def test_a_storage_that_does_not_answer_is_told_of_and_asked_again(
     staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hangs: str
 ) -> None:
-    monkeypatch.setattr("airflow_provider.triggers.home_events._HINDERED_S", 0.05)
+    trigger = a_trigger()
+    trigger.retry_after_s, trigger.wait_limits = 0.05, WaitLimits(storage_s=0.2)
     make_public(staged)
     back = threading.Event()
 
@@ -230,27 +235,25 @@ def test_a_storage_that_does_not_answer_is_told_of_and_asked_again(
         raise StorageError("The mount was away.", safe="Nothing was changed.", remedy="Look again.")
 
     async def work() -> dict[str, Any]:
-        async with aclosing(cast(Any, a_trigger().run())) as events:
+        async with aclosing(cast(Any, trigger.run())) as events:
             with monkeypatch.context() as hung:
-                hung.setattr("airflow_provider.triggers.home_events.LOOK_PATIENCE_S", 0.2)
                 hung.setattr(hangs, hang)
                 waiting = asyncio.create_task(next_event(events))
                 await asyncio.sleep(1.0)
             back.set()
+            trigger.wait_limits = LIMITS
             return await waiting
 
     assert asyncio.run(work())["checkpoint"] == 1
     assert "cannot be read: the storage does not answer" in capsys.readouterr().out
 
 
-def test_what_hinders_it_does_not_end_it(
-    staged: StagedPipeline, homes: Homes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("airflow_provider.triggers.home_events._HINDERED_S", 0.05)
+def test_what_hinders_it_does_not_end_it(staged: StagedPipeline, homes: Homes, capsys: pytest.CaptureFixture[str]) -> None:
     make_public(staged)
     log = homes.root / "tables" / HOURLY / "_delta_log"
     log.rename(log.with_name("away"))
     trigger = a_trigger()
+    trigger.retry_after_s = 0.05
 
     async def work() -> dict[str, Any]:
         async with aclosing(cast(Any, trigger.run())) as events:

@@ -16,6 +16,7 @@ from airflow_provider.triggers.run import RunTrigger
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, start_request_id
+from spark_jobs.waits.limits import WaitLimits
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import first_event, restarted
 from tests.airflow.flights import TaskLog, driver_has_started, until
@@ -24,8 +25,6 @@ from tests.support.run_triggers import SOON_S, event_of, hook, started, trigger
 __all__ = ["hook"]
 
 pytestmark = pytest.mark.every_version
-
-SILENCE_MAX_S = "airflow_provider.waits.runs.SILENCE_MAX_S"
 
 
 def answered(homes: Homes) -> dict[str, Any]:
@@ -145,7 +144,8 @@ def test_progress_is_in_the_log(homes: Homes, hook: StreamPipelineHook, monkeypa
 def test_a_home_that_is_away_for_a_while_ends_no_wait(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(SILENCE_MAX_S, 0.2)
+    waiting = trigger(homes)
+    waiting.wait_limits = WaitLimits(silence_s=0.2)
     log = TaskLog()
     monkeypatch.setattr(RunTrigger, "log", log)
     started(hook)
@@ -163,13 +163,14 @@ def test_a_home_that_is_away_for_a_while_ends_no_wait(
         aside.rename(place)
         (homes.path() / ".go").touch()
 
-    assert event_of(trigger(homes), comes_back) == answered(homes)
+    assert event_of(waiting, comes_back) == answered(homes)
 
 
 def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SILENCE_MAX_S, 2.0)
+    waiting = trigger(homes)
+    waiting.wait_limits = WaitLimits(silence_s=2.0)
     log = TaskLog()
     monkeypatch.setattr(RunTrigger, "log", log)
     started(hook, "slow")
@@ -184,18 +185,17 @@ def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
         for what in (".begin", ".go"):
             (homes.path() / what).touch()
 
-    assert event_of(trigger(homes), comes_back) == answered(homes)
+    assert event_of(waiting, comes_back) == answered(homes)
 
 
-def test_a_home_that_stays_away_ends_the_wait_without_another_try(
-    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_that_stays_away_ends_the_wait_without_another_try(homes: Homes, hook: StreamPipelineHook) -> None:
     """A further try would take the empty directory for a new home."""
-    monkeypatch.setattr("spark_jobs.waits.patience.STORAGE_PATIENCE_S", 0.2)
+    waiting = trigger(homes)
+    waiting.wait_limits = WaitLimits(storage_s=2.0)
     started(hook)
     until(driver_has_started)
     homes.path().rename(homes.root.parent / "aside")
-    error = event_of(trigger(homes))["error"]
+    error = event_of(waiting)["error"]
     (homes.root.parent / "aside").rename(homes.path())
     assert (error["error"], error["retry"]) == ("NotFoundError", "never")
     assert f"on {socket.gethostname()}: its file system is not mounted there" in error["failed"]

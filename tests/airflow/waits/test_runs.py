@@ -115,7 +115,7 @@ def test_the_first_step_follows_from_what_the_home_shows(look: FirstLook, expect
 
 def wait(start: StartLimit | None = None) -> RunWait:
     goal = Goal(WaitFor.FINAL_CHECKPOINT)
-    return RunWait(open_place("/homes/flights"), RequestId("start-1"), goal, start, began_s=100.0, silence_max_s=15.0)
+    return RunWait(open_place("/homes/flights"), RequestId("start-1"), goal, start, began_s=100.0)
 
 
 def look(

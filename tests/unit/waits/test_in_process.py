@@ -12,6 +12,7 @@ from spark_jobs.protocol.errors import InterruptedRunError, StorageError
 from spark_jobs.storage.open import open_place
 from spark_jobs.waits.home_wait import HomeWait
 from spark_jobs.waits.in_process import patient_look, wait_here
+from spark_jobs.waits.limits import WaitLimits
 from spark_jobs.waits.patience import Patience
 from tests.support.away import away
 from tests.support.left_behind import land_left_behind
@@ -49,11 +50,10 @@ def test_a_storage_that_is_away_is_worth_another_look() -> None:
     assert [patient_look(look, patience, LOG), patient_look(look, patience, LOG)] == [None, 7]
 
 
-def test_a_storage_that_does_not_answer_is_borne_no_longer_than_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.waits.patience.LOOK_PATIENCE_S", 0.2)
+def test_a_storage_that_does_not_answer_is_borne_no_longer_than_one_that_is_away() -> None:
     back = threading.Event()
     with pytest.raises(StorageError, match="does not answer"):
-        patient_look(lambda: back.wait(30.0), Patience(None), LOG)
+        patient_look(lambda: back.wait(30.0), Patience(None, WaitLimits(storage_s=0.2)), LOG)
     back.set()
     land_left_behind()
 

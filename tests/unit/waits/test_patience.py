@@ -10,14 +10,15 @@ from spark_jobs.protocol.errors import (
     StorageError,
     StreamPipelineError,
 )
-from spark_jobs.waits.patience import STORAGE_PATIENCE_S, Patience
+from spark_jobs.waits.limits import LIMITS
+from spark_jobs.waits.patience import Patience
 
 
 def test_a_storage_that_is_away_is_borne_for_a_while_from_its_first_failure_on() -> None:
     patience, away = Patience(None), StorageError("The disk is away.")
     assert patience.tolerates(away, 100.0)
-    assert patience.tolerates(NotFoundError("The home is away."), 100.0 + STORAGE_PATIENCE_S - 0.1)
-    assert not patience.tolerates(away, 100.0 + STORAGE_PATIENCE_S)
+    assert patience.tolerates(NotFoundError("The home is away."), 100.0 + LIMITS.storage_s - 0.1)
+    assert not patience.tolerates(away, 100.0 + LIMITS.storage_s)
 
 
 def test_a_storage_that_refuses_is_borne_where_it_has_allowed_before() -> None:
@@ -25,15 +26,15 @@ def test_a_storage_that_refuses_is_borne_where_it_has_allowed_before() -> None:
     assert not patience.tolerates(refused, 0.0)
     patience.seen()
     assert patience.tolerates(refused, 0.0)
-    assert not patience.tolerates(refused, STORAGE_PATIENCE_S)
+    assert not patience.tolerates(refused, LIMITS.storage_s)
 
 
 def test_a_look_that_succeeds_begins_the_patience_anew() -> None:
     patience, away = Patience(None), StorageError("The disk is away.")
     assert patience.tolerates(away, 0.0)
     patience.seen()
-    assert patience.tolerates(away, STORAGE_PATIENCE_S)
-    assert not patience.tolerates(away, 2 * STORAGE_PATIENCE_S)
+    assert patience.tolerates(away, LIMITS.storage_s)
+    assert not patience.tolerates(away, 2 * LIMITS.storage_s)
 
 
 @pytest.mark.parametrize("error", [AccessDeniedError("No."), RejectedError("No."), InterruptedRunError("It ended.")])
