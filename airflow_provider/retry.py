@@ -26,7 +26,7 @@ class Tries(Protocol):
 
 
 def is_automatic_retry(task: Tries, retries: int | None) -> bool:
-    """Returns whether this try is an automatic retry, and not the first try or the first one after the task was cleared."""
+    """Returns True if this try is an automatic retry, and not the first try or the first one after the task was cleared."""
     return task.try_number > first_try(task.max_tries, retries)
 
 

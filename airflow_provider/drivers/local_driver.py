@@ -178,7 +178,7 @@ def _not_started(program: str, error: OSError) -> StreamPipelineError:
 
 
 def is_at_work(output: Path) -> bool:
-    """Returns whether a process that was started ``alone`` with this output still runs, or one of its children.
+    """Returns True if a process that was started ``alone`` with this output still runs, or one of its children.
 
     Those processes have inherited the open file, and the lock belongs to it: the lock ends with the last of them, however they end. Every
     process of this host sees the lock. So do other hosts, if their file system shares such locks.

@@ -109,7 +109,7 @@ class StreamPipelineHook(BaseHook):
         return self.settings.spark_conn_id is not None
 
     def driver_is_here(self, conf: Mapping[str, str]) -> bool:
-        """Returns whether a driver with these settings, over the connection's, is a process on this host."""
+        """Returns True if a driver with these settings, over the connection's, is a process on this host."""
         return not self.submits or self._submission(conf).driver_is_here
 
     def submit(self, home: str, order: StartOrder) -> tuple[StartRequest, LocalDriver]:
@@ -222,11 +222,11 @@ class StreamPipelineHook(BaseHook):
         return read_status(self.files(home))
 
     def is_at_work(self, home: str) -> bool:
-        """Returns whether a driver holds the home, as far as this host can tell."""
+        """Returns True if a driver holds the home, as far as this host can tell."""
         return driver_at_work(self.files(home))
 
     def goes_on(self, home: str) -> bool:
-        """Returns whether a driver holds the home or will be started again; see :func:`spark_jobs.control.supervision.goes_on`."""
+        """Returns True if a driver holds the home or will be started again; see :func:`spark_jobs.control.supervision.goes_on`."""
         return goes_on(self.files(home))
 
     def head(self, home: str) -> Manifest | None:

@@ -147,7 +147,7 @@ def _look(task: TaskKey, files: Files, checkpoint: int | None, may_see: Callable
 
 
 def _may_show(task: TaskKey, manifest: Manifest, may_see: Callable[[str], bool]) -> bool:
-    """Returns whether a viewer may see a manifest: it belongs to the task's own run, or to a DAG that the viewer may see.
+    """Returns True if a viewer may see a manifest: it belongs to the task's own run, or to a DAG that the viewer may see.
 
     Every manifest passes this check before a page shows it. A home may serve several DAGs, and an answer may name any checkpoint.
     """

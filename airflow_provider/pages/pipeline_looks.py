@@ -229,7 +229,7 @@ class Sight:
         return run is not None and (dag_id := dag_of(run)) is not None and self.may_see(dag_id)
 
     def sees(self, row: Row) -> bool:
-        """Returns whether the viewer may know that a pipeline exists."""
+        """Returns True if the viewer may know that a pipeline exists."""
         return self.sees_all(row) or self.sees_run(row.run)
 
     def row(self, row: Row) -> Row:

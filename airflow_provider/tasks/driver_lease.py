@@ -145,7 +145,7 @@ class DriverLease:
             self._not_stored = None
 
     def _is_owner(self, attempt: AttemptNumber, owner: OwnerNumber, by_s: float) -> bool:
-        """Returns whether no other owner has taken the attempt. True if the home cannot be read: a retry continues from what is durable."""
+        """Returns True if no other owner has taken the attempt, or if the home cannot be read: a retry continues from what is durable."""
         try:
             decision = _before(by_s, lambda: self._lease_of(attempt).decide(LeaseEvent.TASK_ENDS_DRIVER, owner))
             return decision.action is LeaseAction.END
@@ -188,7 +188,7 @@ class DriverLease:
                 forget_refused_start(self._hook.files(self._home), attempt)
 
     def was_ended_before(self, error: StreamPipelineError) -> bool:
-        """Returns whether a previous owner has ended the attempt. This task then continues with the next attempt."""
+        """Returns True if a previous owner has ended the attempt. This task then continues with the next attempt."""
         if self.held is None or not isinstance(error, InterruptedRunError):
             return False
         attempt, owner = self.held

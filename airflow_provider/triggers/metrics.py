@@ -32,7 +32,7 @@ class PipelineMetrics:
         self._due_s = float("-inf")
 
     def is_due(self, now_s: float) -> bool:
-        """Returns whether :meth:`emit` has something to emit at ``now_s`` on a monotonic clock."""
+        """Returns True if :meth:`emit` has something to emit at ``now_s`` on a monotonic clock."""
         return self._task is not None and now_s >= self._due_s and is_on()
 
     def emit(self, status: Status, now_s: float) -> None:
@@ -47,7 +47,7 @@ class PipelineMetrics:
 
 
 def is_on() -> bool:
-    """Returns whether Airflow is configured to emit metrics."""
+    """Returns True if Airflow is configured to emit metrics."""
     return any(conf.getboolean("metrics", name, fallback=False) for name in ("statsd_on", "statsd_datadog_enabled", "otel_on"))
 
 

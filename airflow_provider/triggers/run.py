@@ -134,7 +134,7 @@ class RunTrigger(WaitingTrigger):
         await run_in_lane(self.home, self._cancel, urgent=True)
 
     async def _may_wait_still(self) -> bool:
-        """Returns whether the task still waits in another triggerer, as far as Airflow can say."""
+        """Returns True if the task still waits in another triggerer, as far as Airflow can say."""
         try:
             waits = await state_of(self.task_instance) == TaskInstanceState.DEFERRED
         except TimeoutError:

@@ -62,7 +62,7 @@ class WantedCheckpoint:
         return self.run is not None
 
     def is_recent(self, at: datetime) -> bool:
-        """Returns whether a checkpoint of this time is not too old. One that is too old stays so."""
+        """Returns True if a checkpoint of this time is not too old. One that is too old stays so."""
         return self.max_age_s is None or (datetime.now(UTC) - at).total_seconds() <= self.max_age_s
 
 
@@ -103,7 +103,7 @@ class CheckpointSearch:
         return self._answer if self._is_of_a_discarded_one(listing) else None
 
     def _is_of_a_discarded_one(self, listing: Listing) -> bool:
-        """Returns whether the run's answer names a checkpoint that fits and was discarded."""
+        """Returns True if the run's answer names a checkpoint that fits and was discarded."""
         answer = self._answer
         if answer is None or answer.error is not None or answer.checkpoint is None or answer.checkpoint in listing.checkpoints:
             return False

@@ -37,7 +37,7 @@ class Goal:
         return self._wait_for is WaitFor.RUNNING
 
     def is_reached(self, status: Status | None, now_s: float, *, started: bool) -> bool:
-        """Returns whether the attempt has reached the goal.
+        """Returns True if the attempt has reached the goal.
 
         Args:
             status: The heartbeat of the attempt; None: there is none.

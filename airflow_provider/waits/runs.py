@@ -135,7 +135,7 @@ class RunWait(HomeWait[RunLook, "StartResponse | Waited"]):
         return self._progress.lines(look.status, now_s)
 
     def is_started(self, look: RunLook) -> bool:
-        """Returns whether a driver for the request was started."""
+        """Returns True if a driver for the request was started."""
         return look.at_work
 
     def judge(self, look: RunLook, now_s: float) -> "StartResponse | Waited | None":
@@ -318,7 +318,7 @@ def _look(
 
 
 def _may_be_for(files: Files, request: RequestId, status: Status | None, newest: Callable[[], AttemptDocument | None]) -> bool:
-    """Returns whether a driver may work on this request although its lock does not name it: it has just begun, or is on another host."""
+    """Returns True if a driver may work on this request although its lock does not name it: it has just begun, or is on another host."""
     holds, live = is_locked(files), newest()
     if live is None:
         return holds
@@ -349,7 +349,7 @@ def _check_is_there(files: Files, request: RequestId, *, may_be_forgotten: bool)
 
 
 def same_run(before: RunLook, now: RunLook) -> bool:
-    """Returns whether two looks differ only in heartbeats and progress, which no task needs every second."""
+    """Returns True if two looks differ only in heartbeats and progress, which no task needs every second."""
     return _news(before) == _news(now)
 
 

@@ -69,7 +69,7 @@ class Looking(Generic[T]):
     """Looks once, in a thread."""
     pace: Pace
     same: Callable[[T, T], bool] = eq
-    """Returns whether two looks show the same, so that no closer look is needed."""
+    """Returns True if two looks show the same, so that no closer look is needed."""
     lasting: bool = True
     """True if the result of the waits stays true. A later wait then begins with the last look."""
 

@@ -284,7 +284,7 @@ def place_of(home: Files) -> str | None:
 
 
 def _is_apart(path: str) -> bool:
-    """Returns whether a path is in a cache."""
+    """Returns True if a path is in a cache."""
     return _first(path) in IN_CACHE
 
 

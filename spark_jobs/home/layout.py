@@ -365,12 +365,12 @@ def work_directories(names: Iterable[str]) -> list[WorkDirectoryId]:
 
 
 def is_in_work_directory(path: str) -> bool:
-    """Returns whether a path is a work directory, a probe of one, or below. The driver's own files are side by side with these."""
+    """Returns True if a path is a work directory, a probe of one, or below. The driver's own files are side by side with these."""
     return _IN_WORK_DIRECTORY.match(path) is not None
 
 
 def is_own_table(directory: str) -> bool:
-    """Returns whether a directory of a home or a savepoint is one where the runtime keeps a Delta table of its own."""
+    """Returns True if a directory of a home or a savepoint is one where the runtime keeps a Delta table of its own."""
     return _OWN_TABLE.fullmatch(directory) is not None
 
 

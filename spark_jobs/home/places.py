@@ -136,7 +136,7 @@ def has_others(files: Files, paths: Iterable[str]) -> bool:
 
 
 def is_inside(place: str, other: str) -> bool:
-    """Returns whether a place is below another one, by their real URLs or paths."""
+    """Returns True if a place is below another one, by their real URLs or paths."""
     return place != other and place.startswith(f"{other.rstrip('/')}/")
 
 

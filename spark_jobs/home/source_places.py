@@ -58,7 +58,7 @@ def _folders(what: str, url: str) -> Iterator[Thing]:
 
 
 def _is_plain(name: str) -> bool:
-    """Returns whether a name is no pattern, and can be that of a place of ours."""
+    """Returns True if a name is no pattern, and can be that of a place of ours."""
     try:
         check_root(name)
     except InvalidParameterError:

@@ -313,7 +313,7 @@ class ActionsFile(Part):
 
 
 def is_published_by_round(publish: Publish, graph: Mapping[str, Any]) -> bool:
-    """Returns whether a sink's rows become public only with the last checkpoint of a round.
+    """Returns True if a sink's rows become public only with the last checkpoint of a round.
 
     For such a sink each checkpoint carries the rows of the earlier checkpoints of the round.
 

@@ -68,11 +68,11 @@ class HomeWait(ABC, Generic[L, R]):
         """
 
     def reads_home(self, look: L) -> bool:
-        """Returns whether :meth:`judge` reads the home for this look. A trigger then calls it in a thread."""
+        """Returns True if :meth:`judge` reads the home for this look. A trigger then calls it in a thread."""
         return False
 
     def same(self, before: L, now: L) -> bool:
-        """Returns whether two looks show the same, so that a trigger may look more rarely."""
+        """Returns True if two looks show the same, so that a trigger may look more rarely."""
         return before == now
 
     def activity(self, look: L) -> str | None:

@@ -87,7 +87,7 @@ class Exports:
         return self._in_time(work, _unanswered(request), self._timeout_s)
 
     def is_left(self, request: RequestId) -> bool:
-        """Returns whether an abandoned export may still write to the place of a savepoint, because its storage does not answer.
+        """Returns True if an abandoned export may still write to the place of a savepoint, because its storage does not answer.
 
         Nothing may be deleted there.
         """

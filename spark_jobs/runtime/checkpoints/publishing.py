@@ -100,7 +100,7 @@ class Publishing:
         return self._shown
 
     def is_settled(self, manifest: Manifest) -> bool:
-        """Returns whether a checkpoint is public where it is due and the table is not held, or its publication is blocked."""
+        """Returns True if a checkpoint is public where it is due and the table is not held, or its publication is blocked."""
         if self._blocking.all_wait:
             return True
         return all(self._reached.get(sink, _NONE) >= manifest.checkpoint for sink in self._not_held(manifest))

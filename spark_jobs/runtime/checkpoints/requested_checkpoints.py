@@ -184,7 +184,7 @@ class RequestedCheckpoints:
             self.turn_down(self._requests.open(), _after_the_last(manifest))
 
     def _is_possible(self, request: CheckpointRequest) -> bool:
-        """Returns whether a savepoint can be made at its directory, and refuses its request if not. A stop has its own check."""
+        """Returns True if a savepoint can be made at its directory, and refuses its request if not. A stop has its own check."""
         if request.wanted is Wanted.SAVEPOINT:
             with _logged("a directory for a savepoint cannot be read"):
                 try:
@@ -195,7 +195,7 @@ class RequestedCheckpoints:
         return True
 
     def _is_answered_by(self, request: CheckpointRequest, manifest: Manifest) -> bool:
-        """Returns whether a last checkpoint answers a request.
+        """Returns True if a last checkpoint answers a request.
 
         A request for a checkpoint or a savepoint was open before it by the clocks of two hosts, or by the savepoint that was begun. Both
         answers are true: the pipeline has done nothing after that checkpoint, and nothing is begun for a request that is turned down.

@@ -40,7 +40,7 @@ class CheckpointSchedule:
         return CheckpointSchedule(given.interval_ms / 1000, given.min_pause_ms / 1000, given.tolerable_failures, began_s)
 
     def is_due(self, now_s: float) -> bool:
-        """Returns whether a periodic checkpoint is to be triggered."""
+        """Returns True if a periodic checkpoint is to be triggered."""
         return now_s >= self._due_s
 
     def completed(self, triggered_s: float, now_s: float) -> None:

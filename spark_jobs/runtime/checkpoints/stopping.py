@@ -161,7 +161,7 @@ class Stop:
 
 
 def _ends_attempt(error: StreamPipelineError) -> bool:
-    """Returns whether an error of a stage or an unknown outcome of the checkpoint ends the attempt. A failed packing job does not."""
+    """Returns True if an error of a stage or an unknown outcome of the checkpoint ends the attempt. A failed packing job does not."""
     return isinstance(error, InterruptedRunError) and not isinstance(error, SparkJobFailedError)
 
 

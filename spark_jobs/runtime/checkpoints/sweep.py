@@ -50,7 +50,7 @@ class NamedByCheckpoints:
         self._store, self._manifest, self._stage, self._since = store, manifest, stage, since
 
     def __contains__(self, path: object) -> bool:
-        """Returns whether a checkpoint names a file, or may name it.
+        """Returns True if a checkpoint names a file, or may name it.
 
         Raises:
             StorageError: The storage fails.
@@ -184,7 +184,7 @@ def _own_tables(home: Files, incarnation: IncarnationId, place: str) -> list[str
 
 
 def _is_own(incarnation: IncarnationId, name: str, files: Sequence[str]) -> bool:
-    """Returns whether a directory is a table of the runtime, by its log, or what a start has brought for one that was not made any more."""
+    """Returns True if a directory is a table of the runtime, by its log, or what a start has brought for one that was not made any more."""
     prefix = file_prefix(incarnation, StageName(name))
     return any(file.startswith(f"{DELTA_LOG}/") for file in files) or all(
         file.rpartition("/")[2].startswith(prefix) for file in files

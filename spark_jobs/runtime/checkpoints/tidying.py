@@ -183,7 +183,7 @@ class Tidying:
 
 
 def _is_needed(final: Manifest, manifests: Sequence[Manifest]) -> bool:
-    """Returns whether a kept checkpoint is in the middle of a completed round: a start from it reads files of the round again."""
+    """Returns True if a kept checkpoint is in the middle of a completed round: a start from it reads files of the round again."""
     return any(
         each.round == final.round and each.incarnation == final.incarnation and each.checkpoint_kind is not CheckpointKind.FINAL
         for each in manifests

@@ -66,11 +66,11 @@ class Bound:
     """True if batches read files by name. Spark leaves out missing files."""
 
     def exceeded(self, previous: str | None, line: str) -> bool:
-        """Returns whether a batch that ends at ``line`` reads past the end."""
+        """Returns True if a batch that ends at ``line`` reads past the end."""
         return False
 
     def reached(self, line: str | None) -> bool:
-        """Returns whether no rows are left after ``line``."""
+        """Returns True if no rows are left after ``line``."""
         return False
 
     def cut_back(self, previous: str | None, line: str) -> str:
@@ -101,7 +101,7 @@ class Bound:
         return {}
 
     def has_outgrown(self, previous: str | None, line: str) -> bool:
-        """Returns whether a batch has columns or wider types that the stream does not have and would leave out."""
+        """Returns True if a batch has columns or wider types that the stream does not have and would leave out."""
         return False
 
     def unread(self, line: str | None) -> str | None:

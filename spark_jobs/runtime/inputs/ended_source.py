@@ -91,7 +91,7 @@ def without_end_row(marked: DataFrame) -> DataFrame:
 
 
 def is_ended(line: str) -> bool:
-    """Returns whether a line of Spark's offset log is from an ended source."""
+    """Returns True if a line of Spark's offset log is from an ended source."""
     return f'"{_STARTS}"' in line and _is_own(json.loads(line))
 
 

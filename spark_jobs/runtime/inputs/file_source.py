@@ -69,7 +69,7 @@ def _escaped(path: str) -> str:
 
 
 def is_pattern(path: str) -> bool:
-    """Returns whether Spark reads a path as a pattern for names."""
+    """Returns True if Spark reads a path as a pattern for names."""
     return _PATTERN.search(path) is not None
 
 
@@ -328,7 +328,7 @@ class EndlessFiles(Bound):
         return reader.load(leaf.options["path"]).schema.simpleString() != leaf.schema.simpleString()
 
     def exceeded(self, previous: str | None, line: str) -> bool:
-        """Returns whether a batch reads lost files."""
+        """Returns True if a batch reads lost files."""
         if not self._lost:
             return False
         return any(self._is_lost(entry) for entry in self._log.between(_log_id(previous), _log_id(line)))

@@ -23,7 +23,7 @@ _TIMES: tuple[type[DataType], ...] = (DateType, TimestampNTZType, TimestampType)
 
 
 def outgrows(known: DataType, found: DataType) -> bool:
-    """Returns whether a type has fields that the other lacks, or values that the other cannot hold."""
+    """Returns True if a type has fields that the other lacks, or values that the other cannot hold."""
     if isinstance(known, StructType) and isinstance(found, StructType):
         fields = {field.name.casefold(): field.dataType for field in known.fields}
         return any(

@@ -231,7 +231,7 @@ class KafkaSource(SourceKind):
 
 
 def were_read(leaf: Leaf, before: KnownSource | None) -> bool:
-    """Returns whether a stream was read before with every topic that its options name now. A pattern names none."""
+    """Returns True if a stream was read before with every topic that its options name now. A pattern names none."""
     if _has_pattern(leaf):
         return True
     options = {key.lower(): value for key, value in leaf.options.items()}

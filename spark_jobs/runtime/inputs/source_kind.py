@@ -54,7 +54,7 @@ class SourceKind(ABC):
 
     @abstractmethod
     def reads(self, leaf: Leaf) -> bool:
-        """Returns whether a stream is of this kind."""
+        """Returns True if a stream is of this kind."""
 
     def check(self, name: InputName, leaf: Leaf, *, bounded: bool, moving: bool) -> None:  # noqa: B027 - most kinds take every option
         """Refuses options with which a stream could lose or repeat rows.
@@ -200,7 +200,7 @@ class SourceKind(ABC):
         """
 
     def has_units(self, leaf: Leaf) -> bool:
-        """Returns whether a tolerant stage can pass over parts of a stream."""
+        """Returns True if a tolerant stage can pass over parts of a stream."""
         return False
 
     def units(self, read: ReadSoFar, line: str) -> list[tuple[Unit, int | None]]:
@@ -213,7 +213,7 @@ class SourceKind(ABC):
         raise NotImplementedError("it has no units")
 
     def has_read(self, read: ReadSoFar, unit: Unit) -> bool:
-        """Returns whether a stage may have read a unit."""
+        """Returns True if a stage may have read a unit."""
         raise NotImplementedError("it has no units")
 
     def rows_of(self, session: SparkSession, leaf: Leaf, unit: Unit) -> DataFrame:

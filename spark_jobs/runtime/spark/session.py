@@ -454,7 +454,7 @@ class QuietQueries:
 
 
 def has_settings(spark: SparkSession, beginning: str) -> bool:
-    """Returns whether the session has a setting whose name begins so."""
+    """Returns True if the session has a setting whose name begins so."""
     java: Any = spark._jsparkSession
     names = str(java.sessionState().conf().getAllConfs().keys().mkString("\n"))  # one call, however many there are
     return any(name.startswith(beginning) for name in names.splitlines())

@@ -16,7 +16,7 @@ FEW_ROWS = 10_000_000
 
 
 def expects_short_run(home: Files, graph: Graph, options: StartOptions) -> bool:
-    """Returns whether the last run ended in a short time and read few rows, and this one will read only what is new.
+    """Returns True if the last run ended in a short time and read few rows, and this one will read only what is new.
 
     Args:
         home: The home.
