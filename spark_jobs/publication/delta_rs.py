@@ -45,6 +45,7 @@ from spark_jobs.protocol.errors import (
 from spark_jobs.protocol.ids import AppId, CheckpointId, IncarnationId, PipelineUuid, incarnation_of
 from spark_jobs.protocol.options import interval_ms
 from spark_jobs.protocol.table_shape import TableShape
+from spark_jobs.publication.append_commit import append_commit, commit_of
 from spark_jobs.publication.features import candidates, merge_obstacles, obstacles
 from spark_jobs.publication.fitting import shape
 from spark_jobs.publication.table_log import TableLog, TableState
@@ -68,6 +69,8 @@ _CHECKPOINT_INTERVAL = 100
 """Number of commits between two checkpoints of a log, if the table does not set it. delta-rs has the same default."""
 
 
+_PROTECTED_LOG = "checkpointProtection"
+"""The feature of tables whose log has entries that only Spark knows how to remove."""
 LARGE_FILE_BYTES = 64 * 2**20
 """Files of deleted keys of at least this size are not compacted again. This limits the bytes that a compaction rewrites."""
 _NOTHING_AFTERWARDS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -170,16 +173,18 @@ class OpenTable:
         """Returns the names of the columns."""
         return [field["name"] for field in self._fields]
 
-    def obstacles(self, publisher: Publisher, mode: SinkMode = SinkMode.APPEND) -> list[str]:
+    def obstacles(self, publisher: Publisher, mode: SinkMode = SinkMode.COMPLETE) -> list[str]:
         """Returns the features of this table that ``publisher`` cannot commit with or that break exactly-once publication.
 
         Args:
             publisher: Publisher that commits.
-            mode: Mode of the sink. A merge writes rows. All other commits only add and remove files.
+            mode: Mode of the sink. An append only adds files. A merge also writes rows. Every other commit adds and removes files.
         """
         identity = any(name.startswith("delta.identity.") for field in self._fields for name in field["metadata"])
-        state = self._state
-        found = obstacles(publisher, state.features, state.writer_version, state.configuration, identity=identity)
+        state, appends = self._state, mode is SinkMode.APPEND
+        found = obstacles(
+            publisher, state.features, state.writer_version, state.configuration, identity=identity, appends=appends
+        )
         if publisher is Publisher.DELTA_RS and mode.has_keys:
             found += merge_obstacles(self._fields, state.configuration)
         return found
@@ -223,7 +228,8 @@ class OpenTable:
         with delta_errors(self._uri, reading=True):
             table = delta_table(self._uri)
             table.create_checkpoint()
-            if self._state.configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "true":
+            cleans = self._state.configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "true"
+            if cleans and _PROTECTED_LOG not in self._state.features:
                 table.cleanup_metadata()
 
     def commit(
@@ -253,7 +259,7 @@ class OpenTable:
             OutcomeUnknownError: The rows may be public. Read :meth:`transaction_version` of a newly opened table.
             StorageError: The storage failed, probably before the commit. Read back in this case, too.
         """
-        refuse_unsupported(self, Publisher.DELTA_RS)
+        refuse_unsupported(self, Publisher.DELTA_RS, SinkMode.COMPLETE if replace else SinkMode.APPEND)
         user_metadata = canonical(dict(commit_info)).decode()
         advance = {"appId": app, "version": version, "lastUpdated": int(time.time() * 1000)}
         if replace:
@@ -272,7 +278,7 @@ class OpenTable:
             OutcomeUnknownError: The property may be set. Repeat.
             StorageError: The storage failed.
         """
-        if found := self.obstacles(Publisher.DELTA_RS):
+        if found := self.obstacles(Publisher.DELTA_RS, SinkMode.APPEND):
             raise UnsupportedTableError(
                 f"Table {self._uri} has {', '.join(found)}, so only Spark can set a property of it.",
                 safe="Nothing was committed.",
@@ -294,9 +300,8 @@ class OpenTable:
                 "txnId": str(uuid4()),
             }
             metadata = {**after.metadata, "configuration": {**after.configuration, name: value}}
-            commit = b"".join(canonical(action) + b"\n" for action in ({"commitInfo": info}, {"metaData": metadata}))
             try:
-                return self._log.create(after, commit)
+                return self._log.create(after, commit_of(after, info, [{"metaData": metadata}]))
             except AlreadyExistsError:
                 after = self._log.newest()
         raise _changed(self._uri, "another commit was faster")
@@ -310,12 +315,10 @@ class OpenTable:
             "txnId": str(uuid4()),  # no two commits have the same bytes: a create that finds its own has succeeded
             "userMetadata": user_metadata,
         }
-        actions = [{"commitInfo": info}, {"txn": advance}, *({"add": {**add, "dataChange": True}} for add in adds)]
-        commit = b"".join(canonical(action) + b"\n" for action in actions)
-        after, app = self._state, AppId(advance["appId"])
+        after, app, added = self._state, AppId(advance["appId"]), list(adds)
         for _ in range(_TRIES):
             try:
-                return self._log.create(after, commit)
+                return self._log.create(after, append_commit(after, info, advance, added))
             except AlreadyExistsError:
                 after = self._log.newest()
             if after.apps.get(app) != self._state.apps.get(app) or not after.differs_only_in_rows(self._state):
@@ -444,7 +447,7 @@ def choose_publisher(table: OpenTable, mode: SinkMode) -> Publisher:
     for publisher in candidates(mode):
         if not table.obstacles(publisher, mode):
             return publisher
-    refuse_unsupported(table, candidates(mode)[-1])
+    refuse_unsupported(table, candidates(mode)[-1], mode)
     raise AssertionError("unreachable: the last candidate was refused")
 
 
@@ -479,7 +482,7 @@ def check_publishable(uri: str, mode: SinkMode = SinkMode.APPEND) -> tuple[Table
     return table.facts, choose_publisher(table, mode)
 
 
-def refuse_unsupported(table: OpenTable, publisher: Publisher, mode: SinkMode = SinkMode.APPEND) -> None:
+def refuse_unsupported(table: OpenTable, publisher: Publisher, mode: SinkMode) -> None:
     """Refuses an open table that ``publisher`` cannot publish into exactly once, in a mode.
 
     Raises:

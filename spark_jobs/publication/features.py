@@ -23,14 +23,11 @@ DELTA_RS_FEATURES = frozenset(
 )
 """The table features that delta-rs can commit with. Spark enforces them when it stages rows."""
 
-SPARK_FEATURES = DELTA_RS_FEATURES | {
+APPEND_FEATURES = DELTA_RS_FEATURES | {
     "allowColumnDefaults",
     "checkpointProtection",
     "clustering",
     "domainMetadata",
-    "icebergCompatV1",
-    "icebergCompatV2",
-    "icebergCompatV3",
     "inCommitTimestamp",
     "materializePartitionColumns",
     "rowTracking",
@@ -40,7 +37,16 @@ SPARK_FEATURES = DELTA_RS_FEATURES | {
     "variantShredding",
     "variantShredding-preview",
 }
-"""The table features that Spark can commit staged files with. It adds what they need in the transaction."""
+"""The table features that an append without a JVM can commit with. delta-rs has no part in it.
+
+Two of them need something of an append: see :mod:`spark_jobs.publication.append_commit`.
+"""
+
+SPARK_FEATURES = APPEND_FEATURES | {"icebergCompatV1", "icebergCompatV2", "icebergCompatV3"}
+"""The table features that Spark can commit staged files with. It adds what they need in the transaction.
+
+A commit to a table that Iceberg reads may also have to write Iceberg's metadata, so only Spark makes it.
+"""
 
 _CONSTRAINT = "delta.constraints."
 _MAPPING_MODE = "delta.columnMapping.mode"
@@ -57,7 +63,13 @@ _FEATURE_WRITER = 7
 
 
 def obstacles(
-    publisher: Publisher, features: Collection[str], writer_version: int, configuration: Mapping[str, str], *, identity: bool
+    publisher: Publisher,
+    features: Collection[str],
+    writer_version: int,
+    configuration: Mapping[str, str],
+    *,
+    identity: bool,
+    appends: bool,
 ) -> list[str]:
     """Returns the features of a table that ``publisher`` cannot commit with or that break exactly-once publication.
 
@@ -67,8 +79,10 @@ def obstacles(
         writer_version: Writer version of the protocol.
         configuration: Properties of the table.
         identity: True if the table has an identity column.
+        appends: True if the commit only adds files.
     """
-    committable = SPARK_FEATURES if publisher is Publisher.SPARK else DELTA_RS_FEATURES
+    without_jvm = APPEND_FEATURES if appends else DELTA_RS_FEATURES
+    committable = SPARK_FEATURES if publisher is Publisher.SPARK else without_jvm
     found = sorted(set(features) - committable)
     if _IDENTITY not in found and (identity or writer_version == _LEGACY_IDENTITY_WRITER):
         found.append(_IDENTITY)

@@ -63,6 +63,11 @@ class PendingTransaction:
         shapes = distinct(shape for m in self.manifests for shape in m.sinks[sink].staged_for)
         return self.manifest.sinks[sink].model_copy(update={"staged_for": shapes})
 
+    def mode(self, sink: SinkName) -> SinkMode:
+        """Returns the mode that the transaction has to be possible in. A replacement by an append removes files like a complete result."""
+        mode = self.manifest.sinks[sink].mode
+        return SinkMode.COMPLETE if self.replace and mode is SinkMode.APPEND else mode
+
 
 def conditions_now(cut: SinkCut, table: OpenTable) -> dict[str, str]:
     """Returns the new conditions of the table that staged rows must be checked for before they become public.
@@ -380,10 +385,12 @@ def prepare(
 
 
 def _by_spark_if_needed(pending: PendingTransaction, sink: SinkName, table: OpenTable) -> PendingTransaction:
-    """Returns the transaction with Spark as its publisher if it is a merge that delta-rs leaves to Spark."""
+    """Returns the transaction with Spark as its publisher if delta-rs leaves this merge or this replacement to Spark."""
     cut = pending.cut(sink)
-    if cut.merge is None or pending.publisher is Publisher.SPARK:
+    if pending.publisher is Publisher.SPARK:
         return pending
+    if cut.merge is None:
+        return replace(pending, publisher=publisher_now(table, pending.publisher, pending.mode(sink)))
     from spark_jobs.publication.delta_rs_merge import why_spark  # pyarrow: only where it is needed
 
     reasons = why_spark(cut, table, pending.lines, replace=pending.replace)

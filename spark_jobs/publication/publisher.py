@@ -20,7 +20,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.liveness import holding
 from spark_jobs.protocol.delta_log import DELTA_LOG, PUBLICATION_LOCK
-from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkResult
+from spark_jobs.protocol.documents import Manifest, Publish, Publisher, SinkCut, SinkMode, SinkResult
 from spark_jobs.protocol.errors import (
     BEGIN_ANEW,
     ConflictError,
@@ -329,7 +329,7 @@ def _close(line: SinkLine, decided_on: CheckpointId | None, publishers: Publishe
         transaction = publishers.begin(publisher, line.table, line.app)
         reached = transaction.table.transaction_version(line.app)
         if reached == decided_on:
-            refuse_unsupported(transaction.table, publisher)
+            refuse_unsupported(transaction.table, publisher, SinkMode.APPEND)
             with step(Step.INCARNATION_CLOSE):
                 _land(lambda: transaction.close(CLOSED, {"closed": line.app}), line.table, line.app, CLOSED)
         return reached
@@ -386,7 +386,7 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
     transaction = publishers.begin(pending.publisher, cut.table, cut.app)
     refuse_overtaken(sink, transaction.table.transaction_version(cut.app), pending.after)
     refuse_changed(transaction.table, sink, pending.manifests)
-    if transaction.table.obstacles(pending.publisher, cut.mode):
+    if transaction.table.obstacles(pending.publisher, pending.mode(sink)):
         raise ConflictError(
             f"Another writer has changed table {cut.table} since it was read: another publisher publishes into it now.",
             safe="Nothing was committed.",

@@ -1,7 +1,7 @@
 """The log of a Delta table, read without the list of its files.
 
 A publication needs five things of a table: its newest version, its metadata, its protocol, the versions of app ids, and a
-conditional commit. None of them grows with the number of files. So this module reads three columns of the newest checkpoint and
+conditional commit. None of them grows with the number of files. So this module reads four columns of the newest checkpoint and
 the JSON commits after it, skips every line that names a file, and then follows the tail of the log. delta-rs has no such reader: it
 loads all files when it opens a table (docs/adr/0017-publication-reads-no-list-of-files.md).
 
@@ -25,11 +25,13 @@ from spark_jobs.storage.files import Files, opened
 from spark_jobs.storage.table_uris import table_files
 
 _FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
-_COLUMNS = {"protocol": "minReaderVersion", "metaData": "id", "txn": "appId"}
+_COLUMNS = {"protocol": "minReaderVersion", "metaData": "id", "txn": "appId", "domainMetadata": "domain"}
 """The columns of a checkpoint that are read, each with a field that is never null."""
 _KEPT_VERSIONS = 64
 _TRIES = 5
 _BATCH_ROWS = 1 << 16
+ROW_TRACKING_DOMAIN, ROW_TRACKING_MARK = "delta.rowTracking", "rowIdHighWaterMark"
+"""The domain of Delta's row tracking, and the field of its configuration with the highest row id."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,10 @@ class TableState:
     mark: str | None = field(default=None, compare=False)
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The whole ``metaData`` action."""
+    in_commit_timestamp: int | None = field(default=None, compare=False)
+    """The newest in-commit timestamp that the log has, in ms. None: it has none, or its commit was cleaned."""
+    highest_row_id: int = field(default=-1, compare=False)
+    """The highest row id that is taken, if the table has row tracking."""
 
     def differs_only_in_rows(self, other: "TableState") -> bool:
         """Returns True if two states of a log differ only in files and versions of app ids."""
@@ -206,8 +212,10 @@ class TableLog:
             first = self._begun(newer)
             return (first, *self._replayed(first, newer[1:]))
         actions = [action for name in listed.checkpoints[base] for action in self._checkpoint_actions(name)]
-        mark = self._mark(commit_name(base)) if base in listed.commits else None
-        begun = self._applied(None, base, actions, mark)
+        beginning = self._beginning(commit_name(base)) if base in listed.commits else None
+        if beginning:
+            actions.extend(self._parsed(beginning.split(b"\n")[:1]))  # its commit info: no checkpoint has it
+        begun = self._applied(None, base, actions, None if beginning is None else sha256(beginning))
         return (begun, *self._replayed(begun, newer))
 
     def _begun(self, versions: Sequence[int]) -> TableState:
@@ -231,6 +239,10 @@ class TableLog:
         for action in actions:
             if (txn := action.get("txn")) is not None:
                 apps[AppId(txn["appId"])] = CheckpointId(txn["version"])
+            if (info := action.get("commitInfo")) is not None and "inCommitTimestamp" in info:
+                found["in_commit_timestamp"] = info["inCommitTimestamp"]
+            if (domain := action.get("domainMetadata")) is not None and domain["domain"] == ROW_TRACKING_DOMAIN:
+                found["highest_row_id"] = -1 if domain.get("removed") else json.loads(domain["configuration"])[ROW_TRACKING_MARK]
             if (metadata := action.get("metaData")) is not None:
                 found["metadata"] = MappingProxyType(dict(metadata))
                 found["table_id"] = str(metadata["id"])
@@ -308,8 +320,12 @@ class TableLog:
 
     def _mark(self, name: str) -> str:
         """Returns the hash of a commit's first megabyte. Its commit info and random file names make it unique."""
+        return sha256(self._beginning(name))
+
+    def _beginning(self, name: str) -> bytes:
+        """Returns the first megabyte of a commit."""
         with closing(self._files.chunks(name)) as chunks:
-            return sha256(next(chunks, b""))
+            return next(chunks, b"")
 
     def _gone(self, version: int) -> NotFoundError:
         return NotFoundError(

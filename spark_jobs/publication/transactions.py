@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_jobs.background import run_in_background
-from spark_jobs.protocol.documents import Publisher, SinkCut
+from spark_jobs.protocol.documents import Publisher, SinkCut, SinkMode
 from spark_jobs.protocol.errors import SparkRequiredError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.deleted_keys import add_checksums, fold, is_due
@@ -138,7 +138,7 @@ class Publishers:
 
         This is not part of a publication: call it when all tables are public. Failures are only logged. A driver writes the checkpoint in
         the background. Only Spark writes that of a large table, which takes seconds and the list of all its files, and that of a table that
-        delta-rs cannot commit to. A process that has not started Spark leaves these to others.
+        only Spark can append to. A process that has not started Spark leaves these to others.
         """
         uri = table.facts.uri
         if not table.needs_checkpoint():
@@ -177,7 +177,7 @@ class Publishers:
         uri = table.facts.uri
         try:
             with self._one_at_a_time:
-                if table.file_count <= SMALL_FILES and not table.obstacles(Publisher.DELTA_RS):
+                if table.file_count <= SMALL_FILES and not table.obstacles(Publisher.DELTA_RS, SinkMode.APPEND):
                     table.write_checkpoint()
                 elif self._at_work or self._spark_publisher is not None:
                     self._checkpoint_by_spark(uri)

@@ -12,12 +12,14 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.spark.conftest import Site
+from tests.support.table_features import READ_BY_ICEBERG
 
 pytestmark = pytest.mark.spark
 
 SINKS = {
     "append": {},
-    "append by Spark": {"table_properties": {"delta.enableRowTracking": "true"}},
+    "append by Spark": {"table_properties": READ_BY_ICEBERG},
+    "append that only Spark can replace": {"table_properties": {"delta.enableRowTracking": "true"}},
     "upsert": {"mode": "upsert", "keys": ["n"]},
     "insert": {"mode": "insert", "keys": ["n"]},
     "complete": {"mode": "complete"},

@@ -14,8 +14,9 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.spark.conftest import Site
-from tests.spark.rows import public, public_count
+from tests.spark.rows import answer, public_count
 from tests.support.short_jvm import FEW_ROWS
+from tests.support.table_features import READ_BY_ICEBERG
 
 pytestmark = pytest.mark.spark
 
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def _staged(site: Site) -> None:
-    """Stages rows for two sinks that delta-rs could publish, one of them with a merge, and for one with row tracking."""
+    """Stages rows for two sinks that delta-rs could publish, one of them with a merge, and for a table that Iceberg reads."""
     inputs.append(site.home.parent / "events", pd.DataFrame({"id": range(20), "value": range(20)}))
     pipeline = Pipeline("three")
 
@@ -33,7 +34,7 @@ def _staged(site: Site) -> None:
 
     sinks = {
         "plain": DeltaSink(str(site.tables / "plain")),
-        "tracked": DeltaSink(str(site.tables / "tracked"), table_properties={"delta.enableRowTracking": "true"}),
+        "iceberg": DeltaSink(str(site.tables / "iceberg"), table_properties=READ_BY_ICEBERG),
         "merged": DeltaSink(str(site.tables / "merged"), mode="upsert", keys=["id"]),
     }
     for name, sink in sinks.items():
@@ -43,13 +44,14 @@ def _staged(site: Site) -> None:
 
 def test_without_spark_nothing_is_published_and_with_it_everything_once(site: Site) -> None:
     _staged(site)
-    with pytest.raises(SparkRequiredError, match="Sink tracked is published by Spark"):
+    with pytest.raises(SparkRequiredError, match="Sink iceberg is published by Spark"):
         publish(open_files(str(site.home)))
-    tables = ("plain", "tracked", "merged")
+    tables = ("plain", "iceberg", "merged")
     assert [public_count(site.tables / name) for name in tables] == [0, 0, 0]
     conf = [option for key, value in FEW_ROWS.items() for option in ("--conf", f"{key}={value}")]
     command = [sys.executable, "-m", "spark_jobs", "publish", "--home", str(site.home), *conf, "--conf", "spark.master=local[2]"]
     for _ in range(2):
         subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
     expected = {(number, number): 1 for number in range(20)}
-    assert all(public(site.tables / name, ["id", "value"]) == expected for name in tables)
+    for name in tables:
+        assert answer(site.spark.read.format("delta").load(str(site.tables / name)).select("id", "value")) == expected

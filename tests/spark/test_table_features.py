@@ -1,6 +1,7 @@
 """Every kind of table holds the right rows after two rounds, with any publisher and any reader."""
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, Pipeline, read_staged
 from spark_jobs.protocol.documents import SinkMode
+from spark_jobs.publication.delta_rs import log_of, open_table
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.open import open_files
@@ -29,7 +31,7 @@ from tests.spark.rows import Rows, answer, assert_same
 from tests.support import delta_logs
 from tests.support.engines import ENGINES, ReaderError
 from tests.support.run_site import SMALL
-from tests.support.table_features import FEATURES, MODES, READERS, Feature
+from tests.support.table_features import DELTA_RS, FEATURES, MODES, READERS, Feature
 
 pytestmark = pytest.mark.spark
 
@@ -343,6 +345,27 @@ def _changes(made: Made, feature: Feature, round: int) -> Rows:
 
 def _typed(change: str, rows: Rows) -> Rows:
     return Rows({(change, *row): count for row, count in rows.items()})
+
+
+@pytest.mark.parametrize(
+    ("mode", "feature"),
+    [case for case in _cases(MADE) if case.values[0] is SinkMode.APPEND and case.values[1].appended_by is DELTA_RS],
+)
+def test_a_checkpoint_of_the_log_without_a_jvm_has_all_that_the_commits_have(
+    mode: SinkMode, feature: Feature, make: Make, tmp_path: Path
+) -> None:
+    made, copy = make(mode, feature), tmp_path / "copy"
+    shutil.copytree(made.path(feature), copy)
+    columns = [*feature.names, *(["_metadata.row_id"] if "rowTracking" in feature.protocol else [])]
+    expected = answer(made.site.spark.read.format("delta").load(str(copy)).selectExpr(*columns))
+    open_table(copy.as_uri()).write_checkpoint()
+    again = shutil.copytree(copy, tmp_path / "again")  # Spark has read the log of the first copy
+    *older, _ = sorted((again / "_delta_log").glob("*.json"))
+    for path in [*older, *(again / "_delta_log").glob("*.crc")]:
+        path.unlink()
+    assert_same(answer(made.site.spark.read.format("delta").load(str(again)).selectExpr(*columns)), expected)
+    before, after = (log_of(path.as_uri()).newest() for path in (copy, again))
+    assert (after, after.highest_row_id, after.in_commit_timestamp) == (before, before.highest_row_id, before.in_commit_timestamp)
 
 
 @_only("row_tracking")

@@ -16,12 +16,14 @@ MODES = (SinkMode.APPEND, SinkMode.COMPLETE, SinkMode.UPSERT)
 """Modes for which tables are created. The other modes with keys merge as an upsert does."""
 ALL_MODES = frozenset(MODES)
 APPEND_AND_UPSERT = frozenset({SinkMode.APPEND, SinkMode.UPSERT})
-"""The modes without a replacement. A replacement is published as an append is; its own tests are tests/spark/test_complete_sinks.py."""
+"""The modes without a replacement, which has its own tests (tests/spark/test_complete_sinks.py)."""
 AT_NIGHT: frozenset[SinkMode] = frozenset()
 """No everyday modes: for another version of a kind of table that every run tries, or for a kind with tests elsewhere."""
 DELTA_RS_READER, DUCKDB_READER = "delta-rs", "DuckDB"
 READERS = frozenset({DELTA_RS_READER, DUCKDB_READER})
 """The readers besides Spark, which reads everything."""
+READ_BY_ICEBERG = {"delta.columnMapping.mode": "name", "delta.enableIcebergCompatV2": "true"}
+"""The properties of tables that only Spark appends to."""
 OLDEST = Version("4.0")
 """The oldest Spark that this package supports."""
 
@@ -45,7 +47,8 @@ class Feature:
         elsewhere: The columns that engines other than Spark read. Default: all.
         between: SQL between the two rounds, as ``before``.
         deleted: The condition of the rows that a statement of ``between`` deletes.
-        publisher: The publisher of an append or a replacement.
+        appended_by: The publisher of an append.
+        publisher: The publisher of a replacement.
         merged_by: The publisher of an upsert.
         modes: The possible modes. The others are refused.
         everyday: The modes that every run of the tests tries. The others wait for the night.
@@ -67,6 +70,7 @@ class Feature:
     elsewhere: tuple[str, ...] | None = None
     between: tuple[str, ...] = ()
     deleted: str = "false"
+    appended_by: Publisher = DELTA_RS
     publisher: Publisher = DELTA_RS
     merged_by: Publisher = DELTA_RS
     modes: frozenset[SinkMode] = ALL_MODES
@@ -86,6 +90,8 @@ class Feature:
 
     def published_by(self, mode: SinkMode) -> Publisher:
         """Returns the publisher of a sink of this mode."""
+        if mode is SinkMode.APPEND:
+            return self.appended_by
         return SPARK if SPARK in (self.publisher, self.merged_by if mode is SinkMode.UPSERT else DELTA_RS) else DELTA_RS
 
     def create(self, table: str) -> str:
@@ -249,13 +255,15 @@ FEATURES = (
         "Iceberg compatibility, version 1",
         frozenset({"icebergCompatV1", "columnMapping"}),
         properties={"delta.columnMapping.mode": "name", "delta.enableIcebergCompatV1": "true"},
+        appended_by=SPARK,
         publisher=SPARK,
         everyday=AT_NIGHT,
     ),
     Feature(
         "Iceberg compatibility, version 2",
         frozenset({"icebergCompatV2", "columnMapping"}),
-        properties={"delta.columnMapping.mode": "name", "delta.enableIcebergCompatV2": "true"},
+        properties=READ_BY_ICEBERG,
+        appended_by=SPARK,
         publisher=SPARK,
         everyday=AT_NIGHT,
     ),
@@ -267,6 +275,7 @@ FEATURES = (
             "delta.enableRowTracking": "true",
             "delta.enableIcebergCompatV3": "true",
         },
+        appended_by=SPARK,
         publisher=SPARK,
         everyday=AT_NIGHT,
         since=Version("4.1"),

@@ -86,7 +86,7 @@ def check_replacement(
         uri, mode = places[stage.sink.name].uri, stage.sink.mode
         with suppress(NotFoundError):
             table = open_table(uri)
-            files = publishers.rows_by_file(choose_publisher(table, mode), uri)
+            files = publishers.rows_by_file(choose_publisher(table, SinkMode.COMPLETE), uri)
             refuse_rows_of_others(table, pipeline, stage.sink.name, mode, stage.name, files)
 
 
@@ -110,7 +110,7 @@ def check_new_stages(
         uri = places[stage.sink.name].uri
         with suppress(NotFoundError):
             table = open_table(uri)
-            files = publishers.rows_by_file(choose_publisher(table, stage.sink.mode), uri)
+            files = publishers.rows_by_file(choose_publisher(table, SinkMode.COMPLETE), uri)
             own = sum(files.values()) - rows_of_others(
                 table.commits(), files, pipeline, own_prefixes(table, pipeline, stage.name)
             )

@@ -21,65 +21,20 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.delta_rs import check_publishable, open_table, refuse_lossy
-from spark_jobs.publication.features import DELTA_RS_FEATURES, SPARK_FEATURES
+from spark_jobs.publication.features import APPEND_FEATURES, DELTA_RS_FEATURES, SPARK_FEATURES
 from spark_jobs.publication.publisher import WITHOUT_SPARK
+from tests.support.handwritten_table import table_with
 from tests.support.staged_pipeline import HOURLY, StagedPipeline, path_of
 from tests.support.table_features import REFUSED, Refused
 
 APP = AppId("pipeline/incarnation/sink")
-READER_FEATURES = {
-    "catalogManaged",
-    "columnMapping",
-    "deletionVectors",
-    "timestampNtz",
-    "typeWidening",
-    "v2Checkpoint",
-    "vacuumProtocolCheck",
-    "variantShredding",
-    "variantType",
-    "variantType-preview",
-}
-MAPPED = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "c"}
 
 
 def k(number: int) -> CheckpointId:
     return CheckpointId(number)
 
 
-def table_with(
-    directory: Path,
-    *features: str,
-    writer: int = 7,
-    reader: int | None = None,
-    field: dict[str, Any] | None = None,
-    properties: dict[str, str] | None = None,
-) -> str:
-    """Creates a table with a handwritten log, like one from a writer that supports every feature."""
-    readers = sorted(READER_FEATURES & set(features))
-    protocol: dict[str, Any] = {"minReaderVersion": reader or (3 if readers else 1), "minWriterVersion": writer}
-    if writer == 7:
-        protocol["writerFeatures"] = list(features)
-    if readers:
-        protocol["readerFeatures"] = readers
-    metadata = MAPPED if "columnMapping" in features else {}
-    columns = [{"name": "id", "type": "long", "nullable": True, "metadata": metadata} | (field or {})]
-    configuration = (properties or {}) | ({"delta.columnMapping.mode": "name"} if "columnMapping" in features else {})
-    meta_data = {
-        "id": "t",
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps({"type": "struct", "fields": columns}),
-        "partitionColumns": [],
-        "configuration": configuration,
-        "createdTime": 1,
-    }
-    log = directory / "t" / "_delta_log"
-    log.mkdir(parents=True)
-    actions = [{"protocol": protocol}, {"metaData": meta_data}]
-    (log / f"{0:020}.json").write_text("".join(json.dumps(action) + "\n" for action in actions))
-    return (directory / "t").as_uri()
-
-
-@pytest.mark.parametrize("feature", sorted(DELTA_RS_FEATURES))
+@pytest.mark.parametrize("feature", sorted(APPEND_FEATURES))
 def test_a_table_with_a_committable_feature_is_accepted_and_committed_to(tmp_path: Path, feature: str) -> None:
     uri = table_with(tmp_path, feature)
     check_publishable(uri)
@@ -87,28 +42,31 @@ def test_a_table_with_a_committable_feature_is_accepted_and_committed_to(tmp_pat
     assert open_table(uri).transaction_version(APP) == 1
 
 
+@pytest.mark.parametrize("feature", sorted(APPEND_FEATURES - DELTA_RS_FEATURES))
+def test_a_replacement_in_a_table_that_delta_rs_can_only_append_to_is_refused(tmp_path: Path, feature: str) -> None:
+    uri = table_with(tmp_path, feature)
+    assert [check_publishable(uri, mode)[1] for mode in (SinkMode.APPEND, SinkMode.COMPLETE, SinkMode.UPSERT)] == [
+        Publisher.DELTA_RS,
+        Publisher.SPARK,
+        Publisher.SPARK,
+    ]
+    with pytest.raises(UnsupportedTableError, match=feature):
+        open_table(uri).commit((), APP, k(1), {}, replace=True)
+    assert open_table(uri).facts.version == 0
+
+
 @pytest.mark.parametrize(
     "feature",
     [
-        "allowColumnDefaults",
-        "checkpointProtection",
-        "clustering",
         "coordinatedCommits-preview",
-        "domainMetadata",
         "icebergCompatV1",
         "icebergCompatV2",
         "icebergCompatV3",
         "identityColumns",
-        "inCommitTimestamp",
-        "materializePartitionColumns",
-        "rowTracking",
-        "typeWidening",
-        "vacuumProtocolCheck",
-        "variantShredding",
         "somethingOfTomorrow",
     ],
 )
-def test_a_table_with_a_feature_that_delta_rs_cannot_commit_with_is_sparks_or_refused_by_name(
+def test_a_table_with_a_feature_that_an_append_cannot_commit_with_is_sparks_or_refused_by_name(
     tmp_path: Path, feature: str
 ) -> None:
     uri = table_with(tmp_path, "appendOnly", feature)
@@ -226,8 +184,9 @@ def test_an_empty_commit_advances_the_version_and_carries_its_evidence(pipeline:
     assert pipeline.rows(HOURLY) == []
 
 
-def test_the_version_survives_checkpoints_of_the_log(tmp_path: Path) -> None:
-    uri = table_with(tmp_path, properties={"delta.checkpointInterval": "5"})
+@pytest.mark.parametrize("feature", ["appendOnly", *sorted(APPEND_FEATURES - DELTA_RS_FEATURES)])
+def test_the_version_survives_checkpoints_of_the_log(tmp_path: Path, feature: str) -> None:
+    uri = table_with(tmp_path, feature, properties={"delta.checkpointInterval": "5"})
     for number in range(1, 13):
         open_table(uri).commit((), APP, k(number), {})
         WITHOUT_SPARK.keep_log_short(open_table(uri))
@@ -236,6 +195,20 @@ def test_the_version_survives_checkpoints_of_the_log(tmp_path: Path) -> None:
     for path in sorted(log.glob("*.json"))[:9]:
         path.unlink()
     assert open_table(uri).transaction_version(APP) == 12
+
+
+@pytest.mark.parametrize(("features", "left"), [(["appendOnly"], ["2"]), (["checkpointProtection"], ["0", "1", "2"])])
+def test_a_checkpoint_removes_old_entries_unless_the_log_is_protected(
+    tmp_path: Path, features: list[str], left: list[str]
+) -> None:
+    uri = table_with(tmp_path, *features, properties={"delta.logRetentionDuration": "interval 1 days"})
+    open_table(uri).commit((), APP, k(1), {})
+    log = tmp_path / "t/_delta_log"
+    for path in log.glob("*.json"):
+        os.utime(path, (0, 0))
+    open_table(uri).commit((), APP, k(2), {})
+    open_table(uri).write_checkpoint()
+    assert sorted(path.stem.lstrip("0") or "0" for path in log.glob("*.json")) == left
 
 
 @pytest.mark.parametrize("second", [7, 8])
@@ -321,8 +294,8 @@ def test_a_property_is_not_set_if_the_table_was_changed_since_it_was_opened(pipe
 
 
 def test_a_property_of_a_table_with_a_feature_that_only_spark_writes_is_refused(tmp_path: Path) -> None:
-    uri = table_with(tmp_path, "rowTracking", "domainMetadata")
-    with pytest.raises(UnsupportedTableError, match="rowTracking.*only Spark can set a property"):
+    uri = table_with(tmp_path, "icebergCompatV2")
+    with pytest.raises(UnsupportedTableError, match="icebergCompatV2.*only Spark can set a property"):
         open_table(uri).set_property("complete_until", "10:00")
     assert open_table(uri).facts.version == 0
 
