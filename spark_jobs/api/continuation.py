@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from spark_jobs.api.sink import COMPUTED_BY
-
 _OF_THE_TABLE = ("path", "table", "partition_by")
 """The fields of a sink that say where its table is and how it is laid out. The state of the stage does not depend on them."""
 
@@ -57,7 +55,7 @@ def with_fate(found: Iterable[StageFate], fate: Fate) -> list[StageFate]:
 
 
 def _fate(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> StageFate:
-    old, new = _comparable(_without_table(before["stages"][name]), _without_table(after["stages"][name]))
+    old, new = _without_table(before["stages"][name]), _without_table(after["stages"][name])
     changed = [
         field
         for field in sorted(old.keys() | new.keys())
@@ -84,15 +82,6 @@ def _without_table(stage: Mapping[str, Any]) -> dict[str, Any]:
     sink = stage.get("sink")
     kept = {key: value for key, value in sink.items() if key not in _OF_THE_TABLE} if sink else sink
     return {**stage, "sink": kept}
-
-
-def _comparable(old: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns two stages without the expressions of computed columns if only one of them has them: earlier versions recorded none."""
-    before, after = old.get("sink") or {}, new.get("sink") or {}
-    if (COMPUTED_BY in before) == (COMPUTED_BY in after):
-        return old, new
-    bare = [{key: value for key, value in sink.items() if key != COMPUTED_BY} for sink in (before, after)]
-    return {**old, "sink": bare[0] or None}, {**new, "sink": bare[1] or None}
 
 
 def _read(stage: Mapping[str, Any]) -> str:

@@ -24,8 +24,6 @@ VERSION_COLUMNS = ("valid_from", "valid_to", "is_current")
 """The columns that ``mode="history"`` adds: beginning and end of a version's validity (null: still valid), and True for the current one."""
 SPARK_MERGE_ABOVE_BYTES = 256 * 2**20
 """The default limit of delta-rs merges. delta-rs holds what it reads in memory (docs/adr/0030-who-merges.md)."""
-COMPUTED_BY = "computed_by"
-"""The field of a sink's description with the expressions of computed columns."""
 _MERGE_OPTIONS = {
     SinkMode.UPSERT: ("keys", "sequence_by", "apply_as_deletes", "spark_merge_above"),
     SinkMode.INSERT: ("keys", "sequence_by", "spark_merge_above"),
@@ -210,7 +208,7 @@ class Sink:
                 "apply_as_deletes": self.merge.apply_as_deletes,
             }
         if self.computed_by:
-            described[COMPUTED_BY] = dict(sorted(self.computed_by.items()))
+            described["computed_by"] = dict(sorted(self.computed_by.items()))
         return described
 
 

@@ -34,7 +34,7 @@ def declared(**changes: Any) -> dict[str, Any]:
     [
         ({"at": "-n"}, {"at": "-n"}, Fate.CONTINUES),
         ({"at": "-n"}, {"at": "n"}, Fate.IMPOSSIBLE),
-        ({}, {"at": "n"}, Fate.CONTINUES),  # an earlier version has recorded none
+        ({}, {"at": "n"}, Fate.IMPOSSIBLE),
     ],
 )
 def test_a_stage_cannot_go_on_with_another_expression_for_a_column_that_orders_rows(
