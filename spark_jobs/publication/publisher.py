@@ -7,6 +7,7 @@ Several processes may publish at the same time, from any host, any number of tim
 3. All sinks are checked before anything is written to any of them.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -57,6 +58,7 @@ from spark_jobs.storage.files import Files
 from spark_jobs.storage.table_uris import table_files
 
 _TRIES = 12
+_LOG = logging.getLogger(__name__)
 _TURN_TIMEOUT_S = 600.0
 WITHOUT_SPARK = Publishers()
 """The publishers without Spark: they publish every sink that delta-rs can publish, and refuse all others."""
@@ -192,13 +194,14 @@ class Publication:
         store, manifest = CheckpointStore(self.files), self.manifest
         store.make_durable({m.checkpoint for plan in self.plans.values() for transaction in plan for m in transaction.manifests})
         self.check(publishers)
-        changed: list[OpenTable] = []
+        changed: list[tuple[SinkName, OpenTable]] = []
         for sink, plan in self.plans.items():
             if sink not in self.holding.refused:
                 with self.holding.of(sink):
                     again = partial(prepare, store, manifest, sink, by_round=sink in self.by_round, together=self.together)
-                    changed += _publish_sink(manifest, sink, again, plan, publishers)
-        for table in changed:
+                    changed += [(sink, table) for table in _publish_sink(manifest, sink, again, plan, publishers)]
+        for sink, table in changed:  # no table waits for it
+            _keep_deleted_keys(manifest.sinks[sink], table, publishers)
             publishers.keep_log_short(table)
         return {
             sink: _result(store, manifest, sink, self.checkpoint, held=sink in self.holding.refused)
@@ -374,11 +377,20 @@ def _publish_sink(
         with _alone(cut.table, takes_turns=Publisher.SPARK in by or cut.mode.has_keys):
             for transaction in transactions:
                 _commit(sink, transaction, publishers)
-            table = _confirm(cut, sink, manifest.checkpoint)
-            publishers.keep_deleted_keys(cut, table.transaction_version(cut.app))
-        return (table,)
+            return (_confirm(cut, sink, manifest.checkpoint),)
 
     return _persist(carry_out, tries=_TRIES + len(plan))  # each transaction of another process costs at most one try
+
+
+def _keep_deleted_keys(cut: SinkCut, table: OpenTable, publishers: Publishers) -> None:
+    """Keeps the deleted keys of a sink small, alone as in a publication. A failure is only logged: the next publication repeats it."""
+    if cut.merge is None or cut.merge.tombstones is None:
+        return
+    try:
+        with _alone(cut.table, takes_turns=True):
+            publishers.keep_deleted_keys(cut, table.transaction_version(cut.app))
+    except ConflictError as error:
+        _LOG.warning("the deleted keys of table %s are not folded: %s", cut.table, error)
 
 
 def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers) -> None:

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.checkpoint.retention import discard
+from spark_jobs.control.liveness import holding
 from spark_jobs.protocol.codec import canonical
-from spark_jobs.protocol.documents import CheckpointKind, Publish, SinkMode
+from spark_jobs.protocol.delta_log import DELTA_LOG, PUBLICATION_LOCK
+from spark_jobs.protocol.documents import CheckpointKind, Publish, Publisher, SinkCut, SinkMode
 from spark_jobs.protocol.errors import (
     ConflictError,
     CorruptDocumentError,
@@ -35,6 +37,7 @@ from spark_jobs.publication.table_log import TableLog
 from spark_jobs.publication.transactions import Publishers
 from spark_jobs.storage.files import Digesting
 from tests.support.memory_files import MemoryFiles
+from tests.support.sink_kinds import Kind, cut_of
 from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline, a_manifest, a_sink_cut, path_of
 
 PERIODIC = CheckpointKind.PERIODIC
@@ -88,6 +91,48 @@ def test_sinks_are_published_in_the_order_of_their_stages(pipeline: StagedPipeli
     pipeline.checkpoint({DAILY: [], HOURLY: []})
     assert list(publish(pipeline.files)) == [HOURLY, DAILY]
     assert order == ["hourly", "daily"]
+
+
+def keyed(pipeline: StagedPipeline) -> dict[str, Any]:
+    """Returns the fields of a cut whose sink remembers deleted keys, and which delta-rs merges."""
+    cut = cut_of(pipeline, Publisher.DELTA_RS, Kind.SEQUENCED)
+    return {**cut, "merge": cut["merge"].model_copy(update={"apply_as_deletes": "day = 'gone'"})}
+
+
+def test_no_table_waits_until_the_deleted_keys_of_another_are_folded(pipeline: StagedPipeline) -> None:
+    class Watched(Publishers):
+        """Publishers that record which tables are public when deleted keys are folded."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.public: list[dict[SinkName, list[int]]] = []
+
+        def keep_deleted_keys(self, cut: SinkCut, reached: CheckpointId | None) -> None:
+            assert reached == 1
+            with pytest.raises(BlockingIOError), holding(path_of(cut.table) / DELTA_LOG / PUBLICATION_LOCK, "another process"):
+                pass
+            self.public.append(published(pipeline))
+            super().keep_deleted_keys(cut, reached)
+
+    publishers = Watched()
+    pipeline.checkpoint({HOURLY: [(1, "gone")], DAILY: [(2, "b")]}, cut=keyed(pipeline))
+    publish(pipeline.files, publishers=publishers)
+    assert publishers.public == [{HOURLY: [1], DAILY: [1]}] * 2
+
+
+def test_deleted_keys_that_cannot_be_folded_now_are_no_failure_of_the_publication(
+    pipeline: StagedPipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Overtaken(Publishers):
+        """Publishers whose turn to fold never comes."""
+
+        def keep_deleted_keys(self, cut: SinkCut, reached: CheckpointId | None) -> None:
+            raise ConflictError("Another process is publishing.", remedy="Repeat.")
+
+    pipeline.checkpoint({HOURLY: [(1, "gone")]}, cut=keyed(pipeline))
+    publish(pipeline.files, publishers=Overtaken())
+    assert pipeline.commits(HOURLY) == [1]
+    assert "are not folded: Another process is publishing" in caplog.text
 
 
 def test_the_final_policy_makes_one_delta_transaction_of_all_that_is_pending(pipeline: StagedPipeline) -> None:
