@@ -253,10 +253,11 @@ class LossLedger:
                 create_document(self.files, loss_backfilled_path(loss), document)
 
     def reopen(self, losses: Sequence[LossId]) -> None:
-        """Opens backfilled losses again, because the pipeline went back to a checkpoint without their rows. Idempotent."""
+        """Opens backfilled and undone losses again, because the pipeline goes on from a checkpoint without their rows. Idempotent."""
         for loss in losses:
-            with step(Step.LOSS_REOPEN):
-                self.files.delete(loss_backfilled_path(loss))
+            for path in (loss_backfilled_path(loss), loss_undone_path(loss)):
+                with step(Step.LOSS_REOPEN):
+                    self.files.delete(path)
 
     def needed_files(self, losses: Sequence[LossId]) -> frozenset[str]:
         """Returns the names of staged files whose rows losses have left out."""

@@ -37,6 +37,8 @@ class LeftOut:
     """The losses of the round."""
     backfilled: frozenset[LossId] = frozenset()
     """The losses that the ledger has as backfilled."""
+    undone: frozenset[LossId] = frozenset()
+    """The losses that the ledger has as undone."""
     needed_files: frozenset[str] = frozenset()
     """Names of staged files whose rows open losses of earlier rounds have left out."""
 
@@ -94,7 +96,7 @@ class Rounds:
         losses = ledger.of_round(number, begun.losses if begun else (), names)
         own = {loss.id for loss in losses}
         older = [loss for loss in names.open if loss not in own]
-        return LeftOut(losses, names.backfilled, ledger.needed_files(older))
+        return LeftOut(losses, names.backfilled, names.undone, ledger.needed_files(older))
 
     def tidy(self, tidied: TidiedInput) -> None:
         """Records that the files of a source that a round has read are archived or deleted. Durable on return."""

@@ -111,6 +111,8 @@ class RoundRun:
             run = build_stage(stage, self.site, self.outputs, recorded=cut.batch if cut else NO_BATCH)
             self.outputs[stage.name] = run.output
             stages.append(run)
+        changed = self._leave_out_again(stages)
+        stages = [self.build_again(run) if run.stage.name in changed else run for run in stages]
         self._find_backfilled(stages)
         self._read_again(stages)
         for run in stages:
@@ -236,6 +238,22 @@ class RoundRun:
             raise beyond_tolerance(tolerance, spent, loss)
         self.site.losses.extend(ledger.record(self.round.round, self.attempt, [loss]))
         _LOG.warning("%s", goes_on_without(loss), extra={"stage": loss.stage})
+
+    def _leave_out_again(self, stages: Sequence[StageRun]) -> set[StageName]:
+        """Opens undone losses again that the checkpoint has left out. Durable on return. Returns their stages, which must be built again.
+
+        An attempt has undone them that went on from an older checkpoint. It is not live any more, and nothing of its work is left.
+        """
+        runs, again = {run.stage.name: run for run in stages}, list[PassedOver]()
+        undone = self.left_out.undone.difference(self.round.undoes, [loss.id for loss in self.site.losses])
+        for loss in self.parent.losses if self.parent else ():
+            run, cut = runs.get(loss.stage), self.parent.stages.get(loss.stage) if self.parent else None
+            if isinstance(loss, PassedOver) and loss.id in undone and run is not None and cut is not None:
+                is_read = not is_unread(loss, run, self.outputs.get(StageName(loss.input)), cut.batch)
+                again += [loss] if is_read else []
+        LossLedger(self.home).reopen([loss.id for loss in again if loss.id is not None])
+        self.site.losses.extend(again)
+        return {loss.stage for loss in again}
 
     def _read_again(self, stages: Sequence[StageRun]) -> None:
         """Undoes the losses whose rows the stages read again, because the attempt goes on from a point before them.

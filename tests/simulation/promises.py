@@ -376,6 +376,10 @@ class Promises(Watcher):
             if lost := self._lost(rows, [kept], sink):
                 self.break_promise(f"checkpoint {kept.number} holds {rows} for {sink}: {lost}")
         self._check_carried(kept, body)
+        if (counted := sum(loss["rows"] for loss in body["losses"])) != len(kept.left_out):
+            self.break_promise(
+                f"checkpoint {kept.number} has {counted} rows in the ledger, and its files have {len(kept.left_out)}"
+            )
         if self._site.windows:
             self._check_held(kept)
             return

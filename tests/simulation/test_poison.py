@@ -1,28 +1,65 @@
-"""Rows that a stage cannot process. With any faults, each row is either in the stage's table or in the ledger."""
+"""Rows that a stage cannot process. With any faults, the rows of an input are those that were processed and those in the ledger."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from spark_jobs.protocol.losses import PassedOver
 from spark_jobs.runtime.round_run import RoundRun
-from tests.simulation.schedules import poisoned, repeatable
+from spark_jobs.runtime.stages.passing_over import PassingOver
+from tests.simulation.schedules import Outcome, poisoned, repeatable
 from tests.simulation.stages import Site
 from tests.simulation.world import Violation
+from tests.support.seeds import seed
 
+__all__ = ["seed"]
 EVERY_CHANGE = 24
+EVERY_NIGHT = 10_000
 EVENTS = ("kills before", "freezes before", "undone.json")
 RECORDED_LATE = 11
 """A schedule in which a driver that is no longer live records a loss, and another one computes the batch again."""
+UNDONE_LATE = 271_215
+"""A schedule in which a driver undoes a loss, and another one has completed a checkpoint with it at the same time."""
+
+
+def run(number: int) -> Outcome:
+    """Runs a schedule.
+
+    Raises:
+        Violation: A promise was broken. The message says how to repeat the schedule.
+    """
+    return repeatable(poisoned(number), f"--poisoned {number}")
 
 
 def test_each_row_is_in_the_table_or_in_the_ledger_whatever_befalls() -> None:
     happened: Counter[str] = Counter()
     for number in range(EVERY_CHANGE):
-        outcome = repeatable(poisoned(number), f"--poisoned {number}")
+        outcome = run(number)
         happened += outcome.counts + outcome.errors
         for line in outcome.trace:
             happened.update(event for event in EVENTS if event in line)
     assert {*EVENTS, "rows are left out", "FencedError", "discarded"} <= happened.keys()
+
+
+@pytest.mark.nightly
+def test_each_row_is_in_the_table_or_in_the_ledger_in_thousands_of_schedules(seed: int) -> None:
+    for number in range(seed, seed + EVERY_NIGHT):
+        run(number)
+
+
+def test_a_ledger_that_counts_other_rows_than_its_files_have_breaks_the_promise() -> None:
+    def one_row_less(site: Site, patch: pytest.MonkeyPatch) -> None:
+        lost = PassingOver._loss
+
+        def loss(passing: PassingOver, *planned: Any, **options: Any) -> PassedOver:
+            found = lost(passing, *planned, **options)
+            return found.model_copy(update={"rows": found.rows - 1})
+
+        patch.setattr(PassingOver, "_loss", loss)
+
+    with pytest.raises(Violation, match="rows in the ledger"):
+        poisoned(RECORDED_LATE).run(one_row_less)
 
 
 def test_what_a_driver_records_that_is_not_live_any_more_is_undone() -> None:
@@ -32,3 +69,12 @@ def test_what_a_driver_records_that_is_not_live_any_more_is_undone() -> None:
     poisoned(RECORDED_LATE).run()
     with pytest.raises(Violation):
         poisoned(RECORDED_LATE).run(any_attempt)
+
+
+def test_what_the_checkpoint_has_left_out_is_left_out_again_whoever_has_undone_it() -> None:
+    def it_is_not(site: Site, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(RoundRun, "_leave_out_again", lambda run, stages: set())
+
+    poisoned(UNDONE_LATE).run()
+    with pytest.raises(Violation, match="are lost"):
+        poisoned(UNDONE_LATE).run(it_is_not)

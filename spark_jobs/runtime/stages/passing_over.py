@@ -53,20 +53,22 @@ def beyond_tolerance(tolerance: Tolerance, spent: int, loss: PassedOver) -> Rest
     )
 
 
-def is_unread(loss: PassedOver, run: StageRun, output: StageOutput | None) -> bool:
+def is_unread(loss: PassedOver, run: StageRun, output: StageOutput | None, upto: BatchId | None = None) -> bool:
     """Returns True if no planned batch of a stage has read a loss, or anything after it in its stream.
 
     Args:
         loss: The loss.
         run: The stage.
         output: The output of the stage that has staged the file. None for a source.
+        upto: The last batch that counts. None: every planned batch counts.
     """
+    last = run.spark_log.last_offsets() if upto is None else upto
     if isinstance(loss.unit, StagedFile):
-        read = Consumption(run.spark_log, run.bounds).consumed_by(run.spark_log.last_offsets())
+        read = Consumption(run.spark_log, run.bounds).consumed_by(last)
         is_later = output is not None and read.get(output.producer, NO_BATCH) < loss.unit.batch
         staged = output.log.read(loss.unit.batch) if output is not None and is_later else None
         return staged is not None and loss.unit.file in map(_name, staged.adds)
-    streams = [stream for stream in run.read_up_to(run.spark_log.last_offsets()) if stream.read.name == loss.input]
+    streams = [stream for stream in run.read_up_to(last) if stream.read.name == loss.input]
     return not any(stream.kind.has_read(stream.read, loss.unit) for stream in streams)
 
 

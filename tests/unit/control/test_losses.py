@@ -150,6 +150,8 @@ def test_a_backfilled_loss_that_is_undone_counts_as_undone(ledger: LossLedger) -
     ledger.backfill(in_checkpoint("1-1"))
     ledger.undo([LossId("1-1")], FIRST)
     assert [each.state for each in ledger.entries()] == [LossState.UNDONE]
+    ledger.reopen([LossId("1-1")])
+    assert [each.state for each in ledger.entries()] == [LossState.OPEN]
 
 
 def test_only_open_losses_whose_rows_may_be_there_can_be_backfilled(ledger: LossLedger) -> None:

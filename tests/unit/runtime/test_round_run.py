@@ -288,7 +288,7 @@ class Tolerant:
         bounds = [ChannelBound(StageName("copy"), channel, NO_BATCH)]
         fakes = {"stage": SimpleNamespace(name=STAGE), "spark_log": SparkLog(memory, "reads"), "bounds": bounds}
         self._stages = [cast(StageRun, SimpleNamespace(**fakes))]
-        first: Any = cast(Any, SimpleNamespace(round=RoundNumber(1)))
+        first: Any = cast(Any, SimpleNamespace(round=RoundNumber(1), undoes=()))
         self.heartbeat = Heartbeat(home, self.live.attempt, self.live.run, [STAGE], None)
         self.site = cast(Any, SimpleNamespace(losses=list(self.ledger.of_round(first.round)), heartbeat=self.heartbeat))
         none: Any = None
@@ -320,6 +320,7 @@ class Tolerant:
         for batch in batches:
             stage.log.append(batch)
         self.run.parent = parent
+        self.run._leave_out_again(self._stages)
         self.run._find_backfilled(self._stages)
         self.run._read_again(self._stages)
 
@@ -437,6 +438,21 @@ def test_rows_that_a_checkpoint_has_or_a_later_batch_are_backfilled_and_keep_no_
     again = Tolerant(home)
     again.begins(after(batch=1, losses=lost), "1-2")
     assert again.run.backfilled == set(), "a checkpoint that has the batch has the loss"
+
+
+@pytest.mark.parametrize(("read", "left_out"), [(4, ["3.parquet"]), (3, [])])
+def test_a_loss_that_was_undone_elsewhere_is_open_again_if_the_checkpoint_has_left_it_out(
+    home: LocalFiles, read: int, left_out: list[str]
+) -> None:
+    """Two drivers race: one completes a checkpoint with the loss, and the other one has gone on from the checkpoint before it."""
+    before = Tolerant(home, "elsewhere")
+    before.passes_over("3.parquet", batch=3)
+    lost = tuple(before.site.losses)
+    before.ledger.undo([LossId("1-1")], RoundNumber(1))
+    tolerant = Tolerant(home, read=read)
+    tolerant.begins(after(losses=lost))
+    assert tolerant.left_out == Tolerant(home).left_out == left_out
+    assert [entry.state.value for entry in before.ledger.entries()] == ["open" if left_out else "undone"]
 
 
 def test_a_loss_of_a_round_that_had_ended_before_the_checkpoint_is_not_undone(home: LocalFiles) -> None:
