@@ -116,8 +116,8 @@ _IN_A_DRAIN = "create stages/again/checkpoint/offsets/"
 _GIVING_UP = replace(_NONE, freezes=3, faults=12, at=("create history/", "create answers/stop"), frozen_steps=(500, 4_000))
 _ROUNDS = Plan(bounded=True, rows=ROWS, windows=True, stops=(Ask(Wanted.SAVEPOINT),))
 STOP_GUARDS = [
-    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=740),
-    Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=28),
+    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=482),
+    Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=30),
     Guard(
         "a stop that did not finish is rolled forward",
         _nobody_rolls_forward,
@@ -131,16 +131,16 @@ STOP_GUARDS = [
         _drains_go_on_from_the_checkpoint,
         _DRAINS,
         chaos_of_stops,
-        hint=45,
+        hint=23,
     ),
     Guard(
         "an attempt that takes over stops takes the next number first",
         _stops_are_answered_at_once,
         _DRAINS,
         chaos_of_stops,
-        hint=158,
+        hint=63,
     ),
-    Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=21),
+    Guard("a fenced attempt turns no stop down", _a_fenced_attempt_answers, _STOPS, lambda: replace(_GIVING_UP), hint=27),
     Guard(
         "a stop whose checkpoint is there has not failed",
         _what_fails_is_told,
@@ -153,7 +153,7 @@ STOP_GUARDS = [
         _an_export_begins_anew,
         _SAVING,
         _frozen_at("create savepoint.json"),
-        hint=945,
+        hint=531,
     ),
     Guard("a stop is public before it is answered", _answered_before_it_is_public, _STOPS, lambda: replace(_NONE)),
     Guard(
@@ -161,6 +161,6 @@ STOP_GUARDS = [
         _nobody_is_told_that_it_is_blocked,
         _REFUSED,
         lambda: replace(_NONE),
-        hint=1,
+        hint=0,
     ),
 ]

@@ -432,8 +432,9 @@ def test_a_join_of_two_stages_finds_what_their_drain_releases_to_both_sides(site
     def minutes(name: str, remainder: int) -> None:
         @pipeline.stage(name=name)
         def counted(events: DataFrame) -> DataFrame:
-            of_one_kind = events.where(F.col("id") % 2 == remainder).groupBy(F.window("at", "1 minute").alias("minute"))
-            return of_one_kind.agg(F.count("*").alias(name)).select(F.window_time("minute").alias("at"), name)
+            counts = events.groupBy(F.window("at", "1 minute").alias("minute"))
+            of_one_kind = counts.agg(F.count_if(F.col("id") % 2 == remainder).alias(name))
+            return of_one_kind.select(F.window_time("minute").alias("at"), name)
 
     minutes("even", 0)
     minutes("odd", 1)
