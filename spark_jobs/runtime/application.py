@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.api.continuation import Fate, with_fate
+from spark_jobs.api.continuation import Fate, StageFate, with_fate
 from spark_jobs.api.full_refresh import refreshed_stages
 from spark_jobs.api.graph import Graph
 from spark_jobs.api.parameters import BoundParameters
@@ -25,6 +25,7 @@ from spark_jobs.control.rounds import LeftOut, Rounds
 from spark_jobs.home.layout import SPARK_LOG, channels_path, log_path, output_path, position_of_loss, tombstones_path
 from spark_jobs.home.places import check_places, check_sources
 from spark_jobs.home.source_places import archive_places, source_places
+from spark_jobs.protocol.adopted_offsets import AdoptedOffsets
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     BlockedPublication,
@@ -358,9 +359,18 @@ class Application:
             left_out = Rounds(self.home).left_out(round_document.round)
             site = self._site(spark, attempt, round_document, settled, places, heartbeat, cancellation, left_out)
             run = RoundRun(
-                *(self.graph, self.home, self.pipeline, attempt, round_document, site, publishers, mask),
-                *(request.accept_data_loss, self._tidying(session_for_run(spark))),
-                *(request.backfill, left_out),
+                graph=self.graph,
+                home=self.home,
+                pipeline=self.pipeline,
+                attempt=attempt,
+                round=round_document,
+                site=site,
+                publishers=publishers,
+                mask=mask,
+                accept_data_loss=request.accept_data_loss,
+                tidying=self._tidying(session_for_run(spark)),
+                backfills=request.backfill,
+                left_out=left_out,
             )
             self._publish_head(run)
             run.tidy()
@@ -432,13 +442,60 @@ class Application:
         places = find_places(self.graph, self.parameters, spark)
         tables = {sink: place.uri for sink, place in places.items()}
         check_places(self.home, tables, begins=False)
-        if facts.incarnation is not None and not isinstance(decision, BeginIncarnation):
-            for sink, place in places.items():
-                app = app_id(self.pipeline.uuid, facts.incarnation, sink)
-                refuse_unknown(CheckpointStore(self.home), decision.parent, sink, place.uri, app)
+        self._refuse_unknown_rows(decision, facts, places)
         reached = start.check(places) if start else None
         check_stores(spark, self.home, places)
         planned = plan_pipeline(self.graph, self.parameters, session, places)
+        sources, before, settled = self._look_at_sources(request, decision, facts, session, adopted)
+        archives = archive_places(self.graph.archives(self.parameters))
+        check_sources(self.home, tables, [*source_places(settled.sources), *archives], planned.partitioned)
+        if settled.replaces_round:
+            decision = replace_round(decision, facts)
+            offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}
+            adopted = old_offsets(self.graph, offsets)
+            before = self._sources_before(decision, facts)
+        returned = {name: stage.frame.schema for name, stage in planned.stages.items()}
+        check_waiting(returned, self._waiting(request, decision, facts), gained_columns(before, settled.sources))
+        check_stages(self.graph, session, planned.stages, adopted)
+        losses = self._taken_away(request, decision, places, spark, self._tidying(session))
+        fates = stage_fates(decision, facts, self.graph.describe())
+        self._check_empty_stages(decision, fates, places, spark)
+        return StartPlan(
+            decision=decision,
+            facts=facts,
+            stages=fates,
+            reads=self.graph.reads(),
+            savepoint=start,
+            reached=reached,
+            places=places,
+            tables=planned.tables,
+            planned=planned.stages,
+            settled=settled,
+            sources_before=before,
+            begins_now=self._begins_now(decision, facts, sources, settled),
+            adopted=adopted,
+            losses=losses,
+        )
+
+    def _refuse_unknown_rows(
+        self, decision: Continue | Begin | BeginIncarnation, facts: HomeFacts, places: Mapping[SinkName, TablePlace]
+    ) -> None:
+        """Refuses tables with rows of checkpoints that the home does not have."""
+        if facts.incarnation is None or isinstance(decision, BeginIncarnation):
+            return
+        for sink, place in places.items():
+            app = app_id(self.pipeline.uuid, facts.incarnation, sink)
+            refuse_unknown(CheckpointStore(self.home), decision.parent, sink, place.uri, app)
+
+    def _look_at_sources(
+        self,
+        request: StartRequest,
+        decision: Continue | Begin | BeginIncarnation,
+        facts: HomeFacts,
+        session: SparkSession,
+        adopted: Mapping[InputName, AdoptedOffsets],
+    ) -> tuple[dict[InputName, FoundSource], Sources, SettledSources]:
+        """Returns the sources as they are now, as they were before, and those that the stages read."""
         anew = taken_anew(request, decision)
         if isinstance(decision, Continue):
             asked = self.graph.statics.keys() & request.new_sources
@@ -450,52 +507,56 @@ class Application:
         known = {name: each for name, each in before.items() if name not in anew}
         mask = masking(self.parameters.secrets)
         sources = find_sources(self.graph, session, self.parameters.values, mask, before=known, ended=ended, adopted=adopted)
-        settled = self._settle(request, decision, facts, sources, before, anew)
-        archives = archive_places(self.graph.archives(self.parameters))
-        check_sources(self.home, tables, [*source_places(settled.sources), *archives], planned.partitioned)
-        if settled.replaces_round:
-            decision = replace_round(decision, facts)
-            offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}
-            adopted = old_offsets(self.graph, offsets)
-            before = self._sources_before(decision, facts)
-        returned = {name: stage.frame.schema for name, stage in planned.stages.items()}
-        check_waiting(returned, self._waiting(request, decision, facts), gained_columns(before, settled.sources))
-        check_stages(self.graph, session, planned.stages, adopted)
-        losses: Sequence[Loss] = ()
-        refreshed = decision.refreshed if isinstance(decision, BeginIncarnation) else frozenset()
-        replaces = isinstance(decision, BeginIncarnation) and decision.on_rewind is OnRewind.REPLACE
-        anew_stages = [stage for name, stage in self.graph.stages.items() if replaces or name in refreshed]
-        if anew_stages:
-            publishers = Publishers(lambda: spark, at_work=True)
-            check_replacement(self.pipeline.uuid, anew_stages, places, publishers)
-            losses = self._tidying(session).taken_away(anew_stages, request.accept_data_loss)
-        fates = stage_fates(decision, facts, self.graph.describe())
-        if isinstance(decision, BeginFromSavepoint) and decision.on_rewind is OnRewind.REFUSE:
-            empty = [self.graph.stages[StageName(each.stage)] for each in with_fate(fates, Fate.STARTS_EMPTY)]
-            again = [stage for stage in empty if stage.begin is BeginAt.EARLIEST and stage.name not in refreshed]
-            check_new_stages(self.pipeline.uuid, again, places, Publishers(lambda: spark, at_work=True))
+        return sources, before, self._settle(request, decision, facts, sources, before, anew)
+
+    def _taken_away(
+        self,
+        request: StartRequest,
+        decision: Continue | Begin | BeginIncarnation,
+        places: Mapping[SinkName, TablePlace],
+        spark: SparkSession,
+        tidying: Tidying,
+    ) -> Sequence[Loss]:
+        """Checks the tables of stages that are computed again. Returns the losses in files that were tidied away since."""
+        if not isinstance(decision, BeginIncarnation):
+            return ()
+        replaces = decision.on_rewind is OnRewind.REPLACE
+        stages = [stage for name, stage in self.graph.stages.items() if replaces or name in decision.refreshed]
+        if not stages:
+            return ()
+        check_replacement(self.pipeline.uuid, stages, places, Publishers(lambda: spark, at_work=True))
+        return tidying.taken_away(stages, request.accept_data_loss)
+
+    def _check_empty_stages(
+        self,
+        decision: Continue | Begin | BeginIncarnation,
+        fates: Sequence[StageFate],
+        places: Mapping[SinkName, TablePlace],
+        spark: SparkSession,
+    ) -> None:
+        """Checks the tables of stages that a savepoint has no state for, and that read their sources from the beginning."""
+        if not isinstance(decision, BeginFromSavepoint) or decision.on_rewind is not OnRewind.REFUSE:
+            return
+        empty = [self.graph.stages[StageName(each.stage)] for each in with_fate(fates, Fate.STARTS_EMPTY)]
+        again = [stage for stage in empty if stage.begin is BeginAt.EARLIEST and stage.name not in decision.refreshed]
+        check_new_stages(self.pipeline.uuid, again, places, Publishers(lambda: spark, at_work=True))
+
+    def _begins_now(
+        self,
+        decision: Continue | Begin | BeginIncarnation,
+        facts: HomeFacts,
+        sources: Mapping[InputName, FoundSource],
+        settled: SettledSources,
+    ) -> Mapping[StageName, Mapping[InputName, tuple[KnownSource, ...]]]:
+        """Returns the beginning in each source for each stage that begins now."""
         state = goes_on_from(decision, facts)
-        begins_now: Mapping[StageName, Mapping[InputName, tuple[KnownSource, ...]]] = {}
-        if state and not isinstance(decision, Continue):
-            newest = facts.newest_attempt
-            kept = newest.refreshed if newest and not isinstance(decision, BeginIncarnation) else ()
-            begins_now = in_sources(state, self.graph, settled, sources, refreshed.union(kept))
-        return StartPlan(
-            decision,
-            facts,
-            fates,
-            self.graph.reads(),
-            start,
-            reached,
-            places,
-            planned.tables,
-            settled,
-            before,
-            begins_now,
-            adopted,
-            losses,
-            planned.stages,
-        )
+        if state is None or isinstance(decision, Continue):
+            return {}
+        if isinstance(decision, BeginIncarnation):
+            refreshed = decision.refreshed
+        else:
+            refreshed = frozenset(facts.newest_attempt.refreshed if facts.newest_attempt else ())
+        return in_sources(state, self.graph, settled, sources, refreshed)
 
     def _given_before(self, request: StartRequest, facts: HomeFacts) -> StartResponse | None:
         """Returns the earlier answer of a run, if the pipeline has gone on since and its checkpoint was a stop's or was discarded."""

@@ -17,7 +17,7 @@ from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import PlannedTable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StartPlan:
     """The plan of a start."""
 
