@@ -44,7 +44,7 @@ class Action(StrEnum):
     """Send the answer to the requester."""
     END = "end"
     """End the attempt, with success."""
-    TURN_DOWN = "turn_down"
+    REJECT = "reject"
     """Answer the requester that the stop is refused."""
     RUN_ON = "run_on"
     """Answer the requester, and release the held stages."""
@@ -65,7 +65,7 @@ _State, _Event, _Action = StopState, Event, Action
 
 _ALWAYS: Mapping[tuple[StopState, Event], Transition] = {
     (_State.REQUESTED, _Event.FIRST): Transition(_State.ACKNOWLEDGED, _Action.QUIESCE),
-    (_State.REQUESTED, _Event.SECOND): Transition(_State.REJECTED, _Action.TURN_DOWN),
+    (_State.REQUESTED, _Event.SECOND): Transition(_State.REJECTED, _Action.REJECT),
     (_State.REQUESTED, _Event.FAILED): Transition(_State.FAILED, _Action.RUN_ON),
     (_State.ACKNOWLEDGED, _Event.FAILED): Transition(_State.FAILED, _Action.RUN_ON),
     (_State.CHECKPOINTED, _Event.DONE): Transition(_State.SAVED, _Action.PUBLISH),

@@ -80,7 +80,7 @@ class OpenRequests:
     def abandon_stop(self, unfinished: UnfinishedStop) -> None:
         """Answers stops with their error, before the attempt of a start begins that abandons their checkpoint. They would stop it."""
         _LOG.warning("a stop is answered with an error, because its checkpoint is abandoned: %s", unfinished.error)
-        self._requests(max(Attempts(self.home).numbers())).turn_down(unfinished.stops, unfinished.error)
+        self._requests(max(Attempts(self.home).numbers())).reject(unfinished.stops, unfinished.error)
 
     def answer_late(self, answer: StartResponse) -> None:
         """Answers requests that came after the last checkpoint of a run. An open stop would otherwise stop the next attempt at once."""

@@ -512,7 +512,7 @@ class RunningPipeline:
                 attempt=self._run.attempt.attempt,
                 checkpoint=number,
             )
-            self._requests.turn_down(drains, lost)
+            self._requests.reject(drains, lost)
 
     def _where_they_begin(self) -> Cut:
         """Returns an unaligned cut of the stages, without a deadline. Called before they start."""

@@ -73,10 +73,10 @@ def _stops_are_answered_at_once(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_fenced_attempt_answers(site: Site, patch: pytest.MonkeyPatch) -> None:
-    def turn_down(requests: RequestedCheckpoints, asked: Sequence[CheckpointRequest], error: Any) -> None:
+    def reject(requests: RequestedCheckpoints, asked: Sequence[CheckpointRequest], error: Any) -> None:
         requests._answer(requests._failure(request, error) for request in asked)
 
-    patch.setattr(RequestedCheckpoints, "turn_down", turn_down)
+    patch.setattr(RequestedCheckpoints, "reject", reject)
 
 
 def _what_fails_is_told(site: Site, patch: pytest.MonkeyPatch) -> None:

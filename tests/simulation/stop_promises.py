@@ -65,7 +65,7 @@ class StopPromises(Watcher):
             self._break(f"{name} is answered again")
         self.answers[name] = body
         if body["error"] is not None:
-            self._turned_down(asked, body)
+            self._rejected(asked, body)
             return
         kept = self._promises.manifests.get(body["checkpoint"])
         if kept is None:
@@ -87,7 +87,7 @@ class StopPromises(Watcher):
         if asked["wanted"] != "checkpoint":
             self._check_savepoint(name, kept, body["savepoint"])
 
-    def _turned_down(self, asked: dict[str, Any], answer: dict[str, Any]) -> None:
+    def _rejected(self, asked: dict[str, Any], answer: dict[str, Any]) -> None:
         error = answer["error"]
         name, winner = asked["request"], error["evidence"].get("winner")
         self._promises.counts[f"turned down: {error['error']}"] += 1

@@ -109,9 +109,9 @@ class RequestedCheckpoints:
             if head is not None and head.request in [request.request for request in requests]:
                 self.completed(requests, head)
             else:
-                self.refused(requests, error)
+                self.reject_or_log(requests, error)
 
-    def refused(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+    def reject_or_log(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
         """Answers with an error. A failure is logged.
 
         Raises:
@@ -120,9 +120,9 @@ class RequestedCheckpoints:
         if not requests:
             return
         with _logged("a request could not be answered"):
-            self.turn_down(requests, error)
+            self.reject(requests, error)
 
-    def turn_down(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+    def reject(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
         """Answers with an error, and raises if that fails: for a caller that must not do the requested work.
 
         Raises:
@@ -181,7 +181,7 @@ class RequestedCheckpoints:
         others = [request for request in self._requests.open() if request not in requests]
         self._answer_with([*requests, *(request for request in others if self._is_answered_by(request, manifest))], manifest)
         with suppress(FencedError):  # a later attempt has begun and does the requested work
-            self.turn_down(self._requests.open(), _after_the_last(manifest))
+            self.reject(self._requests.open(), _after_the_last(manifest))
 
     def _is_possible(self, request: CheckpointRequest) -> bool:
         """Returns True if a savepoint can be made at its directory, and refuses its request if not. A stop has its own check."""
@@ -190,7 +190,7 @@ class RequestedCheckpoints:
                 try:
                     self.check(request)
                 except RejectedError as error:
-                    self.refused([request], error)
+                    self.reject_or_log([request], error)
                     return False
         return True
 

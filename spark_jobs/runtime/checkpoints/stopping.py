@@ -84,7 +84,7 @@ class Stop:
             IncompleteError: The checkpoint exists. The next attempt rolls forward.
             FencedError: Another attempt is live.
         """
-        self._turn_down_others()
+        self._reject_others()
         state, action = following(StopState.REQUESTED, Event.FIRST, drain=self._request.drain)
         while True:
             self._tell(StopStatus(request=self._request.request, state=state, drain=self._request.drain))
@@ -133,14 +133,14 @@ class Stop:
         else:
             self._answers.ended_with(self._asked, self._manifest)
 
-    def _turn_down_others(self) -> None:
+    def _reject_others(self) -> None:
         for other in self._others:
             _LOG.info("%s: %s", other.request, following(StopState.REQUESTED, Event.SECOND, drain=other.drain).state.value)
-            self._answers.refused([other], lost_to(self._request))
+            self._answers.reject_or_log([other], lost_to(self._request))
 
     def _fail(self) -> None:
         if self._error is not None:
-            self._answers.refused([self._request], self._error)
+            self._answers.reject_or_log([self._request], self._error)
 
     def _restart(self) -> InterruptedRunError:
         return InterruptedRunError(

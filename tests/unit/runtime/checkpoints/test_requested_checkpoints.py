@@ -194,8 +194,8 @@ def test_a_fenced_attempt_turns_down_checkpoints_and_no_stop(site: Site) -> None
     stop = asks(site, Wanted.STOP, "")
     Attempts(site.files).create(attempt(2))
     with pytest.raises(FencedError):
-        site.driver.refused([stop], DeadlineExceededError("Not in time."))
-    site.driver.refused([FIRST], DeadlineExceededError("Not in time."))
+        site.driver.reject_or_log([stop], DeadlineExceededError("Not in time."))
+    site.driver.reject_or_log([FIRST], DeadlineExceededError("Not in time."))
     assert (site.requests.answer_of(stop.request), site.answers()[0] is None) == (None, False)
 
 

@@ -80,7 +80,7 @@ class World:
         self._do("answer")
         self.answers |= {each.request: f"checkpoint {manifest.checkpoint}" for each in requests}
 
-    def refused(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+    def reject_or_log(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
         self.answers |= {each.request: type(error).__name__ for each in requests}
 
     def run_on(self) -> None:
