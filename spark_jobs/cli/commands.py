@@ -5,21 +5,18 @@ from typing import Annotated
 import typer
 
 from spark_jobs import __version__
-from spark_jobs.cli.accept import accept
 from spark_jobs.cli.backfill import backfill
 from spark_jobs.cli.cancel import cancel
-from spark_jobs.cli.checkpoint import checkpoint
 from spark_jobs.cli.checkpoints import checkpoints
 from spark_jobs.cli.dispose import dispose
 from spark_jobs.cli.inspect import inspect
-from spark_jobs.cli.losses import losses
+from spark_jobs.cli.losses import accept, losses
 from spark_jobs.cli.pipelines import pipelines, savepoints
 from spark_jobs.cli.publish import publish
+from spark_jobs.cli.requests import checkpoint, savepoint, stop
 from spark_jobs.cli.run import run
-from spark_jobs.cli.savepoint import savepoint
 from spark_jobs.cli.schema import schema
 from spark_jobs.cli.status import status
-from spark_jobs.cli.stop import stop
 from spark_jobs.cli.validate import validate
 from spark_jobs.cli.verify import verify
 from spark_jobs.cli.warm_up import warm_up

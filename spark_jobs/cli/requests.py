@@ -1,10 +1,11 @@
-"""The shared part of commands that send a request to a running pipeline: they ask, wait for the answer and show it."""
+"""``spark-jobs checkpoint``, ``savepoint`` and ``stop``: request something of the running pipeline, and wait for the answer."""
 
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -12,8 +13,9 @@ from spark_jobs.checkpoint.unfinished_requests import UnfinishedRequest, incompl
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import CheckpointAnswer
 from spark_jobs.cli.homes import heartbeats, open_home
+from spark_jobs.cli.options import Asker, Home, Target, Timeout
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.terminal import Terminal
+from spark_jobs.cli.terminal import Output, Terminal, command, output_option
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import ErrorReport, PipelineDocument
@@ -32,7 +34,62 @@ _LOOK_S = 0.25
 _LOG = logging.getLogger(__name__)
 
 
-def ask(
+def checkpoint(
+    home: Home,
+    request: Asker = None,
+    timeout: Timeout = TIMEOUT_S,
+    output: Annotated[Output, output_option(CheckpointAnswer)] = Output.TEXT,
+) -> None:
+    """Ask the running pipeline for a checkpoint now, and wait until it is complete and published in every sink whose policy says so.
+
+    The checkpoint ignores the interval and the pause between checkpoints. Repeated with the same id, the command only waits on.
+    """
+    with command(output) as terminal:
+        answer = _ask(terminal, home, Wanted.CHECKPOINT, asker=request, timeout_s=timeout)
+        terminal.answer(answer, *_shown(answer, f"Checkpoint {answer.checkpoint} of {answer.pipeline} is complete"))
+
+
+def savepoint(
+    home: Home,
+    target: Target = None,
+    request: Asker = None,
+    timeout: Timeout = TIMEOUT_S,
+    output: Annotated[Output, output_option(CheckpointAnswer)] = Output.TEXT,
+) -> None:
+    """Ask the running pipeline for a savepoint, and wait until it is complete. The pipeline runs on.
+
+    A savepoint is a directory with everything that a start needs to go on from it, even after it was moved. It is yours: it stays until
+    you delete it with spark-jobs dispose.
+    """
+    with command(output) as terminal:
+        answer = _ask(terminal, home, Wanted.SAVEPOINT, asker=request, timeout_s=timeout, target=target)
+        terminal.answer(
+            answer, *_shown(answer, f"The savepoint of {answer.pipeline}, at checkpoint {answer.checkpoint}, is whole")
+        )
+
+
+def stop(
+    home: Home,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="First flush windows, joins and timers. This finishes the pipeline.")
+    ] = False,
+    target: Target = None,
+    request: Asker = None,
+    timeout: Timeout = TIMEOUT_S,
+    output: Annotated[Output, output_option(CheckpointAnswer)] = Output.TEXT,
+) -> None:
+    """Stop the running pipeline with a savepoint that contains every row that was read.
+
+    The next start goes on after the last row, as if the pipeline had not stopped. The rows become public by their sinks' policies: with
+    final, at the end of the round. With --drain, windows, joins and timers are flushed first, and the pipeline is finished.
+    """
+    with command(output) as terminal:
+        answer = _ask(terminal, home, Wanted.STOP, asker=request, timeout_s=timeout, drain=drain, target=target)
+        ended = "drained and stopped" if answer.drained else "stopped"
+        terminal.answer(answer, *_shown(answer, f"{answer.pipeline} is {ended} at checkpoint {answer.checkpoint}"))
+
+
+def _ask(
     terminal: Terminal,
     home: str,
     wanted: Wanted,
@@ -79,7 +136,7 @@ def pause() -> None:
     time.sleep(_LOOK_S)
 
 
-def shown(answer: CheckpointAnswer, done: str) -> list[RenderableType]:
+def _shown(answer: CheckpointAnswer, done: str) -> list[RenderableType]:
     """Returns the answer for people, after a sentence that says what is done."""
     took = f", and took {words.duration(answer.duration_s)}" if answer.duration_s is not None else ""
     amount = f"{words.count(answer.rows)} {words.ROWS_OF_CHECKPOINT}, {words.size(answer.size_bytes)}"
