@@ -167,7 +167,7 @@ class StreamPipelineOperator(WaitingOperator):
         """Runs the pipeline, or continues the work of an earlier try. Deferred unless ``deferrable`` is off."""
         self._forget()
         warn_of_unknown(self, context)
-        with raising_airflow_errors(), self._kill.until_the_end_of(self.home):
+        with raising_airflow_errors(), self._kill.during_try(self.home):
             refuse_links_out(context)
             return self._carry_on(context, goes_on=is_automatic_retry(context["ti"], self.retries))
 
@@ -184,13 +184,13 @@ class StreamPipelineOperator(WaitingOperator):
         """
         self.home, number = event["home"], AttemptNumber(event["attempt"])  # the DAG file may have changed since
         lease = self._forget(began_at)
-        with raising_airflow_errors(), self._kill.until_the_end_of(self.home):
+        with raising_airflow_errors(), self._kill.during_try(self.home):
             if (error := failure_of(event)) is not None:
                 if owner is not None:
                     lease.held = (number, OwnerNumber(owner))
                 elif not isinstance(error, StorageError):  # an unavailable home cannot be written
                     self._take_lease(number, str(context["ti"].id))
-                if lease.was_ended_before(error):
+                if lease.was_ended_by_earlier_owner(error):
                     return self._carry_on(context, goes_on=True)
                 lease.log_driver(number, self.secrets or {})
                 if self._restart_after(number, error) is not None:
@@ -206,7 +206,7 @@ class StreamPipelineOperator(WaitingOperator):
 
     def on_kill(self) -> None:
         """Ends the driver of this task's attempt; :meth:`execute` then raises. Called from a signal handler."""
-        self._kill.hear()
+        self._kill.handle()
 
     def _carry_on(self, context: "Context", *, goes_on: bool) -> dict[str, Any]:
         """Runs until the run is answered or the task is deferred.
@@ -273,9 +273,9 @@ class StreamPipelineOperator(WaitingOperator):
         Raises:
             PipelineRunRefusedError: The strategy or a person has ended the pipeline, so Airflow's retries must not start it again.
         """
-        if not self._kill.came and (cancelled := self._current_lease.cancelled_since(error)) is not None:
+        if not self._kill.was_killed and (cancelled := self._current_lease.later_cancel(error)) is not None:
             raise PipelineRunRefusedError(cancelled) from error
-        if not self._supervises or self._kill.came:
+        if not self._supervises or self._kill.was_killed:
             return None
         following = self._current_lease.after_end(error)
         if isinstance(following, End):
@@ -382,7 +382,7 @@ class StreamPipelineOperator(WaitingOperator):
             if following is Next.AWAIT and look.starting is not None:
                 self.log.info("A driver for attempt %s was requested; waiting for it.", look.starting.attempt)
                 return self._take_lease(look.starting.attempt, token)
-            if following is Next.GIVE_WAY:
+            if following is Next.FAIL:
                 raise in_use(self.home, look)
             if following is Next.START:
                 break
@@ -427,9 +427,9 @@ class StreamPipelineOperator(WaitingOperator):
             )
         except StreamPipelineError as error:
             lease.release_driver()  # it may be about to end
-            if self._kill.came:
+            if self._kill.was_killed:
                 raise  # at once, because the home may not answer
-            if lease.was_ended_before(error):
+            if lease.was_ended_by_earlier_owner(error):
                 return Waited.ENDED_BY_ANOTHER
             lease.log_driver(attempt, self.secrets or {})
             if (restart := self._restart_after(attempt, error)) is not None:
@@ -455,7 +455,7 @@ class StreamPipelineOperator(WaitingOperator):
 
     def _pause(self, at_most_s: float = math.inf) -> None:
         end_s = time.monotonic() + min(self.poll_interval_s, at_most_s)
-        while not self._kill.came and (left_s := end_s - time.monotonic()) > 0:
+        while not self._kill.was_killed and (left_s := end_s - time.monotonic()) > 0:
             time.sleep(min(_SLICE_S, left_s))
         self._check_not_killed()
 

@@ -17,7 +17,7 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.lease_table import LeaseAction, LeaseEvent
 from spark_jobs.control.refused_starts import forget_refused_start
-from spark_jobs.control.supervision import End, Restart, after_end, answer_for_unstarted, is_of_the_wait
+from spark_jobs.control.supervision import End, Restart, after_end, answer_for_unstarted, is_error_of_wait
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     InterruptedRunError,
@@ -92,7 +92,7 @@ class DriverLease:
         """
         by_s = time.monotonic() + self._limits.lease_s
         self._end(reason, by_s, by_s)
-        self.log_kill()
+        self.log_unstored_cancel()
 
     def kill(self, reason: str) -> bool:
         """Cancels from a signal handler, and again later, because the signal may have come before the driver was known.
@@ -138,7 +138,7 @@ class DriverLease:
                 self._not_stored = (attempt, error)
         return self._cancelled is not None or (driver is not None and driver.was_stopped and not driver.submits)
 
-    def log_kill(self) -> None:
+    def log_unstored_cancel(self) -> None:
         """Logs a cancel that could not be stored."""
         if self._not_stored is not None:
             self._log.warning("The cancel of attempt %s could not be written into its home: %s", *self._not_stored)
@@ -187,7 +187,7 @@ class DriverLease:
             with suppress(StorageError):  # the task fails with its own error
                 forget_refused_start(self._hook.files(self._home), attempt)
 
-    def was_ended_before(self, error: StreamPipelineError) -> bool:
+    def was_ended_by_earlier_owner(self, error: StreamPipelineError) -> bool:
         """Returns True if a previous owner has ended the attempt. This task then continues with the next attempt."""
         if self.held is None or not isinstance(error, InterruptedRunError):
             return False
@@ -202,7 +202,7 @@ class DriverLease:
             self._log.info("Attempt %s was cancelled by its previous owner; the next one begins.", attempt)
         return before
 
-    def cancelled_since(self, error: StreamPipelineError) -> RunCancelledError | None:
+    def later_cancel(self, error: StreamPipelineError) -> RunCancelledError | None:
         """Returns the cancel of the attempt by a later owner, whatever the driver has ended with.
 
         Args:
@@ -212,17 +212,17 @@ class DriverLease:
             The cancel; None if there is none, or if the home cannot be read.
         """
         try:
-            return _before(time.monotonic() + self._limits.lease_s, lambda: self._cancelled_since(error))
+            return _before(time.monotonic() + self._limits.lease_s, lambda: self._later_cancel(error))
         except StorageError as silent:
             self._log.warning("The home does not say whether the attempt was cancelled: %s", silent)
             return None
 
-    def _cancelled_since(self, error: StreamPipelineError) -> RunCancelledError | None:
+    def _later_cancel(self, error: StreamPipelineError) -> RunCancelledError | None:
         if self.held is None:
             return None
         attempt, owner = self.held
         files = self._hook.files(self._home)
-        if is_of_the_wait(Channel(files).response(start_request_id(attempt)), error):
+        if is_error_of_wait(Channel(files).response(start_request_id(attempt)), error):
             return None
         decision = AttemptLease(files, attempt).decide(LeaseEvent.WAIT_HAS_FAILED, owner)
         if decision.action is not LeaseAction.END:
@@ -274,7 +274,7 @@ class TaskKillHandler:
     """
 
     def __init__(self) -> None:
-        self.came = False
+        self.was_killed = False
         """True if Airflow has killed the task."""
         self._cancelled = False
         self._lease: DriverLease | None = None
@@ -283,9 +283,9 @@ class TaskKillHandler:
         """Sets the lease whose driver a kill ends from now on; None: a kill ends nothing."""
         self._lease = lease
 
-    def hear(self) -> None:
+    def handle(self) -> None:
         """Ends the driver. Called from a signal handler."""
-        self.came = True
+        self.was_killed = True
         if self._lease is not None:
             self._cancelled = self._lease.kill("its task was killed")
 
@@ -295,14 +295,14 @@ class TaskKillHandler:
         Raises:
             InterruptedRunError: The task was killed.
         """
-        if self.came:
-            self.hear()  # again, because the signal may have come before the driver was known
+        if self.was_killed:
+            self.handle()  # again, because the signal may have come before the driver was known
             if self._lease is not None:
-                self._lease.log_kill()
+                self._lease.log_unstored_cancel()
             raise killed(home, cancelled=self._cancelled)
 
     @contextmanager
-    def until_the_end_of(self, home: str) -> Iterator[None]:
+    def during_try(self, home: str) -> Iterator[None]:
         """A context around the whole work of a try. A kill after an ``execution_timeout`` still ends the interrupted driver.
 
         Raises:

@@ -24,11 +24,11 @@ class Next(Enum):
     """Wait for the driver that works on this run."""
     AWAIT = "await"
     """Wait for the driver that was requested for this run and may still be starting."""
-    LET_END = "let_end"
+    AWAIT_END = "await_end"
     """Look again: the driver has answered and is about to end."""
     START = "start"
     """Request a start and start a driver."""
-    GIVE_WAY = "give_way"
+    FAIL = "fail"
     """Fail: a driver works on another run, or was requested for it."""
 
 
@@ -58,10 +58,10 @@ def first_step(look: FirstLook, run: RunId) -> Next:
         return Next.RETURN
     works = look.at_work and look.live is not None
     if works and look.live is not None and not look.live_answered:
-        return Next.ADOPT if look.live.run == run else Next.GIVE_WAY
+        return Next.ADOPT if look.live.run == run else Next.FAIL
     if look.starting is not None:
-        return Next.AWAIT if look.starting.run == run else Next.GIVE_WAY
-    return Next.LET_END if works else Next.START
+        return Next.AWAIT if look.starting.run == run else Next.FAIL
+    return Next.AWAIT_END if works else Next.START
 
 
 def first_look(files: Files, run: RunId, start_timeout_s: float | None) -> FirstLook:

@@ -70,7 +70,7 @@ def decided(request: StartRequest, answer: StartResponse, strategy: RestartSetti
     return Restart(request.attempt, history, failed_ms / 1000 + decision.delay_s)
 
 
-def is_of_the_wait(answer: StartResponse | None, error: StreamPipelineError) -> bool:
+def is_error_of_wait(answer: StartResponse | None, error: StreamPipelineError) -> bool:
     """Returns True if a wait itself has failed, not its attempt. Then a driver may be at work."""
     return isinstance(error, DeadlineExceededError | StorageError) and (answer is None or answer.error != report_error(error))
 
@@ -96,7 +96,7 @@ def after_end(
     if strategy is None:
         return None
     answer = channel.response(request.request)
-    if is_of_the_wait(answer, error) and (answer is None or isinstance(error, DeadlineExceededError)):
+    if is_error_of_wait(answer, error) and (answer is None or isinstance(error, DeadlineExceededError)):
         return None  # the next wait decides what follows from the attempt
     if answer is None and not may_heal(error):  # it has only left its exit code
         return End(error)

@@ -217,7 +217,7 @@ def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pyt
 def test_a_restart_is_prevented_although_the_home_did_not_tell_of_the_cancel_at_first(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DriverLease, "cancelled_since", lambda *_: None)
+    monkeypatch.setattr(DriverLease, "later_cancel", lambda *_: None)
     assert "has cancelled it" in cancelled_before_its_restart(homes, monkeypatch, "live_failed")
 
 
