@@ -20,8 +20,7 @@ from spark_jobs.home.layout import (
     log_attempt,
     publication_of,
 )
-from spark_jobs.protocol.begun_attempt import BegunAttempt
-from spark_jobs.protocol.documents import AttemptDocument
+from spark_jobs.protocol.documents import AttemptDocument, BegunAttempt
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, FencedError
 from spark_jobs.protocol.ids import AttemptNumber, IncarnationId
 from spark_jobs.protocol.steps import Step, step

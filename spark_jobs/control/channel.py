@@ -36,6 +36,7 @@ from spark_jobs.home.layout import (
 from spark_jobs.protocol.documents import (
     AttemptDocument,
     PipelineDocument,
+    RunEntry,
     StartResponse,
 )
 from spark_jobs.protocol.errors import AlreadyExistsError, ConflictError, NotFoundError, RejectedError, StreamPipelineError
@@ -51,7 +52,6 @@ from spark_jobs.protocol.ids import (
 from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.restarts import RestartHistory
-from spark_jobs.protocol.run_entry import RunEntry
 from spark_jobs.protocol.start_requests import StartOptions, StartRequest, start_request
 from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import Files, create_document, read_document

@@ -179,6 +179,24 @@ class AttemptDocument(AttemptFacts, Document):
         return (parent is None and self.on_rewind is OnRewind.REPLACE) or (begins_line and stage in self.refreshed)
 
 
+class BegunAttempt(Document):
+    """``attempts/<n>.begun.json``: attempt n knew every lower attempt that has begun, and there was no higher one. Its decisions hold."""
+
+    kind = "begun_attempt"
+    attempt: AttemptNumber
+
+
+class RunEntry(Document):
+    """``runs/<n>.<hash of the run>.json``: the start request for attempt n belongs to this run if it names the run.
+
+    The entry is written before the request. The request may therefore not exist, or belong to another run.
+    """
+
+    kind = "run_entry"
+    attempt: AttemptNumber
+    run: RunId
+
+
 class RoundDocument(Document):
     """``rounds/<r>.json``: round r belongs to this run id. The way it ends is fixed when it begins."""
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NewType, Union, get_args, get_origin
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from spark_jobs.protocol import checkpoint_requests, documents, history, run_entry, savepoint, start_requests
+from spark_jobs.protocol import checkpoint_requests, documents, history, savepoint, start_requests
 from spark_jobs.protocol.checkpoint_requests import AnsweredRequest, CheckpointedSink, CheckpointRequest, CheckpointResponse
 from spark_jobs.protocol.checkpointing import Checkpointing, CheckpointOverrides
 from spark_jobs.protocol.codec import INTEGER_END, Document
@@ -16,6 +16,7 @@ from spark_jobs.protocol.documents import (
     ActionsFile,
     AttemptDocument,
     BackfilledLoss,
+    BegunAttempt,
     CheckpointKind,
     ErrorReport,
     InputLag,
@@ -29,6 +30,7 @@ from spark_jobs.protocol.documents import (
     RecordedLoss,
     RestoreFrom,
     RoundDocument,
+    RunEntry,
     RunState,
     SinkCut,
     SinkResult,
@@ -62,7 +64,6 @@ from spark_jobs.protocol.known_sources import DeltaCommit, KnownDelta, KnownFile
 from spark_jobs.protocol.losses import LostFile, LostFiles, LostOffsets, LostVersions, OffsetRange, PassedOver, StagedFile
 from spark_jobs.protocol.pins import DeltaPin, FilePin, FilesPin, KafkaPin
 from spark_jobs.protocol.restart_settings import FixedDelay
-from spark_jobs.protocol.run_entry import RunEntry
 from spark_jobs.protocol.savepoint import Savepoint, SavepointFile
 from spark_jobs.protocol.stage_cut import ChannelCut, StageCut, StateFile
 from spark_jobs.protocol.start_requests import StartRequest
@@ -210,6 +211,7 @@ SAMPLES: tuple[Document, ...] = (
     ),
     AnsweredRequest(nonce=_NONCE, request=RequestId("stop-nightly"), answered_at=_NOON),
     RunEntry(nonce=_NONCE, attempt=AttemptNumber(3), run=_RUN),
+    BegunAttempt(nonce=_NONCE, attempt=AttemptNumber(3)),
 )  # fmt: skip
 """One document of each kind, equal in every run."""
 
@@ -226,7 +228,7 @@ KINDS: tuple[type[Document], ...] = tuple(type(sample) for sample in SAMPLES)
 
 def kinds_in_the_product() -> set[type[Document]]:
     """Returns every kind of document that these modules of ``protocol`` define."""
-    modules = {module.__name__ for module in (documents, checkpoint_requests, history, run_entry, savepoint, start_requests)}
+    modules = {module.__name__ for module in (documents, checkpoint_requests, history, savepoint, start_requests)}
     return {kind for kind in Document.__subclasses__() if kind.__module__ in modules}
 
 

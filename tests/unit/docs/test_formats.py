@@ -9,7 +9,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 import pytest
 
 from spark_jobs.protocol import (
-    begun_attempt,
     checkpoint_requests,
     checkpointing,
     documents,
@@ -19,7 +18,6 @@ from spark_jobs.protocol import (
     ownership,
     pins,
     restart_settings,
-    run_entry,
     savepoint,
     stage_cut,
     start_requests,
@@ -36,7 +34,6 @@ JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", d
 def models() -> list[type[Part]]:
     modules = (
         documents,
-        begun_attempt,
         history,
         known_sources,
         losses,
@@ -45,7 +42,6 @@ def models() -> list[type[Part]]:
         checkpoint_requests,
         pins,
         restart_settings,
-        run_entry,
         stage_cut,
         savepoint,
         start_requests,
