@@ -10,7 +10,7 @@ from spark_jobs.protocol.checkpointing import CheckpointOverrides, written_overr
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.protocol.ids import CheckpointId, RunId
-from spark_jobs.protocol.options import flag, typed
+from spark_jobs.protocol.options import flag, templated, typed
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.start_requests import StartOptions
 
@@ -36,8 +36,7 @@ def is_true(name: str, value: bool | str) -> bool:
     Raises:
         InvalidParameterError: The value is neither true nor false.
     """
-    found = typed(value)
-    return found is not None and flag(refused, name, found)
+    return bool(templated(flag)(refused, name, value))
 
 
 def checkpoint_number(name: str, value: int | str | None) -> CheckpointId | None:

@@ -124,7 +124,7 @@ class StopWithSavepointOperator(TriggerSavepointOperator):
     Returns as XCom the value of :func:`airflow_provider.facts.savepoint_facts`.
 
     Args:
-        drain: Flush everything first, for good. Templated: only the text ``true`` is true, in any case.
+        drain: Flush everything first, for good. Templated: a text has to be ``true`` or ``false``, in any case, or empty.
         kwargs: As for :class:`TriggerSavepointOperator`.
 
     Raises:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
@@ -21,6 +21,10 @@ class Refuse(Protocol):
     """Makes the error to raise from two sentences and evidence."""
 
     def __call__(self, problem: str, remedy: str, **evidence: Any) -> RejectedError: ...
+
+
+Reader = Callable[[Refuse, str, object], Any]
+"""Reads the value of an option. Its arguments are those of :func:`flag`."""
 
 
 def interval_ms(refused: Refuse, option: str, value: object, *, least_ms: int = 0) -> int:
@@ -127,6 +131,16 @@ def typed(value: object) -> object:
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
         return int(text)
     return {"": None, "none": None, "true": True, "false": False}.get(text.lower(), text)
+
+
+def templated(read: Reader) -> Reader:
+    """Returns a reader that also takes the texts of templates and forms. It returns None for an empty text."""
+
+    def read_typed(refused: Refuse, option: str, value: object) -> Any:
+        found = typed(value)
+        return None if found is None else read(refused, option, found)
+
+    return read_typed
 
 
 def _bounded(number: str) -> int:

@@ -19,11 +19,10 @@ from spark_jobs.protocol.codec import Document
 from spark_jobs.protocol.documents import OnEnd, OnRewind, Publish, RestoreFrom
 from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, RequestId, RunId, new_run_id, start_request_id
-from spark_jobs.protocol.options import Refuse, choice, flag, names, typed, whole_number
+from spark_jobs.protocol.options import Reader, Refuse, choice, flag, names, templated, whole_number
 from spark_jobs.protocol.restarts import RestartHistory
 
 F = TypeVar("F", bound=Callable[..., Any])
-Reader = Callable[[Refuse, str, object], Any]
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,6 @@ class Argument:
     """The option on the command line; by default the name with dashes."""
     metavar: str | None = None
     """The placeholder of the value in the help of the command line."""
-
-
-def _typed(read: Reader) -> Reader:
-    """Returns a reader that also takes the texts of templates and forms."""
-
-    def read_typed(refused: Refuse, option: str, value: object) -> Any:
-        found = typed(value)
-        return None if found is None else read(refused, option, found)
-
-    return read_typed
 
 
 def _directories(refused: Refuse, option: str, value: object) -> dict[InputName, str]:
@@ -73,12 +62,12 @@ def _overrides(refused: Refuse, option: str, value: object) -> CheckpointOverrid
     return value if isinstance(value, CheckpointOverrides) else written_overrides(refused_setting, value)
 
 
-_FLAG: dict[str, Any] = {"read": _typed(flag), "default": False, "typed": bool}
+_FLAG: dict[str, Any] = {"read": templated(flag), "default": False, "typed": bool}
 _NAMES: dict[str, Any] = {"read": names, "default": (), "typed": list[str] | None}
 
 
 def _choice(kind: type[OnEnd | Publish | OnRewind]) -> Reader:
-    return _typed(lambda refused, option, value: choice(refused, option, kind, value))
+    return templated(lambda refused, option, value: choice(refused, option, kind, value))
 
 
 class StartArguments(TypedDict, total=False):
@@ -139,7 +128,7 @@ class StartArguments(TypedDict, total=False):
         int | None,
         Argument(
             "The number of partitions of the state from now on; by default the number stays.",
-            _typed(partial(whole_number, least=1)),
+            templated(partial(whole_number, least=1)),
             typed=int | None,
             metavar="N",
         ),
