@@ -87,7 +87,9 @@ ERRORS = {
 HEARTBEAT_S = 2.0
 LIVE = "live_"
 """The prefix of names of unbounded pipelines."""
-STRATEGY = FixedDelay(attempts=2, delay_ms=300)
+RESTART_DELAY_MS = "FAKE_DRIVER_RESTART_DELAY_MS"
+"""The environment variable with the delay of restarts, for drivers that start from now on."""
+STRATEGY = FixedDelay(attempts=2, delay_ms=int(os.environ.get(RESTART_DELAY_MS, "300")))
 """The restart strategy of unbounded pipelines."""
 
 

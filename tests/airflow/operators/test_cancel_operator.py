@@ -18,9 +18,9 @@ from spark_jobs.control.channel import Channel
 from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.errors import ConflictError, DeadlineExceededError, RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, RunId, start_request_id
-from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.waits.limits import WaitLimits
+from tests.airflow import fake_driver
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
 from tests.airflow.fake_driver import ERRORS
@@ -191,8 +191,7 @@ def test_a_driver_that_has_not_begun_never_does(homes: Homes) -> None:
 
 def cancelled_before_its_restart(homes: Homes, monkeypatch: pytest.MonkeyPatch, entry: str) -> str:
     """Returns the error of a task whose pipeline has failed and was cancelled before its restart."""
-    soon = FixedDelay(attempts=2, delay_ms=1_500)
-    monkeypatch.setattr("spark_jobs.control.supervision._strategy", lambda channel, request: soon)
+    monkeypatch.setenv(fake_driver.RESTART_DELAY_MS, "1500")
     supervising, ended = a_supervised_pipeline(homes, entry)
     until(lambda: answered(1))
     until(lambda: not StreamPipelineHook().is_at_work("flights"))
@@ -261,8 +260,7 @@ def test_a_retry_that_was_due_already_undoes_no_cancel(homes: Homes) -> None:
 
 
 def test_a_retry_that_was_due_already_undoes_no_cancel_of_a_restart(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    later = FixedDelay(attempts=2, delay_ms=3_600_000)
-    monkeypatch.setattr("spark_jobs.control.supervision._strategy", lambda channel, request: later)
+    monkeypatch.setenv(fake_driver.RESTART_DELAY_MS, "3600000")
     a_try_whose_time_is_up("live_failed")
     until(lambda: answered(1))
     cancel()

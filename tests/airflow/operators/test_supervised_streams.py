@@ -27,7 +27,6 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, start_request_id
-from spark_jobs.protocol.restart_settings import FixedDelay
 from spark_jobs.waits.limits import WaitLimits
 from tests.airflow import fake_driver
 from tests.airflow.conftest import Homes
@@ -206,9 +205,8 @@ def test_a_long_delay_is_waited_for_in_the_triggerer_and_the_same_after_it_was_r
 
 
 def test_a_wait_ends_before_a_restart_that_is_not_due_by_then(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(fake_driver.RESTART_DELAY_MS, "3600000")
     a_failed_attempt(homes)
-    rarely = FixedDelay(attempts=2, delay_ms=3_600_000)
-    monkeypatch.setattr("spark_jobs.control.supervision._strategy", lambda channel, request: rarely)
     began_s = time.monotonic()
     error = ended(operator("live_waits", timeout_s=1.0), DeadlineExceededError)
     assert "restart is due later than 1 s" in str(error)
