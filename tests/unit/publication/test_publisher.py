@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from threading import Event
 from types import SimpleNamespace
@@ -31,7 +32,7 @@ from spark_jobs.protocol.merge_cut import MergeCut
 from spark_jobs.publication import delta_rs, pending, publisher, transactions
 from spark_jobs.publication.delta_rs import OpenTable, log_of, open_table
 from spark_jobs.publication.pending import alike, refuse_unknown
-from spark_jobs.publication.publisher import WITHOUT_SPARK, publish
+from spark_jobs.publication.publisher import WITHOUT_SPARK, plan_publication, publish
 from spark_jobs.publication.staged_files import missing_files
 from spark_jobs.publication.table_log import TableLog
 from spark_jobs.publication.transactions import Publishers
@@ -91,6 +92,21 @@ def test_sinks_are_published_in_the_order_of_their_stages(pipeline: StagedPipeli
     pipeline.checkpoint({DAILY: [], HOURLY: []})
     assert list(publish(pipeline.files)) == [HOURLY, DAILY]
     assert order == ["hourly", "daily"]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_replacement_is_sparks_in_a_table_that_can_only_be_appended_to_without_it(
+    pipeline: StagedPipeline, replace: bool
+) -> None:
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["domainMetadata", "rowTracking"]}
+    commit = json.dumps({"protocol": protocol}) + "\n"
+    (path_of(pipeline.tables[HOURLY]) / DELTA_LOG / f"{1:020}.json").write_text(commit)
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, replace=replace)
+    planned = plan_publication(pipeline.files)
+    assert planned.by_spark == ([HOURLY] if replace else [])
+    if not replace:
+        planned.carry_out()
+        assert pipeline.rows(HOURLY) == [(1, "a")]
 
 
 def keyed(pipeline: StagedPipeline) -> dict[str, Any]:
