@@ -228,7 +228,9 @@ def test_of_two_stops_one_wins_and_the_other_is_told(site: Site, events: Events)
     assert running.store.taken() == [1]
 
 
+@bounded_at_night
 def test_who_asks_once_a_stop_is_answered_is_turned_down_and_stops_no_later_attempt(site: Site, events: Events) -> None:
+    events.later(100)
     pipeline = three_stages(site, events, interval="1 hour")
     first, late, later = (request_id(name, Wanted.STOP) for name in ("first", "late", "later"))
 
@@ -243,7 +245,7 @@ def test_who_asks_once_a_stop_is_answered_is_turned_down_and_stops_no_later_atte
             pass
 
     with Running(site.spark, pipeline, site.home) as running:
-        running.until(has_staged(running, "again", events.rows))
+        running.until(has_staged(running, events.furthest, events.rows))
         with observed_by(AsksLate()):
             CheckpointRequests(running.files).ask(first)
             running.stopped()
@@ -251,14 +253,14 @@ def test_who_asks_once_a_stop_is_answered_is_turned_down_and_stops_no_later_atte
     create_document(running.files, f"requests/{later}.json", asked(later))  # by a client that has seen the driver at work
     events.add(100)
     with Running(site.spark, pipeline, site.home) as running:
-        running.until(has_staged(running, "again", 100))
+        running.until(has_staged(running, events.furthest, 100))
         for request in (late, later):
             refused = answered(running, request).error
             assert refused is not None
             assert (refused.error, refused.evidence["winner"]) == ("RejectedError", first)
         stop(site)
         running.stopped()
-    assert ids(site, "again") == list(range(301))
+    assert ids(site, events.furthest) == list(range(301))
 
 
 def asked(request: RequestId) -> CheckpointRequest:
