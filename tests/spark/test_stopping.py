@@ -370,6 +370,7 @@ def test_a_drain_that_fails_on_the_way_leaves_nothing_flushed_in_public_and_can_
 
 
 @pytest.mark.nightly
+@bounded_too
 def test_a_drain_that_was_asked_for_before_the_work_directory_was_lost_has_to_be_asked_for_again(
     site: Site, events: Events
 ) -> None:
@@ -387,8 +388,7 @@ def test_a_drain_that_was_asked_for_before_the_work_directory_was_lost_has_to_be
         again.until(has_staged(again, "copied", events.rows))
         stop(site, "--drain")
         again.stopped()
-    assert ids(site, "copied") == list(range(201))
-    assert_same(public(site.tables / "hours"), answer(all_hours(site, 201)))
+    assert_drained(site, events)
 
 
 @bounded_at_night
