@@ -225,13 +225,16 @@ class LossLedger:
                 )
 
     def lacking(self, manifest: Manifest) -> tuple[LossId, ...]:
-        """Returns the losses whose rows a checkpoint lacks, ascending. Those that a person has accepted are not among them."""
+        """Returns the losses whose rows a checkpoint lacks, ascending. Those that a person has accepted are not among them.
+
+        A loss that the checkpoint names is one of them also if it was undone since: its rows are read for a later checkpoint.
+        """
         names, named = self.names(), {loss.id for loss in manifest.losses}
         accepted = names.accepted - names.backfilled
         found = []
         for loss, (number, _) in names.recorded.items():
-            is_left_out = loss in named or (number < manifest.round and loss not in manifest.backfilled)
-            if not is_left_out or loss in names.undone or loss in accepted:
+            is_older = number < manifest.round and loss not in manifest.backfilled and loss not in names.undone
+            if not (loss in named or is_older) or loss in accepted:
                 continue
             entry = self._entry(loss, names)
             is_later = entry.backfill is None or entry.backfill.checkpoint > manifest.checkpoint
