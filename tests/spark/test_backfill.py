@@ -10,12 +10,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline, RestartStrategy, Tolerate, consistent_versions
+from spark_jobs.control.home import DividedHome
 from spark_jobs.control.losses import LossLedger, LossState
-from spark_jobs.protocol.errors import HomeInUseError, RejectedError, StreamPipelineError
-from spark_jobs.protocol.ids import LossId, StageName
+from spark_jobs.protocol.errors import FencedError, HomeInUseError, RejectedError, StreamPipelineError
+from spark_jobs.protocol.ids import LossId, RunId, StageName
 from spark_jobs.protocol.losses import StagedFile
 from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.protocol.steps import Step, observed_by
+from spark_jobs.runtime.launch import launch
+from spark_jobs.storage.local import LocalFiles
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
 from tests.spark.rows import assert_same, public, public_count
@@ -338,6 +341,47 @@ def test_of_two_backfills_at_once_one_is_refused_and_each_row_is_public_once(sit
     assert len(between.refused) == 1
     with pytest.raises(RejectedError, match="it is backfilled"):
         backfill(site, mended, losses, run_id="second")
+    assert ids(site.tables / "versions") == list(range(40))
+
+
+class Overtaken:
+    """Runs another backfill to its end, once, just before a backfill completes its checkpoint."""
+
+    def __init__(self, other: Callable[[], None]) -> None:
+        self._other, self.is_overtaken = other, False
+
+    def before(self, step: Step) -> None:
+        if step is Step.MANIFEST_CREATE and not self.is_overtaken:
+            self.is_overtaken = True
+            self._other()
+
+    def after(self, step: Step) -> None:
+        pass
+
+
+def test_of_two_backfills_at_once_on_two_hosts_the_later_one_ends_the_other_and_each_row_is_public_once(
+    site: Site, tmp_path: Path
+) -> None:
+    """The hosts share the documents of the home, and no lock. The first one is about to complete its checkpoint."""
+    numbers = FilesAndVersions(site, tmp_path)
+    numbers.add()
+    read = {"versions": numbers.read["versions"]}
+    first, second = (DividedHome(LocalFiles(tmp_path / "documents"), LocalFiles(tmp_path / host)) for host in ("first", "second"))
+    mended, ledger = direct(site, read, scoring(NONE)), LossLedger(first)
+
+    def run(home: DividedHome, pipeline: Pipeline, run: str, losses: Sequence[LossId] = ()) -> None:
+        launch(pipeline, home, {}, StartOptions(run=RunId(run), backfill=tuple(losses)), lambda: site.spark)
+
+    run(first, direct(site, read, scoring(frozenset({7, 33}))), "poisoned")
+    losses = ledger.can_be_backfilled()
+    assert len(losses) == 2
+    overtaken = Overtaken(lambda: run(second, mended, "second", losses))
+    with observed_by(overtaken), pytest.raises(FencedError):
+        run(first, mended, "first", losses)
+    assert overtaken.is_overtaken
+    assert {entry.state for entry in ledger.entries()} == {LossState.BACKFILLED}
+    with pytest.raises(RejectedError, match="it is backfilled"):
+        run(first, mended, "first", losses)
     assert ids(site.tables / "versions") == list(range(40))
 
 
