@@ -28,6 +28,7 @@ from tests.support.growing_table import Events
 from tests.support.kafka_broker import KafkaBroker, kafka_options
 from tests.support.poison_rows import POISON, FilesAndVersions, direct, ids, scoring, units
 from tests.support.running import Running, lose
+from tests.support.stopped_pipelines import restored
 
 pytestmark = pytest.mark.spark
 
@@ -288,6 +289,31 @@ def test_stages_that_read_sources_without_an_end_go_on_without_what_fails_them_a
         numbers.add()
         running.until(lambda: numbers.is_read(poison))
         numbers.assert_adds_up()
+
+
+def test_a_savepoint_with_losses_is_begun_with_without_their_rows_and_later_ones_are_found_again(
+    site: Site, tmp_path: Path
+) -> None:
+    numbers, poison = FilesAndVersions(site, tmp_path), frozenset({7, 45})
+    poisoned = direct(site, numbers.read, scoring(poison), bounded=False)
+    numbers.add()
+    savepoint = tmp_path / "savepoint"
+    with Running(site.spark, poisoned, site.home) as running:
+        running.until(lambda: numbers.is_read(frozenset({7})))
+        running.until(lambda: len(running.head().losses) == len(numbers.read))
+        CheckpointRequests(running.files).ask(request_id("kept", Wanted.SAVEPOINT), target=open_files(str(savepoint)).url)
+        running.until(lambda: CheckpointRequests(running.files).answer_of(request_id("kept", Wanted.SAVEPOINT)))
+        numbers.add()
+        running.until(lambda: numbers.is_read(poison))
+        before = {name: numbers.left_out(name) for name in numbers.read}
+    other = Site(site.spark, tmp_path / "other")
+    again = FilesAndVersions(other, tmp_path)
+    expected = {name: sorted(set(range(40, numbers.rows)) - gone) for name, gone in before.items()}
+    poisoned = direct(other, again.read, scoring(poison), bounded=False)
+    with Running(site.spark, poisoned, other.home, options=restored(savepoint)) as running:
+        running.until(lambda: all(public_count(other.tables / name) == len(rows) for name, rows in expected.items()))
+    assert {name: again.left_out(name) for name in again.read} == before
+    assert {name: ids(other.tables / name) for name in again.read} == expected, "the rows since the savepoint"
 
 
 def test_a_stage_that_reads_kafka_goes_on_without_exactly_the_records_that_fail_it(

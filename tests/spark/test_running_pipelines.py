@@ -322,24 +322,37 @@ def failing(site: Site, events: Events, switch: Path, restart: RestartStrategy, 
     return pipeline
 
 
-def test_a_stage_that_fails_starts_again_alone_while_the_others_go_on(site: Site, events: Events, tmp_path: Path) -> None:
+@pytest.mark.parametrize("failures", [3, pytest.param(50, marks=pytest.mark.nightly)])
+def test_a_stage_that_fails_starts_again_alone_while_the_others_go_on(
+    site: Site, events: Events, tmp_path: Path, failures: int
+) -> None:
     switch = tmp_path / "switch"
     restart = RestartStrategy.fixed_delay(attempts=1000, delay="100 milliseconds")
     with Running(site.spark, failing(site, events, switch, restart), site.home) as running:
         running.until(lambda: len(ids(site, "shaky")) == events.rows)
+        before = query_runs(site)
         switch.touch()
-        for _ in range(3):  # by the second time a checkpoint waits for the stage that fails
+        for _ in range(failures):  # by the second time a checkpoint waits for the stage that fails
             events.add(50)
             running.until(staged_by(running, "steady", events))
             running.until(restarted_once_more(running, "shaky"))
         switch.unlink()
         running.until(lambda: len(ids(site, "shaky")) == events.rows)
-    assert ids(site, "steady") == ids(site, "shaky") == list(range(151))
+        after = query_runs(site)
+    assert ids(site, "steady") == ids(site, "shaky") == list(range(1 + failures * 50))
+    assert after["steady"] == before["steady"]
+    assert after["shaky"] != before["shaky"]
     assert running.status is not None
     restarts = {name: stage.restarts for name, stage in running.status.stages.items()}
-    assert restarts.pop(StageName("shaky")) > 0
+    assert restarts.pop(StageName("shaky")) >= failures
     assert restarts == {StageName("steady"): 0}
     assert Attempts(running.files).numbers() == [1]
+
+
+def query_runs(site: Site) -> dict[str, str]:
+    """Returns Spark's id of the present run of each active query, by stage."""
+    active: Any = site.spark._jsparkSession.sharedState().activeStreamingQueries()
+    return {str(query.name()).rpartition(".")[2]: str(query.runId()) for query in active.values()}
 
 
 def restarted_once_more(running: Running, stage: str) -> Callable[[], bool]:
