@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +14,8 @@ from spark_jobs.api.functions import Function
 from spark_jobs.declarative.columns import as_defined
 from spark_jobs.declarative.definitions import Definitions
 from spark_jobs.declarative.frames import FrameStandIn
-from spark_jobs.declarative.names import parts_of
+from spark_jobs.declarative.names import Identity, parts_of
+from spark_jobs.declarative.query_result import result_of
 from spark_jobs.declarative.session import NeedsSparkError, ProjectSession, Read, answering, found_as_active
 from spark_jobs.declarative.sql import ParserProcess, Relation, SqlError, SqlParser
 from spark_jobs.protocol.errors import InvalidPipelineError, StreamPipelineError
@@ -43,8 +44,8 @@ class FoundFlow:
     """True if its rows are groups, which change when rows are added."""
     streams: bool = True
     """False if it reads no table of the project and no stream: a materialized view that each run computes again."""
-    reads_tables: bool = False
-    """True if it is a materialized view that each run computes again from tables of the project, because no stream can keep it."""
+    no_stream_because: str = ""
+    """The reason why each run computes a materialized view of tables of the project again. Empty if a stream keeps it."""
 
 
 @dataclass
@@ -121,12 +122,16 @@ class Flows:
                 "Read one of its inputs with spark.readStream.",
                 condition=_BATCH,
             )
-        changes = finding.from_outside is not None or finding.reads_changed
         whole = isinstance(returned, FrameStandIn) and returned.whole
         aggregated = isinstance(returned, FrameStandIn) and returned.aggregated
         names = tuple(dict.fromkeys(finding.inputs))
-        reads_tables = view and finding.streams and (changes or whole)
-        return FoundFlow(flow, names, finding.conf, aggregated, finding.streams, reads_tables)
+        reasons = {
+            f"it also reads {finding.from_outside!r}, which is not of the project": finding.from_outside is not None,
+            "it reads a table whose rows an AUTO CDC flow replaces": finding.reads_changed,
+            "its query needs all rows": whole,
+        }
+        reason = next((reason for reason, holds in reasons.items() if holds and view and finding.streams), "")
+        return FoundFlow(flow, names, finding.conf, aggregated, finding.streams, reason)
 
     def _materialized(self, flow: Flow) -> bool:
         return isinstance(self.definitions.find(flow.target), MaterializedView)
@@ -226,17 +231,20 @@ class _Finding:
             query = self._flows.process.parser().query(text)
         except SqlError as error:
             raise self._refused(f"has SQL that cannot run here: {error.problem}", "Correct the query.") from error
-        frames = [read_relation(self._flows.session, each) for each in query.relations]
-        read = [each for each in frames if isinstance(each, FrameStandIn)]
-        reads_groups = any(each.aggregated for each in read)
-        aggregated, joined = query.aggregated or reads_groups, query.joined or any(each.joined for each in read)
-        whole = query.whole or any(each.whole for each in read) or (aggregated and joined) or (query.aggregated and reads_groups)
-        return FrameStandIn(self._flows.session, aggregated=aggregated, mark=self._mark, whole=whole, joined=joined)
+        read: dict[Identity, FrameStandIn] = {}
+        for relation in query.relations:
+            frame = read_relation(self._flows.session, relation)
+            if isinstance(frame, FrameStandIn):
+                read[tuple(part.casefold() for part in parts_of(relation.name))] = frame
+        return replace(result_of(query.plan, read, self._static()), direct=None, mark=self._mark)
 
     def attribute(self, name: str) -> Any:
         if name in ("createDataFrame", "range"):
-            return lambda *arguments, **options: FrameStandIn(self._flows.session, mark=self._mark, grows=False)
+            return lambda *arguments, **options: self._static()
         raise NeedsSparkError(name)
+
+    def _static(self) -> FrameStandIn:
+        return FrameStandIn(self._flows.session, mark=self._mark, grows=False)
 
     def _of_view(self, view: Output) -> Any:
         if view.name in self._views:

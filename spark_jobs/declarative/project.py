@@ -201,12 +201,12 @@ def _declare_view(pipeline: Pipeline, flows: Flows, view: MaterializedView, foun
             "Remove them.",
             condition="MATERIALIZED_VIEW_WITH_MULTIPLE_QUERIES",
         )
-    reads_tables = found[0].reads_tables
+    reads_tables = bool(found[0].no_stream_because)
     if live and reads_tables:
         raise definitions.refused(
             view.source_code_location,
-            f"{definitions.title(view)} reads tables of the project, and no stream can keep it up to date: it also reads other tables, "
-            "or a table of an AUTO CDC flow, or it needs all rows. A live project has no end at which it could be computed.",
+            f"{definitions.title(view)} reads tables of the project, and no stream can keep it up to date: "
+            f"{found[0].no_stream_because}. A live project has no end at which it could be computed.",
             "Run the project without :live, or let a task compute the view.",
         )
     whole = found[0].aggregated or not found[0].streams or reads_tables

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from subprocess import Popen
 from types import TracebackType
 from typing import Any
@@ -81,13 +81,8 @@ class SqlQuery:
 
     text: str
     relations: tuple[Relation, ...]
-    aggregated: bool
-    """True if its rows are groups."""
-    whole: bool = False
-    """True if its rows can only be computed from all rows of its inputs: it has a window function, an outer join,
-    groups of groups, or without groups an order or a limit."""
-    joined: bool = False
-    """True if it joins relations."""
+    plan: Any = field(repr=False, compare=False)
+    """Spark's plan, whose names are not resolved."""
 
     def over(self, names: Sequence[str], parts: Sequence[str]) -> str:
         """Returns the text with other relations, without their watermarks.
@@ -163,14 +158,14 @@ class SqlParser:
         plan = self.plan(text)
         parser, tree = self._tree(text)
         statement = tree.statement()
-        if statement is None or _kind(statement) != "StatementDefaultContext":
+        if statement is None or java_kind(statement) != "StatementDefaultContext":
             raise SqlError(f"{plan.nodeName()} is not a query.", _line(statement or tree))
         named = [(_span(each), _span(_enclosing(each, "QueryContext")), each) for each in self._all(tree, parser, "namedQuery")]
         relations = []
         for node in self._all(tree, parser, "relationPrimary"):
-            stream = _kind(node) == "StreamRelationContext"
+            stream = java_kind(node) == "StreamRelationContext"
             table = node.streamRelationPrimary() if stream else node
-            if _kind(table) not in ("StreamTableNameContext", "TableNameContext"):
+            if java_kind(table) not in ("StreamTableNameContext", "TableNameContext"):
                 continue  # a function, a subquery, or VALUES
             relation = self._relation(text, node, table, stream=stream)
             if not any(
@@ -180,10 +175,7 @@ class SqlParser:
                 for span, scope, each in named
             ):
                 relations.append(relation)
-        groupings = self._groupings(tree, parser)
-        ordered = any(str(each.getText()) for each in self._all(tree, parser, "queryOrganization"))
-        whole = self._refused_on_streams(tree, parser) or groupings > 1 or (ordered and not groupings)
-        return SqlQuery(text, tuple(relations), groupings > 0, whole, self._joined(tree, parser))
+        return SqlQuery(text, tuple(relations), plan)
 
     def _relation(self, text: str, node: Any, table: Any, *, stream: bool) -> Relation:
         identifier = table.multipartIdentifier() if stream else table.identifierReference()
@@ -214,35 +206,6 @@ class SqlParser:
             )
         parsed = self.plan(f"SELECT * FROM STREAM rows WATERMARK at DELAY OF {delay}").children().apply(0)
         return column.strip("`"), str(parsed.delay().toString())
-
-    def _refused_on_streams(self, tree: Any, parser: Any) -> bool:
-        """Returns True if a part of the query cannot run on a stream, whatever its other parts are."""
-        joins = [str(each.getText()).upper() for each in self._all(tree, parser, "joinType")]
-        quantifiers = [each for each in self._all(tree, parser, "setQuantifier") if each.DISTINCT() is not None]
-        of_values = any(_kind(each.getParent()) == "FunctionCallContext" for each in quantifiers)  # as in count(DISTINCT id)
-        is_outer = any(join not in ("", "INNER", "CROSS") for join in joins)
-        return is_outer or of_values or bool(self._all(tree, parser, "windowSpec"))
-
-    def _joined(self, tree: Any, parser: Any) -> bool:
-        lists = self._all(tree, parser, "fromClause")
-        return bool(self._all(tree, parser, "joinType")) or any(each.relation().size() > 1 for each in lists)
-
-    def _groupings(self, tree: Any, parser: Any) -> int:
-        """Returns how often Spark makes groups: for GROUP BY and aggregates, for DISTINCT, and for set operations without ALL."""
-        distinct = [_kind(each.getParent()) == "SelectClauseContext" for each in self._all(tree, parser, "setQuantifier")]
-        unions = [each for each in self._all(tree, parser, "queryTerm") if _kind(each) == "SetOperationContext"]
-        compared = [each.setQuantifier() is None or each.setQuantifier().ALL() is None for each in unions]
-        grouped = {
-            _span(_enclosing(each, "RegularQuerySpecificationContext")) for each in self._all(tree, parser, "aggregationClause")
-        }
-        registry = self._java(f"{_CATALYST}.analysis.FunctionRegistry").builtin()
-        identifier = self._java(f"{_CATALYST}.FunctionIdentifier")
-        for call in self._all(tree, parser, "primaryExpression"):
-            if _kind(call) == "FunctionCallContext" and call.windowSpec() is None:
-                known = registry.lookupFunction(identifier(str(call.functionName().getText())))
-                if known.isDefined() and known.get().getGroup() == "agg_funcs":
-                    grouped.add(_span(_enclosing(call, "RegularQuerySpecificationContext")))
-        return sum(distinct) + sum(compared) + len(grouped)
 
     def _tree(self, text: str) -> tuple[Any, Any]:
         """Returns ANTLR's parser and its tree: the tree knows the positions of all parts, and plans do not."""
@@ -343,7 +306,8 @@ def _as_sql_error(error: Py4JJavaError | ParseException) -> SqlError:
     return SqlError(" ".join(message.split()).rstrip(". ") + ".", int(position.group(1)) if position else 1)
 
 
-def _kind(node: Any) -> str:
+def java_kind(node: Any) -> str:
+    """Returns the name of the class of an object."""
     return str(node.getClass().getSimpleName())
 
 
@@ -362,6 +326,6 @@ def _line(node: Any) -> int:
 def _enclosing(node: Any, kind: str) -> Any:
     """Returns the innermost part of the text of a kind that has the node."""
     above = node.getParent()
-    while _kind(above) != kind:
+    while java_kind(above) != kind:
         above = above.getParent()
     return above

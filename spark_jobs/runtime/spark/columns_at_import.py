@@ -259,5 +259,14 @@ def readable_text(column: Any) -> str:
     if isinstance(found, list | tuple):
         return ", ".join(map(readable_text, found))
     if isinstance(found, JavaObject):
-        return str(found.toString())
+        distinct = isinstance(column, Column) and _has_distinct(found.node())
+        return f"{found.toString()}{' (DISTINCT)' if distinct else ''}"  # Spark's text leaves the word out
     return repr(found) if isinstance(found, str | int | float | bool | None) else UNKNOWN
+
+
+def _has_distinct(node: Any) -> bool:
+    """Returns True if a column of a session has an aggregate of distinct values."""
+    if node.getClass().getSimpleName() == "UnresolvedFunction" and node.isDistinct():
+        return True
+    parts = node.children()
+    return any(_has_distinct(parts.apply(index)) for index in range(parts.size()))

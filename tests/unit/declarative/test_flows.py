@@ -111,6 +111,28 @@ def test_flows_into_one_table_are_stages_that_the_tables_stage_unites(orders: Pr
     assert graph.stages["all_orders_flow"].conf == {"spark.sql.ansi.enabled": "false"}  # type: ignore[index]
 
 
+def test_the_only_append_flow_of_a_table_is_a_stage_of_its_own_so_that_another_can_join_it(orders: Project) -> None:
+    orders.write(
+        "more.py",
+        """
+        dp.create_streaming_table("all_orders")
+
+        @dp.append_flow(target="all_orders")
+        def ours():
+            return spark.readStream.table("orders")
+        """,
+    )
+    graph = orders.load().graph()
+    assert (inputs(graph, "all_orders"), inputs(graph, "ours")) == (["ours"], ["orders"])
+
+
+def test_options_that_only_pace_a_read_of_the_projects_table_change_nothing(orders: Project) -> None:
+    orders.write(
+        "more.py", flow('spark.readStream.option("maxFilesPerTrigger", 1).options(maxBytesPerTrigger="1g").table("orders")')
+    )
+    assert inputs(orders.load().graph(), "more") == ["orders"]
+
+
 def test_a_flow_uses_frames_as_if_they_had_rows(orders: Project) -> None:
     orders.write(
         "more.py",

@@ -50,6 +50,26 @@ def test_a_file_of_another_kind_is_refused(orders: Project) -> None:
     orders.refused(r"transformations/notes\.txt is neither a \.py nor a \.sql file")
 
 
+def test_a_file_that_two_libraries_include_is_loaded_once(orders: Project) -> None:
+    orders.specification(
+        """
+        name: shop
+        storage: file:///storage
+        libraries: [{glob: {include: more/**}}, {glob: {include: transformations/**}}, {glob: {include: transformations/orders.py}}]
+        """
+    )
+    (orders.folder / "more").mkdir()
+    (orders.folder / "more" / "large.sql").write_text("CREATE STREAMING TABLE large AS SELECT * FROM STREAM orders WHERE id > 9")
+    assert set(orders.load().graph().stages) == {"orders", "large"}
+
+
+def test_what_python_has_compiled_is_not_a_file_of_the_project(orders: Project) -> None:
+    compiled = orders.folder / "transformations" / "__pycache__" / "orders.cpython-311.pyc"
+    compiled.parent.mkdir(exist_ok=True)
+    compiled.write_bytes(b"")
+    assert set(orders.load().graph().stages) == {"orders"}
+
+
 def test_the_mistakes_of_all_files_are_named_with_their_lines(project: Project) -> None:
     project.write("a.py", "1 / 0\n").write("b.py", "\n\nraise ValueError('no')\n")
     error = project.refused("2 mistakes were found")

@@ -88,45 +88,6 @@ def test_a_query_can_read_other_relations_under_the_same_names(parser: SqlParser
 
 
 @pytest.mark.parametrize(
-    ("text", "aggregated"),
-    [
-        ("SELECT id, upper(name) FROM a", False),
-        ("SELECT id FROM a UNION ALL SELECT id FROM b", False),
-        ("SELECT sum(id) OVER (PARTITION BY b) FROM a", False),
-        ("SELECT SUM(id) FROM a", True),
-        ("SELECT b FROM a GROUP BY b", True),
-        ("SELECT DISTINCT b FROM a", True),
-        ("SELECT b FROM a UNION SELECT b FROM a", True),
-    ],
-)
-def test_a_query_knows_if_its_rows_are_groups(parser: SqlParser, text: str, aggregated: bool) -> None:
-    assert parser.query(text).aggregated is aggregated
-
-
-@pytest.mark.parametrize(
-    ("text", "whole"),
-    [
-        ("SELECT id FROM a WHERE id > 1", False),
-        ("SELECT b, count(*) FROM a GROUP BY b ORDER BY b LIMIT 2", False),
-        ("SELECT id FROM a ORDER BY id", True),
-        ("SELECT id FROM a LIMIT 2", True),
-        ("SELECT id, rank() OVER (ORDER BY id) FROM a", True),
-        ("SELECT id, rank() OVER w FROM a WINDOW w AS (ORDER BY id)", True),
-        ("SELECT b, rank() OVER (ORDER BY count(*)) FROM a GROUP BY b", True),
-        ("SELECT count(DISTINCT id) FROM a", True),
-        ("SELECT count(*), max(id) FROM a GROUP BY b", False),
-        ("SELECT max(n) FROM (SELECT count(*) AS n FROM a GROUP BY b)", True),
-        ("SELECT DISTINCT n FROM (SELECT count(*) AS n FROM a GROUP BY b)", True),
-        ("SELECT * FROM a CROSS JOIN b INNER JOIN c USING (id) JOIN d USING (id)", False),
-        ("SELECT * FROM a LEFT JOIN b USING (id)", True),
-        ("SELECT * FROM a LEFT SEMI JOIN b USING (id)", True),
-    ],
-)
-def test_a_query_knows_if_it_needs_all_rows(parser: SqlParser, text: str, whole: bool) -> None:
-    assert parser.query(text).whole is whole
-
-
-@pytest.mark.parametrize(
     ("text", "problem", "line"),
     [
         ("SELECT *\nFROM a WHER x = 1", r"\[PARSE_SYNTAX_ERROR\] Syntax error at or near 'x'.*\.$", 2),

@@ -16,7 +16,9 @@ def view(body: str, name: str = "totals") -> str:
     [
         'spark.read.table("orders").groupBy("id").count()',
         'spark.table("orders").agg(F.count("*").alias("n")).where("n > 1")',
-        'spark.table("orders").na.fill(0).cube("id").agg(F.max("at")).select("id").union(spark.createDataFrame([(1,)], "id LONG"))',
+        'spark.table("orders").na.fill(0).cube("id").agg(F.max("at")).select("id")',
+        'spark.table("orders").select(F.count("*").alias("n"), F.max("at"))',
+        'spark.table("orders").selectExpr("count(*) AS n")',
     ],
 )
 def test_a_view_of_groups_is_published_as_a_whole_with_each_checkpoint(orders: Project, body: str) -> None:
@@ -112,6 +114,7 @@ dp.create_auto_cdc_flow(target="newest", source="orders", keys=["id"], sequence_
         ('spark.table("orders").select("id", RANK.alias("place"))', ["orders"]),
         ('spark.table("orders").groupBy("id").count().select("id", RANK)', ["orders"]),
         ('spark.table("orders").agg(F.count_distinct("id"))', ["orders"]),
+        ('spark.table("orders").groupBy("at").agg(F.count_distinct("id").alias("n"))', ["orders"]),
         ('spark.table("orders").groupBy("at").pivot("id", [1, 2]).count()', ["orders"]),
         ('spark.table("orders").groupBy("id").count().groupBy("count").count()', ["orders"]),
         ('spark.table("orders").groupBy("id").count().distinct()', ["orders"]),
@@ -122,6 +125,21 @@ dp.create_auto_cdc_flow(target="newest", source="orders", keys=["id"], sequence_
         ('spark.range(3).join(spark.table("orders"), "id", "left")', ["orders"]),
         ('spark.table("orders").join(spark.range(3), "id", "full")', ["orders"]),
         ('spark.table("orders").subtract(spark.table("orders"))', ["orders"]),
+        ('spark.table("orders").groupBy("id").count().union(spark.table("orders").groupBy("at").count())', ["orders"]),
+        ('spark.table("orders").union(spark.range(3))', ["orders"]),
+        ('spark.table("orders").crossJoin(spark.table("orders"))', ["orders"]),
+        ('spark.table("orders").alias("a").join(spark.table("orders").alias("b"), F.expr("a.id < b.id"))', ["orders"]),
+        ('spark.table("orders").where(F.col("at") > F.current_timestamp() - F.expr("INTERVAL 1 DAY"))', ["orders"]),
+        ('spark.table("orders").where("at > now() - INTERVAL 1 DAY").groupBy("id").count()', ["orders"]),
+        ('spark.table("orders").groupBy("id").applyInPandas(lambda rows: rows, "id LONG")', ["orders"]),
+        ('spark.table("orders").groupBy("id").count().select(F.max("count"))', ["orders"]),
+        (
+            '(lambda groups: groups.cogroup(groups).applyInPandas(max, "id LONG"))(spark.table("orders").groupBy("id"))',
+            ["orders"],
+        ),
+        ('spark.table("orders").describe("id")', ["orders"]),
+        ('spark.table("orders").cache().where("id > 1")', ["orders"]),
+        ('spark.table("orders").groupBy("id").count().groupingSets([["id"]], "id").count()', ["orders"]),
         ('spark.sql("SELECT max(n) FROM (SELECT count(*) AS n FROM orders GROUP BY id)")', ["orders"]),
         ('spark.sql("SELECT a.id, count(*) AS n FROM orders a, orders b GROUP BY a.id")', ["orders"]),
     ],
@@ -141,6 +159,11 @@ def test_a_view_that_no_stream_can_keep_is_computed_from_tables_at_the_end_of_ea
     "body",
     [
         'spark.table("orders").join(spark.table("orders"), "id")',
+        'spark.table("orders").dropna().withColumnRenamed("id", "n").repartition(3).melt(["n"], ["at"], "k", "v")',
+        'spark.table("orders").join(other=spark.table("orders"), on=["id"])',
+        'spark.table("orders").join(spark.table("orders"), F.col("x.id") == F.col("y.id"))',
+        'spark.table("orders").join(spark.table("orders"), [F.expr("x.id = y.id")])',
+        'spark.table("orders").union(spark.table("orders")).groupBy("id").count()',
         'spark.table("orders").join(F.broadcast(spark.range(3)), "id", "left")',
         'spark.range(3).join(spark.table("orders"), "id", "right")',
         'spark.table("orders").join(spark.range(3), "id").groupBy("id").agg(F.approx_count_distinct("at"))',
@@ -154,9 +177,22 @@ def test_a_view_that_a_stream_can_keep_is_up_to_date_at_each_checkpoint(orders: 
     assert not stage.reads_tables
 
 
-def test_a_live_project_has_no_view_that_no_stream_can_keep(orders: Project) -> None:
-    orders.write("views.py", view('spark.table("orders").join(spark.table("raw.rates"), "id")'))
-    with pytest.raises(InvalidPipelineError, match="A live project has no end at which it could be computed") as caught:
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (
+            'spark.table("orders").join(spark.table("raw.rates"), "id")',
+            "it also reads 'static_rates', which is not of the project",
+        ),
+        ('spark.table("newest")', "it reads a table whose rows an AUTO CDC flow replaces"),
+        ('spark.table("orders").limit(3)', "its query needs all rows"),
+    ],
+)
+def test_a_live_project_has_no_view_that_no_stream_can_keep(orders: Project, body: str, reason: str) -> None:
+    orders.write("views.py", view(body) + NEWEST)
+    with pytest.raises(
+        InvalidPipelineError, match=f"{reason}. A live project has no end at which it could be computed"
+    ) as caught:
         load_pipeline(f"{orders.folder}/spark-pipeline.yml:live").graph()
     assert str(caught.value).startswith("transformations/views.py, line 3: ")
 
