@@ -1,9 +1,9 @@
 """Spark Declarative Pipelines projects, run as pipelines and compared with batch queries over the same files."""
 
 import json
-import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.site import COLD_SETTINGS
 from benchmarks.spark_pipelines import catalog_settings, run_spark_pipelines
 from spark_jobs.api.load import load_pipeline
+from spark_jobs.api.stage import OutputMode
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
 from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.start_requests import StartOptions
 from tests.spark.conftest import Site
-from tests.spark.rows import assert_same, counted, public_count
-from tests.support.run_site import APPLICATION
+from tests.spark.rows import answer, assert_same, counted, public, public_count
 from tests.support.running import Running
 
 pytestmark = pytest.mark.spark
@@ -305,33 +305,6 @@ def _same(spark: SparkSession, site: Site, table: str, query: str) -> None:
     assert made.count() > 0
 
 
-def test_the_command_makes_the_tables_in_the_catalog_and_finds_them_again(tmp_path: Path) -> None:
-    entry = project(tmp_path, orders_py=ORDERS)
-    database = f"jdbc:derby:;databaseName={tmp_path / 'metastore'};create=true"
-    java = APPLICATION["spark.driver.extraJavaOptions"]
-    settings = {
-        **APPLICATION,
-        "spark.driver.extraJavaOptions": f"{java} -Dderby.stream.error.file={tmp_path / 'derby.log'}",
-        "spark.sql.catalogImplementation": "hive",
-        "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
-        "spark.hadoop.javax.jdo.option.ConnectionURL": database,
-        "spark.hadoop.hive.exec.scratchdir": str(tmp_path / "scratch"),
-        "spark.hadoop.hive.exec.local.scratchdir": str(tmp_path / "scratch"),
-    }
-    conf = [option for key, value in settings.items() for option in ("--conf", f"{key}={value}")]
-    command = [sys.executable, "-m", "spark_jobs", "run", entry, "--home", str(tmp_path / "home"), *conf, "--output", "json"]
-    counts, tables = list[int](), dict[str, str]()
-    for first in (0, 100):
-        deliver(tmp_path, first, first + 100)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=600)
-        assert done.returncode == 0, done.stdout + done.stderr
-        tables = {name: sink["table"] for name, sink in json.loads(done.stdout)["sinks"].items()}
-        counts.append(DeltaTable(tables["orders"]).to_pyarrow_table().num_rows)
-    assert tables["orders"] == (tmp_path / "warehouse" / "orders").as_uri()
-    assert set(tables) == {"orders", "hourly", "notable", "totals", "cheap", "far", "newest"}
-    assert counts == [sum(number * 37 % 103 > 5 for number in range(last)) for last in (100, 200)]
-
-
 VIEWS_PY = """
 from pyspark import pipelines as dp
 
@@ -426,6 +399,11 @@ def sizes():
 
 
 @dp.materialized_view
+def counted():
+    return spark.table("orders").select(F.count("*").alias("n"))
+
+
+@dp.materialized_view
 def of_large():
     return spark.table("orders").join(spark.table("large"), "id").groupBy("user").agg(F.count("*").alias("n"))
 """
@@ -435,6 +413,11 @@ CREATE MATERIALIZED VIEW unexplained AS SELECT o.id FROM orders o LEFT ANTI JOIN
 CREATE MATERIALIZED VIEW placed AS SELECT user, rank() OVER (ORDER BY count(*) DESC, user) AS place FROM orders GROUP BY user;
 CREATE MATERIALIZED VIEW how_many AS SELECT count(DISTINCT user) AS n FROM orders;
 CREATE MATERIALIZED VIEW most AS SELECT max(n) AS n FROM (SELECT count(*) AS n FROM orders GROUP BY user);
+CREATE MATERIALIZED VIEW small AS SELECT id FROM orders EXCEPT SELECT id FROM large;
+CREATE MATERIALIZED VIEW above AS SELECT id FROM orders WHERE amount > (SELECT avg(amount) FROM orders);
+CREATE MATERIALIZED VIEW both AS SELECT user, count(*) AS n FROM orders GROUP BY user UNION ALL SELECT id, 0 FROM orders WHERE amount > 90;
+CREATE MATERIALIZED VIEW of_three AS SELECT count(*) AS n FROM (SELECT id FROM orders LIMIT 3);
+CREATE MATERIALIZED VIEW matched AS SELECT o.id FROM orders o, large l WHERE o.id = l.id;
 """
 OF_TABLES = {
     "latest": "SELECT user, max(id) AS id FROM orders GROUP BY user",
@@ -445,15 +428,83 @@ OF_TABLES = {
     "unexplained": "SELECT id FROM orders WHERE amount <= 60",
     "placed": "SELECT user, rank() OVER (ORDER BY count(*) DESC, user) AS place FROM orders GROUP BY user",
     "most": "SELECT count(*) AS n FROM orders GROUP BY user ORDER BY n DESC LIMIT 1",
+    "small": "SELECT id FROM orders WHERE amount <= 60",
+    "above": "SELECT id FROM orders WHERE amount > (SELECT avg(amount) FROM orders)",
+    "both": "SELECT user, count(*) AS n FROM orders GROUP BY user UNION ALL SELECT id, 0 FROM orders WHERE amount > 90",
+    "of_three": "SELECT 3L AS n",
+    "matched": "SELECT id FROM orders WHERE amount > 60",
+    "counted": "SELECT count(*) AS n FROM orders",
 }
 
 
-def test_views_that_no_stream_can_keep_have_the_rows_of_batch_queries(site: Site, tmp_path: Path) -> None:
+def test_views_over_tables_have_the_rows_of_batch_queries(site: Site, tmp_path: Path) -> None:
     entry = project(tmp_path, raw_py=RAW.partition("@dp.table")[0], tables_py=TABLES_PY, tables_sql=TABLES_SQL)
     spark = after_two_runs(site, tmp_path, entry)
     spark.read.parquet(str(tmp_path / "incoming")).where("amount > 0").createOrReplaceTempView("orders")
     for table, query in OF_TABLES.items():
         _same(spark, site, table, query)
+
+
+IN_A_SESSION = {
+    'spark.table("orders").groupBy("user").agg((F.count_distinct("id") + 1).alias("n"))': True,
+    'spark.table("orders").agg(F.sum_distinct("id"))': True,
+    'spark.table("orders").withColumn("place", LATEST)': True,
+    'spark.table("orders").where(F.col("at") > F.current_timestamp())': True,
+    'spark.table("orders").join(spark.table("large"), F.col("id") > F.col("much"))': True,
+    'spark.table("orders").join(spark.table("large"), F.col("orders.id") == F.col("large.id"))': False,
+    'spark.table("orders").groupBy("user").agg(F.count("id"), F.approx_count_distinct("id"))': False,
+    'spark.table("orders").select(F.max("id"))': False,
+}
+
+
+def test_a_project_is_understood_the_same_where_a_session_exists(site: Site, tmp_path: Path) -> None:
+    head = TABLES_PY.partition("@dp.materialized_view")[0]
+    views = "".join(f"@dp.materialized_view\ndef view_{n}():\n    return {text}\n" for n, text in enumerate(IN_A_SESSION))
+    orders = "CREATE STREAMING TABLE orders AS SELECT * FROM STREAM raw"
+    entry = project(tmp_path, raw_py=RAW.partition("@dp.table")[0], views_py=head + views, orders_sql=orders)
+    assert SparkSession.getActiveSession() is not None
+    stages = {str(name): stage for name, stage in load_pipeline(entry).graph().stages.items()}
+    assert {text: stages[f"view_{n}"].reads_tables for n, text in enumerate(IN_A_SESSION)} == IN_A_SESSION
+    assert stages["view_7"].output_mode is OutputMode.COMPLETE
+
+
+def run_project(way: str, root: Path, texts: Mapping[str, str]) -> str:
+    """Runs a project with ``spark-jobs`` or with ``spark-pipelines``, in a process of its own. Returns the answer.
+
+    Args:
+        way: ``ours`` or ``sparks``. The project, its catalog and its tables are in this directory of ``root``.
+        root: Has the input.
+        texts: The project's files, by name.
+    """
+    directory = root / way
+    entry = directory / "project" / "spark-pipeline.yml"
+    for folder in (entry.parent / "transformations", directory / "storage"):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (entry.parent / "transformations" / name).write_text(text)
+    settings = {"shop.incoming": str(root / "incoming"), "shop.users": str(root / "users")}
+    specification = {
+        "name": "shapes",
+        "storage": (directory / "storage").as_uri(),
+        "configuration": settings | ({**catalog_settings(directory), **COLD_SETTINGS} if way == "ours" else {}),
+        "libraries": [{"glob": {"include": "transformations/**"}}],
+    }
+    entry.write_text(json.dumps(specification))  # JSON is YAML
+    if way == "ours":
+        command = [sys.executable, "-m", "spark_jobs", "run", str(entry), "--home", str(directory / "home"), "--output", "json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=600)
+    else:
+        done = run_spark_pipelines(entry, directory, COLD_SETTINGS)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6_000:]
+    return done.stdout
+
+
+def assert_equal_tables(root: Path, name: str) -> None:
+    """Compares the table that ``spark-jobs`` has made with that of ``spark-pipelines``."""
+    made = {way: DeltaTable(str(root / way / "warehouse" / name)).to_pyarrow_table() for way in ("sparks", "ours")}
+    columns = sorted(made["ours"].column_names)
+    assert columns == sorted(made["sparks"].column_names), name
+    assert_same(counted(made["ours"], columns), counted(made["sparks"], columns))
 
 
 SHAPES_PY = """
@@ -546,33 +597,61 @@ def test_spark_pipelines_and_spark_jobs_give_equal_tables(site: Site, tmp_path: 
     monkeypatch.chdir(tmp_path)
     init("template")
     template = tmp_path / "template" / "transformations"
-    settings = {"shop.incoming": str(tmp_path / "incoming"), "shop.users": str(tmp_path / "users")}
+    texts = {file.name: file.read_text() for file in template.iterdir()} | {"shapes.py": SHAPES_PY, "shapes.sql": SHAPES_SQL}
     for way in ("sparks", "ours"):
-        directory = tmp_path / way
-        shutil.copytree(template, directory / "project" / "transformations")
-        (directory / "storage").mkdir()
-        (directory / "project" / "transformations" / "shapes.py").write_text(SHAPES_PY)
-        (directory / "project" / "transformations" / "shapes.sql").write_text(SHAPES_SQL)
-        configuration = settings | ({**catalog_settings(directory), **COLD_SETTINGS} if way == "ours" else {})
-        specification = {
-            "name": "shapes",
-            "storage": (directory / "storage").as_uri(),
-            "configuration": configuration,
-            "libraries": [{"glob": {"include": "transformations/**"}}],
-        }
-        entry = directory / "project" / "spark-pipeline.yml"
-        entry.write_text(json.dumps(specification))  # JSON is YAML
-        if way == "ours":
-            command = [sys.executable, "-m", "spark_jobs", "run", str(entry), "--home", str(directory / "home")]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=600)
-        else:
-            done = run_spark_pipelines(entry, directory, COLD_SETTINGS)
-        assert done.returncode == 0, (done.stdout + done.stderr)[-6_000:]
+        run_project(way, tmp_path, texts)
     for name in (*SHAPES, *OF_TEMPLATE):
-        made = {way: DeltaTable(str(tmp_path / way / "warehouse" / name)).to_pyarrow_table() for way in ("sparks", "ours")}
-        assert sorted(made["ours"].column_names) == sorted(made["sparks"].column_names), name
-        columns = sorted(made["ours"].column_names)
-        assert_same(counted(made["ours"], columns), counted(made["sparks"], columns))
+        assert_equal_tables(tmp_path, name)
+
+
+DAY_PY = """
+from pyspark import pipelines as dp
+from pyspark.sql import functions as F
+
+
+@dp.table(partition_cols=["user"])
+def orders():
+    rows = spark.readStream.schema("id LONG, user INT, at TIMESTAMP, amount DOUBLE")
+    return rows.parquet(spark.conf.get("shop.incoming")).where("amount > 0")
+
+
+dp.create_streaming_table("notable")
+
+
+@dp.append_flow(target="notable")
+def because_large():
+    return spark.readStream.table("orders").where("amount > 90").select("id", F.lit("large").alias("why"))
+"""
+DAY_SQL = """
+CREATE FLOW because_early AS INSERT INTO notable BY NAME SELECT id, 'early' AS why FROM STREAM orders WHERE id < 10;
+CREATE MATERIALIZED VIEW explained AS SELECT o.user, n.why FROM orders o LEFT JOIN notable n ON o.id = n.id;
+"""
+OF_DAY = {
+    "orders": "SELECT * FROM orders",
+    "notable": "SELECT id, 'large' AS why FROM orders WHERE amount > 90 UNION ALL SELECT id, 'early' FROM orders WHERE id < 10",
+    "explained": """
+        SELECT user, why FROM orders LEFT JOIN
+        (SELECT id, 'large' AS why FROM orders WHERE amount > 90 UNION ALL SELECT id, 'early' FROM orders WHERE id < 10) USING (id)
+    """,
+}
+
+
+def test_both_commands_make_the_tables_of_batch_queries_in_a_catalog_and_ours_finds_them_again(
+    site: Site, tmp_path: Path
+) -> None:
+    texts = {"day.py": DAY_PY, "day.sql": DAY_SQL}
+    deliver(tmp_path, 0, 100)
+    run_project("ours", tmp_path, texts)
+    deliver(tmp_path, 100, 200)
+    made = json.loads(run_project("ours", tmp_path, texts))
+    run_project("sparks", tmp_path, texts)
+    warehouse = tmp_path / "ours" / "warehouse"
+    assert {name: sink["table"] for name, sink in made["sinks"].items()} == {name: (warehouse / name).as_uri() for name in OF_DAY}
+    spark = site.spark.newSession()
+    spark.read.parquet(str(tmp_path / "incoming")).where("amount > 0").createOrReplaceTempView("orders")
+    for name, query in OF_DAY.items():
+        assert_equal_tables(tmp_path, name)
+        assert_same(public(warehouse / name), answer(spark.sql(query)))
 
 
 DELAYS = """
