@@ -514,7 +514,7 @@ def default_location(spark: SparkSession, name: str) -> str | None:
     """Returns the location of a new table of this name in Spark's own catalog, or None for a name in another catalog.
 
     Raises:
-        RejectedError: The catalog forgets its tables when Spark ends.
+        RejectedError: The catalog forgets its tables when Spark ends, or does not have the schema.
     """
     *schema, table = name.split(".")
     if schema[:-1] not in ([], ["spark_catalog"]):
@@ -524,6 +524,12 @@ def default_location(spark: SparkSession, name: str) -> str | None:
             f"Table {name} does not exist, and this Spark's catalog forgets its tables when Spark ends.",
             remedy="Give Spark a metastore: --conf spark.sql.catalogImplementation=hive, or in a specification configuration: "
             "{spark.sql.catalogImplementation: hive}. Or give the sink a path.",
+            table=name,
+        )
+    if schema and not spark.catalog.databaseExists(schema[-1]):
+        raise RejectedError(
+            f"Table {name} cannot be made: Spark's catalog has no schema {schema[-1]}.",
+            remedy=f"Run CREATE SCHEMA {schema[-1]} in Spark with this catalog, or correct the name.",
             table=name,
         )
     database = java_class(spark, "scala.Option").apply(schema[-1] if schema else spark.catalog.currentDatabase())

@@ -1,14 +1,16 @@
 """The required settings of a Spark session. No session is started."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark import SparkContext
 
 from spark_jobs.api.refusals import Place
 from spark_jobs.api.settings import check_settings
-from spark_jobs.protocol.errors import InvalidPipelineError, MissingRequirementError
-from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS, start_session
+from spark_jobs.protocol.errors import InvalidPipelineError, MissingRequirementError, RejectedError
+from spark_jobs.runtime.spark.session import REQUIRED_SETTINGS, default_location, start_session
 from tests.support.secret_shapes import CORE, SHAPES
 
 
@@ -48,3 +50,15 @@ def test_no_setting_with_any_shape_of_secret_is_on_the_command_line_of_the_jvm(
         start_session("flights", conf)
     assert "spark.executor.cores=2" in said.read_text().splitlines()
     assert CORE not in said.read_text()
+
+
+@pytest.mark.parametrize("name", ["city.rides", "spark_catalog.city.rides"])
+def test_a_table_in_a_schema_that_the_catalog_does_not_have_is_refused(name: str) -> None:
+    schemas = {"default"}
+    spark: Any = SimpleNamespace(
+        conf={"spark.sql.catalogImplementation": "hive"}, catalog=SimpleNamespace(databaseExists=schemas.__contains__)
+    )
+    with pytest.raises(RejectedError, match=f"Table {name} cannot be made: Spark's catalog has no schema city") as caught:
+        default_location(spark, name)
+    assert caught.value.remedy
+    assert "CREATE SCHEMA city" in caught.value.remedy
