@@ -132,9 +132,9 @@ def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.Mo
         "spark_jobs.runtime.spark.session.start_session",
         lambda name, conf, **options: given.update(name=name, conf=conf, **options),
     )
-    options = SparkOptions({"spark.a": "1"}, ["g:n:1"], ["a.jar"], ["b.py"], "2g")
-    SparkStart("flights", options, OutputFile(tmp_path / "spark.log"), expects_short_run=lambda: True)()
-    assert "without its second compiler" in (tmp_path / "spark.log").read_text()
+    options, output = SparkOptions({"spark.a": "1"}, ["g:n:1"], ["a.jar"], ["b.py"], "2g"), OutputFile(tmp_path / "spark.log")
+    SparkStart("flights", options, output, expects_short_run=lambda: True)()
+    assert "without its second compiler" in output.last_lines()[-1], "also while it is being copied"
     assert Path(given["conf"].pop("spark.sql.warehouse.dir")).name == "warehouse"
     assert given == {
         "name": "flights",
