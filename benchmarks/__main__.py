@@ -17,6 +17,7 @@ from rich.console import Console
 from benchmarks import (
     backpressure,
     declarative,
+    failures,
     final_checkpoint,
     fixed_cost,
     freshness,
@@ -55,7 +56,7 @@ PARTS = {
             growth,
             waiting,
         ),
-        *(running, freshness, backpressure, state_sizes, stops, pages),
+        *(running, freshness, backpressure, failures, state_sizes, stops, pages),
     )
 }
 

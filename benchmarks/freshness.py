@@ -52,7 +52,7 @@ def _share(name: str, values: list[float]) -> float:
     return median(values) if name == "median" else quantiles(values, n=20)[-1]
 
 
-class _Arriving:
+class Arriving:
     """Files that arrive in a directory while the context is open.
 
     Args:
@@ -64,7 +64,7 @@ class _Arriving:
         self.arrived: list[tuple[int, float]] = []
         """The last id of each file, and the time at which the file came, in seconds since the epoch."""
 
-    def __enter__(self) -> "_Arriving":
+    def __enter__(self) -> "Arriving":
         self._thread.start()
         return self
 
@@ -89,7 +89,7 @@ def _measured(site: Site, interval_s: int, way: Way) -> dict[str, list[float]]:
     directory = site.new()
     source = directory / "arriving"
     source.mkdir()
-    arriving = _Arriving(source)
+    arriving = Arriving(source)
     with way(site, source, directory, interval_s):
         with arriving:
             time.sleep(_WARM_S + interval_s)
@@ -108,17 +108,17 @@ def _measured(site: Site, interval_s: int, way: Way) -> dict[str, list[float]]:
 
 
 def _delays_s(table: Path, arrived: list[tuple[int, float]], since_s: float) -> list[float]:
-    versions = _versions(table)
+    versions = public_versions(table)
     newest = [last for last, _ in versions]
     return [versions[bisect_left(newest, last)][1] - at_s for last, at_s in arrived if at_s >= since_s]
 
 
 def _newest(table: Path) -> int:
-    versions = _versions(table)
+    versions = public_versions(table)
     return versions[-1][0] if versions else -1
 
 
-def _versions(table: Path) -> list[tuple[int, float]]:
+def public_versions(table: Path) -> list[tuple[int, float]]:
     """Returns the highest id that a table has had up to each of its versions, by statistics, and when the version became public."""
     newest, found = -1, []
     for commit in sorted((table / "_delta_log").glob("*.json")):
