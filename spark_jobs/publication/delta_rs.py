@@ -12,7 +12,7 @@ import errno
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -286,44 +286,52 @@ class OpenTable:
                 table=self._uri,
                 unsupported=found,
             )
+        info = _commit_info("SET TBLPROPERTIES", {"properties": json.dumps({name: value})}, int(time.time() * 1000))
+
+        def commit(after: TableState) -> bytes | None:
+            if after.configuration.get(name) == value:
+                return None
+            metadata = {**after.metadata, "configuration": {**after.configuration, name: value}}
+            return commit_of(after, info, [{"metaData": metadata}])
+
+        self._create_next(commit)
+
+    def _append(self, adds: Iterable[Mapping[str, Any]], advance: Mapping[str, Any], user_metadata: str) -> None:
+        parameters = {"mode": "Append", "partitionBy": json.dumps(list(self.facts.partition_by))}
+        info = _commit_info("WRITE", parameters, advance["lastUpdated"]) | {"userMetadata": user_metadata}
+        app, added = AppId(advance["appId"]), list(adds)
+
+        def commit(after: TableState) -> bytes:
+            if after.apps.get(app) != self._state.apps.get(app):
+                raise self._overtaken()
+            return append_commit(after, info, advance, added)
+
+        self._create_next(commit)
+
+    def _create_next(self, commit: Callable[[TableState], bytes | None]) -> None:
+        """Creates the log's next version. Repeats that if other writers have created it, and have changed only rows.
+
+        Args:
+            commit: Returns the version that follows a state of the table. None: nothing is to be committed.
+
+        Raises:
+            ConflictError: Another writer was faster. Nothing was committed.
+        """
         after = self._state
         for _ in range(_TRIES):
-            if after.configuration.get(name) == value:
+            version = commit(after)
+            if version is None:
                 return None
             if not after.differs_only_in_rows(self._state):
                 break
-            info = {
-                "timestamp": int(time.time() * 1000),
-                "operation": "SET TBLPROPERTIES",
-                "operationParameters": {"properties": json.dumps({name: value})},
-                "engineInfo": ENGINE,
-                "txnId": str(uuid4()),
-            }
-            metadata = {**after.metadata, "configuration": {**after.configuration, name: value}}
             try:
-                return self._log.create(after, commit_of(after, info, [{"metaData": metadata}]))
+                return self._log.create(after, version)
             except AlreadyExistsError:
                 after = self._log.newest()
-        raise _changed(self._uri, "another commit was faster")
+        raise self._overtaken()
 
-    def _append(self, adds: Iterable[Mapping[str, Any]], advance: Mapping[str, Any], user_metadata: str) -> None:
-        info = {
-            "timestamp": advance["lastUpdated"],
-            "operation": "WRITE",
-            "operationParameters": {"mode": "Append", "partitionBy": json.dumps(list(self.facts.partition_by))},
-            "engineInfo": ENGINE,
-            "txnId": str(uuid4()),  # no two commits have the same bytes: a create that finds its own has succeeded
-            "userMetadata": user_metadata,
-        }
-        after, app, added = self._state, AppId(advance["appId"]), list(adds)
-        for _ in range(_TRIES):
-            try:
-                return self._log.create(after, append_commit(after, info, advance, added))
-            except AlreadyExistsError:
-                after = self._log.newest()
-            if after.apps.get(app) != self._state.apps.get(app) or not after.differs_only_in_rows(self._state):
-                break
-        raise _changed(self._uri, "another commit was faster")
+    def _overtaken(self) -> ConflictError:
+        return _changed(self._uri, "another commit was faster")
 
     def merge(self, statement: MergeStatement, app: AppId, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
         """Merges rows into the table in one Delta transaction with ``SetTransaction(app, version)``. Durable on return.
@@ -521,6 +529,16 @@ def refuse_lossy(table_uri: str, add: Mapping[str, Any]) -> None:
 
 def _no_interval(problem: str, remedy: str, **evidence: Any) -> RejectedError:
     return RejectedError(problem, remedy=remedy, **evidence)
+
+
+def _commit_info(operation: str, parameters: Mapping[str, str], timestamp_ms: int) -> dict[str, Any]:
+    return {
+        "timestamp": timestamp_ms,
+        "operation": operation,
+        "operationParameters": parameters,
+        "engineInfo": ENGINE,
+        "txnId": str(uuid4()),  # no two commits have the same bytes: a create that finds its own has succeeded
+    }
 
 
 def _commit_properties(advance: Transaction, user_metadata: str) -> CommitProperties:

@@ -447,18 +447,23 @@ def test_a_file_that_is_gone_because_somebody_else_published_and_vacuumed_is_no_
     assert pipeline.commits(DAILY) == [1]
 
 
-def test_a_change_between_the_check_and_the_delta_transaction_is_refused(
-    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pipeline.checkpoint({DAILY: [(2, "b")]})
+def before_the_commit(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Any]) -> None:
+    """Calls ``happens`` once, after a table was opened and before its commit."""
     real = OpenTable.commit
 
     def commit(self: OpenTable, *given: Any, **named: Any) -> None:
         monkeypatch.setattr(OpenTable, "commit", real)
-        damage_schema(pipeline)
+        happens()
         real(self, *given, **named)
 
     monkeypatch.setattr(OpenTable, "commit", commit)
+
+
+def test_a_change_between_the_check_and_the_delta_transaction_is_refused(
+    pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.checkpoint({DAILY: [(2, "b")]})
+    before_the_commit(monkeypatch, lambda: damage_schema(pipeline))
     with pytest.raises(UnsupportedTableError, match=r"has string in id, and had long"):
         publish(pipeline.files)
     assert pipeline.commits(DAILY) == []
@@ -493,18 +498,11 @@ def test_a_change_since_the_check_is_refused(pipeline: StagedPipeline, monkeypat
     assert pipeline.commits(DAILY) == []
 
 
-def test_a_property_that_is_set_since_the_check_delays_the_publication_only(
+def test_a_property_that_is_set_before_the_commit_delays_the_publication_only(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.checkpoint({DAILY: [(2, "b")]})
-    real = OpenTable.commit
-
-    def commit(self: OpenTable, *given: Any, **named: Any) -> None:
-        monkeypatch.setattr(OpenTable, "commit", real)
-        open_table(pipeline.tables[DAILY]).set_property("complete_until", "10:00")
-        real(self, *given, **named)
-
-    monkeypatch.setattr(OpenTable, "commit", commit)
+    before_the_commit(monkeypatch, lambda: open_table(pipeline.tables[DAILY]).set_property("complete_until", "10:00"))
     assert publish(pipeline.files)[DAILY].version == 2
     assert pipeline.rows(DAILY) == [(2, "b")]
 
