@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import DeltaSink, Pipeline
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from tests.spark.conftest import SharedInputs, Site
 from tests.spark.rows import answer, assert_same, public
 from tests.spark.watcher import Watcher
@@ -17,7 +17,7 @@ SINKS = ("hourly", "daily", "weekly", "joined_again", "self_union", "same_frame_
 
 
 def _pipeline(site: Site, shared: SharedInputs) -> Pipeline:
-    pipeline = Pipeline("graphs")
+    pipeline = Pipeline("graphs", checkpoint=CheckpointSettings(interval="1 hour"))
 
     def sink(name: str) -> DeltaSink:
         return DeltaSink(str(site.tables / name))

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from spark_jobs import DeltaSink, Pipeline
+from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.protocol.ids import StageName
 from tests.spark.conftest import SharedInputs, Site
 from tests.spark.rows import answer, assert_same, public
@@ -25,7 +25,7 @@ Stage = Callable[..., DataFrame]
 
 
 def _pipeline(site: Site, shared: SharedInputs, wanted: frozenset[str]) -> Pipeline:
-    pipeline = Pipeline("operators")
+    pipeline = Pipeline("operators", checkpoint=CheckpointSettings(interval="1 hour"))
 
     def stage(function: Stage) -> Stage:
         name = function.__name__
