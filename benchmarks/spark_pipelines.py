@@ -19,11 +19,19 @@ def catalog_settings(directory: Path) -> dict[str, str]:
     }
 
 
-def run_spark_pipelines(entry: Path, directory: Path, settings: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def run_spark_pipelines(
+    entry: Path, directory: Path, settings: Mapping[str, str], java_options: str = ""
+) -> subprocess.CompletedProcess[str]:
     """Runs the command, with tables in ``directory/warehouse``.
 
     Spark Connect refuses static settings, and ``--conf`` comes too late for the catalog. So all settings are properties of the JVM, and
     Delta's jars, which a session of this user has found before, are on its class path.
+
+    Args:
+        entry: The project's ``spark-pipeline.yml``.
+        directory: The directory of the catalog and its tables.
+        settings: Spark's settings.
+        java_options: Other options of its JVMs.
     """
     properties = {
         **settings,
@@ -37,7 +45,7 @@ def run_spark_pipelines(entry: Path, directory: Path, settings: Mapping[str, str
     environment = os.environ | {
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": " ".join(f'"-D{key}={value}"' for key, value in properties.items()),
+        "JDK_JAVA_OPTIONS": " ".join([java_options, *(f'"-D{key}={value}"' for key, value in properties.items())]),
         "SPARK_DIST_CLASSPATH": jars.replace(",", os.pathsep),
     }
     command = [str(Path(sys.executable).parent / "spark-pipelines"), "run", "--spec", str(entry), "--remote", "local[2]"]

@@ -22,13 +22,18 @@ from spark_jobs.protocol.checkpoint_requests import Wanted
 from spark_jobs.protocol.checkpointing import CheckpointOverrides
 from spark_jobs.protocol.documents import RestoreFrom
 from spark_jobs.protocol.start_requests import StartOptions
+from spark_jobs.runtime.spark import jvm_options
 from tests.spark.conftest import Site
 from tests.spark.rows import answer, assert_same, counted, public, public_count
 from tests.support.running import Running
+from tests.support.short_jvm import INTERPRETED, SHORT_RUN
 
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
+
+SMALL = {**COLD_SETTINGS, **INTERPRETED, "spark.sql.shuffle.partitions": "1"}
+"""Settings that make a separate process cheap. No row depends on them."""
 
 SPECIFICATION = """
 name: shop
@@ -486,7 +491,7 @@ def run_project(way: str, root: Path, texts: Mapping[str, str]) -> str:
     specification = {
         "name": "shapes",
         "storage": (directory / "storage").as_uri(),
-        "configuration": settings | ({**catalog_settings(directory), **COLD_SETTINGS} if way == "ours" else {}),
+        "configuration": settings | ({**catalog_settings(directory), **SMALL, **SHORT_RUN} if way == "ours" else {}),
         "libraries": [{"glob": {"include": "transformations/**"}}],
     }
     entry.write_text(json.dumps(specification))  # JSON is YAML
@@ -494,7 +499,7 @@ def run_project(way: str, root: Path, texts: Mapping[str, str]) -> str:
         command = [sys.executable, "-m", "spark_jobs", "run", str(entry), "--home", str(directory / "home"), "--output", "json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=600)
     else:
-        done = run_spark_pipelines(entry, directory, COLD_SETTINGS)
+        done = run_spark_pipelines(entry, directory, SMALL, f"{jvm_options.SHORT_RUN} -XX:+UseSerialGC")
     assert done.returncode == 0, (done.stdout + done.stderr)[-6_000:]
     return done.stdout
 

@@ -10,12 +10,12 @@ SHORT_RUN = {"spark.driver.extraJavaOptions": f"{jvm_options.SHORT_RUN} {_COLLEC
 
 COMPILED = bool(os.environ.get("SPARK_TESTS_COMPILE"))
 """True for the nightly tests."""
-_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-FEW_ROWS = SHORT_RUN | ({} if COMPILED else _INTERPRETED)
+INTERPRETED = {} if COMPILED else {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Settings for queries over a few rows, for which Spark's code generation costs more than the query.
 
 The nightly tests compile, and so do the tests of user workflows: the quickstart and the DAGs.
 """
+FEW_ROWS = SHORT_RUN | INTERPRETED
 
 SHARED_BY_MANY = {
     **dict.fromkeys(("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "20"),
