@@ -144,6 +144,7 @@ class TestWhatIsInIt:
             "_delta_log/00000000000000000000.json", "part-1.parquet",
         }  # fmt: skip
 
+    @pytest.mark.slow
     def test_deleted_keys_that_are_folded_while_they_are_copied_are_in_it_whole(self, site: SavepointSite) -> None:
         """A publication in another process folds the deleted keys twice. The second fold deletes the files that the first one replaced."""
         graves = Graves.made(site.root / "home/tombstones/first/hourly")

@@ -83,6 +83,7 @@ def test_a_terminal_shows_how_many_pipelines_were_looked_at(tmp_path: Path) -> N
         assert ("3/3" in screen.getvalue()) == is_terminal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipelines", [10, pytest.param(100, marks=pytest.mark.nightly)])
 def test_many_pipelines_in_a_store_are_listed_with_hostile_names_and_errors_as_text(tmp_path: Path, pipelines: int) -> None:
     home = used_home(tmp_path / "a")

@@ -170,6 +170,7 @@ def fill(files: Files, answered: int, wanted: Wanted = Wanted.CHECKPOINT) -> Che
     return requests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", list(Wanted))
 def test_of_the_answers_the_newest_are_kept_and_no_open_request_goes(files: LocalFiles, wanted: Wanted) -> None:
     kept = ANSWERS_KEPT[wanted]
@@ -232,6 +233,7 @@ def test_an_answer_that_somebody_may_still_wait_for_is_kept(files: LocalFiles) -
     assert requests.answer_of(request_id("r10")) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [Wanted.STOP, Wanted.SAVEPOINT])
 def test_a_stop_or_a_savepoint_that_is_repeated_years_later_gets_its_answer_and_asks_nothing(
     running: CheckpointRequests, files: LocalFiles, wanted: Wanted

@@ -160,6 +160,7 @@ def commands_said() -> Iterator[tuple[str, list[str]]]:
                     yield where, sentence.split()
 
 
+@pytest.mark.slow
 def test_every_command_that_the_product_tells_to_type_is_one_that_the_command_line_takes() -> None:
     said = list(commands_said())
     refused = {where: (words, against) for where, words in said if (against := refusal(words))}
@@ -167,6 +168,7 @@ def test_every_command_that_the_product_tells_to_type_is_one_that_the_command_li
     assert len(said) > 35
 
 
+@pytest.mark.slow
 def test_no_remedy_offers_a_fresh_start_that_is_refused_where_rows_are_public() -> None:
     bare = [where for where, remedy in remedies() if "--fresh" in remedy and "--on-rewind" not in remedy]
     allowed = "Stop the old query"  # the new query has read nothing, so it has published nothing

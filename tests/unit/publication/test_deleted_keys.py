@@ -53,6 +53,7 @@ def test_a_fold_comes_once_in_so_many_versions_and_writes_the_small_files_alone(
     assert versions / FOLD_VERSIONS - 2 <= len(folded) <= versions / FOLD_VERSIONS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
 def test_a_savepoint_that_was_taken_at_any_time_has_every_key(graves: Graves, tmp_path: Path, at: int) -> None:
     for _ in graves.rounds(at * FOLD_VERSIONS * 2 + 5):
@@ -82,6 +83,7 @@ def test_where_the_newest_burial_is_not_public_nothing_is_folded(graves: Graves)
     graves.assert_right()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folds", [1, 3])
 def test_who_has_begun_to_read_before_a_fold_reads_on(graves: Graves, folds: int) -> None:
     """An attempt reads the keys of an abandoned incarnation while that one's last publication still folds them."""

@@ -77,6 +77,7 @@ def store() -> Iterator[str]:
         yield place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["in a directory", "partitioned", "in a store"])
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("seed", SEEDS)

@@ -73,6 +73,7 @@ def test_a_flipped_byte_of_any_file_is_found_by_the_path_of_the_file(site: Savep
     assert found(site) == []
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_flipped_byte_of_a_file_is_found_by_the_path_of_the_file(site: SavepointSite, data: st.DataObject) -> None:
@@ -162,6 +163,7 @@ def test_rows_in_flight_in_a_checkpoint_that_stays_for_its_staged_rows_alone_nee
     assert found(site) == ([str(site.channel / "a.parquet")] if named else [])
 
 
+@pytest.mark.slow
 def test_of_deleted_keys_that_were_folded_every_version_since_is_looked_at(tmp_path: Path) -> None:
     site = SavepointSite(tmp_path)
     graves = Graves.made(site.root / "home/tombstones/first/hourly")

@@ -40,6 +40,7 @@ def added(rows: int, **nulls: int) -> dict[str, Any]:
     return {"path": "a.parquet", "stats": json.dumps({"numRecords": rows, "nullCount": nulls})}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("adds", "found"),
     [

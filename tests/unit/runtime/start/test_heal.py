@@ -70,6 +70,7 @@ def test_every_file_that_the_checkpoint_names_comes_from_its_other_copy(
     assert heal(site, manifest) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bit", [0x01, 0x80])
 def test_a_file_that_looks_like_one_of_another_format_comes_from_its_other_copy(site: Site, bit: int) -> None:
     """The first bytes say which format a file has, and the last ones where the parts of an archive are."""
