@@ -281,7 +281,8 @@ class _Order:
             losses=manifest.losses if manifest else (),
             blocked=response.blocked,
         )
-        self.terminal.answer(answer, *_text(answer, manifest))
+        warm_up = [_WARM_UP, words.command_line("spark-jobs", "warm-up")] if self.spark.would_start_faster else []
+        self.terminal.answer(answer, *_text(answer, manifest), *warm_up)
 
     def _taken(self) -> TakenAnswer | None:
         """Returns the other driver that is working on the request, or None."""
@@ -402,6 +403,7 @@ def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:
     return [headline, sinks, *late, *shown]
 
 
+_WARM_UP = Text("  Runs of this pipeline are short. Once on this host, to start each some seconds sooner:")
 _ANEW = "to run it from the beginning, add --fresh and --on-rewind replace or keep; another pipeline needs another --home"
 
 

@@ -267,6 +267,8 @@ class SparkStart:
     neighbours: Neighbours | None = None
     expects_short_run: Callable[[], bool] = lambda: False
     session: "SparkSession | None" = field(default=None, init=False)
+    would_start_faster: bool = field(default=False, init=False)
+    """True if the run is expected to be short, and ``spark-jobs warm-up`` has not run on this host."""
 
     def __call__(self) -> "SparkSession":
         from spark_jobs.runtime.spark.session import ship_modules
@@ -282,7 +284,7 @@ class SparkStart:
         return self.session
 
     def _start(self, warehouse: Path) -> "SparkSession":
-        from spark_jobs.runtime.spark.session import start_session, submitted_session
+        from spark_jobs.runtime.spark.session import has_class_archive, start_session, submitted_session
 
         options = self.options
         # Spark creates this directory in the current folder, although only a metastore puts tables there
@@ -296,7 +298,7 @@ class SparkStart:
                 short = self.expects_short_run()
                 if short:
                     os.write(2, b"The last run was short: Java starts without its second compiler.\n")
-                return start_session(
+                session = start_session(
                     self.app_name,
                     aside | dict(options.conf),
                     packages=options.packages,
@@ -305,6 +307,8 @@ class SparkStart:
                     driver_memory=options.driver_memory,
                     for_a_short_run=short,
                 )
+                self.would_start_faster = short and not has_class_archive(session)
+                return session
         except MissingRequirementError as error:
             if self.output.path is not None:
                 error.evidence["logs"] = [str(self.output.path)]

@@ -4,6 +4,7 @@ import json
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from typer.testing import CliRunner, Result
@@ -240,3 +241,8 @@ def spark_jobs(*arguments: object, **environment: str) -> Result:
 def document(result: Result) -> Any:
     """Returns the JSON document that a command wrote to standard output."""
     return json.loads(result.stdout)
+
+
+def session_of_java(version: str) -> Any:
+    """Returns a session that knows nothing but the version of its Java."""
+    return SimpleNamespace(_jvm=SimpleNamespace(System=SimpleNamespace(getProperty={"java.version": version}.get)))

@@ -290,6 +290,12 @@ def end_jvm(timeout_s: float) -> None:
     gateway.proc.wait(timeout_s)
 
 
+def has_class_archive(spark: SparkSession) -> bool:
+    """Returns True if this host has an archive of classes for the Java of a session."""
+    java: Any = spark._jvm
+    return archive_path(java.System.getProperty("java.version")).is_file()
+
+
 def session_for_run(spark: SparkSession) -> SparkSession:
     """Returns a session of the same application with the settings that the guarantees need. The given one is not changed.
 

@@ -37,7 +37,7 @@ from spark_jobs.publication.publisher import publish
 from spark_jobs.storage.files import local_path
 from spark_jobs.storage.open import open_files
 from tests.support import small_pipeline
-from tests.support.command_line import BLOCKED, UsedHome, document, spark_jobs
+from tests.support.command_line import BLOCKED, UsedHome, document, session_of_java, spark_jobs
 from tests.support.secret_shapes import CORE, SHAPES
 
 QUOTING = """
@@ -460,7 +460,7 @@ def failing_after_spark(monkeypatch: pytest.MonkeyPatch, error: StreamPipelineEr
 
     def started(name: str, conf: Any, **rest: Any) -> object:
         os.write(2, b"the JVM says this\n")
-        return object()
+        return session_of_java("99")
 
     monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", started)
     monkeypatch.setattr("spark_jobs.runtime.launch.launch", launched)

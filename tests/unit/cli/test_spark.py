@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 from spark_jobs.cli.spark import OutputFile, SparkOptions, SparkStart, printing_to, quiet_logging, standing_stderr
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, StorageFullError
 from spark_jobs.protocol.masking import masking
+from spark_jobs.runtime.spark.class_archive import archive_path
+from tests.support.command_line import session_of_java
 from tests.support.secret_shapes import CORE, SHAPES
 
 
@@ -128,10 +131,12 @@ def test_a_start_that_fails_shows_the_last_lines_that_were_printed(tmp_path: Pat
 
 def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
-    monkeypatch.setattr(
-        "spark_jobs.runtime.spark.session.start_session",
-        lambda name, conf, **options: given.update(name=name, conf=conf, **options),
-    )
+
+    def start(name: str, conf: dict[str, str], **options: Any) -> Any:
+        given.update(name=name, conf=conf, **options)
+        return session_of_java("99")
+
+    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", start)
     options, output = SparkOptions({"spark.a": "1"}, ["g:n:1"], ["a.jar"], ["b.py"], "2g"), OutputFile(tmp_path / "spark.log")
     SparkStart("flights", options, output, expects_short_run=lambda: True)()
     assert "without its second compiler" in output.last_lines()[-1], "also while it is being copied"
@@ -145,6 +150,19 @@ def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.Mo
         "driver_memory": "2g",
         "for_a_short_run": True,
     }
+
+
+@pytest.mark.parametrize(("short", "java", "faster"), [(True, "99", True), (True, "17.0.2", False), (False, "99", False)])
+def test_a_short_run_would_start_faster_where_no_classes_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: bool, java: str, faster: bool
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    archive_path("17.0.2").parent.mkdir(parents=True)
+    archive_path("17.0.2").touch()
+    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", lambda name, conf, **options: session_of_java(java))
+    spark = SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"), expects_short_run=lambda: short)
+    spark()
+    assert spark.would_start_faster is faster
 
 
 @pytest.mark.parametrize(("catalog", "aside"), [("hive", False), ("in-memory", True)])
