@@ -105,6 +105,23 @@ def test_a_consumer_reads_every_row_once_while_its_log_is_folded_and_trimmed(
     assert f"{1:020d}.json" not in versions
 
 
+def test_delta_takes_the_schema_of_a_growing_log_from_one_checksum_file(spark: SparkSession, tmp_path: Path) -> None:
+    site = Staged(spark, tmp_path)
+    site.log.write_checksums()
+    site.stage(3)
+    delta, nothing = DeltaJvm(site.spark), spark._jvm.scala.Option.apply(None)  # type: ignore[union-attr]
+    whole = delta.log(site.log.url).update(False, nothing, nothing)
+    none_else = spark._jvm.PythonUtils.toScalaMap({})  # type: ignore[union-attr]
+    assert whole.validateChecksum(none_else), "Delta counts the files in the log, and finds as many"
+    for version in range(3):
+        (tmp_path / f"log/_delta_log/{version:020}.json").write_text("not a version")
+    delta.forget(site.log.url)
+    version, metadata, protocol = delta.snapshot(site.log.url)
+    found = site.log.identity()
+    assert (version, metadata["id"], metadata["schemaString"]) == (3, site.log.table_id, found.metadata["schemaString"])
+    assert protocol == found.protocol
+
+
 def test_a_stream_that_begins_after_a_fold_fails_instead_of_missing_rows(spark: SparkSession, tmp_path: Path) -> None:
     site = Staged(spark, tmp_path)
     site.stage(6)
@@ -210,7 +227,8 @@ def test_after_each_day_its_rows_are_public_whatever_was_trimmed(suspended: tupl
 
 
 def test_days_leave_bounded_logs_and_channels(suspended: tuple[Site, list[Day]]) -> None:
-    _, days = suspended
+    site, days = suspended
+    assert not list(site.home.glob("work/*/stages/*/log/_delta_log/*.crc")), "the log has ended when it is read"
     assert (days[-1].channel_files, days[-1].log_files) == (days[-2].channel_files, days[-2].log_files)
     assert all(oldest > 0 for oldest in days[-1].oldest.values())
 

@@ -143,6 +143,9 @@ def test_the_next_attempt_goes_on_in_place_and_computes_nothing_again(site: Site
     assert running.status is not None
     assert {name: stage.rows_in for name, stage in running.status.stages.items()} == dict.fromkeys(after.stages, 300)
     assert {stage: entry for entry in running.store.history() for stage in entry.ended_inputs} == {}, "nothing has an end"
+    assert {path.parents[2].name for path in site.home.glob("work/*/stages/*/log/_delta_log/*.crc")} == {"copied"}, (
+        "others read it"
+    )
     assert ids(site, "copied") == ids(site, "again") == list(range(601))
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, 601)))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
-from spark_jobs.runtime.staged.private_log import PrivateLog, Staged, StagedBatch
+from spark_jobs.runtime.staged.private_log import PrivateLog, Staged, StagedBatch, total
 
 _VERSION = "reservoirVersion"
 _BEFORE_THE_FIRST_FILE = -1
@@ -107,8 +107,7 @@ class Consumption:
 
     def in_flight(self, stage: StageName, cut: Mapping[StageName, BatchId]) -> Staged:
         """Returns the unread amount at a cut: from the position of ``stage`` to the cuts of its producers."""
-        left = [bound.log.amount_after(batch, cut[bound.producer]) for _, bound, batch in self._left(cut[stage])]
-        return Staged(sum(staged.rows for staged in left), sum(staged.size_bytes for staged in left))
+        return total(bound.log.amount_after(batch, cut[bound.producer]) for _, bound, batch in self._left(cut[stage]))
 
     def _left(self, batch: BatchId) -> Iterator[tuple[int, ChannelBound, BatchId]]:
         """Yields the channels after ``batch``, each with the last of its batches that is read completely."""

@@ -9,11 +9,12 @@ Invariants:
 4. A folded batch is in a segment. The versions of folded batches are deleted later, but never version 0 and those of batches that are not
    folded. A Delta reader finds a checkpoint and all versions after it, even if it has listed the log just before it was folded.
 5. There is one writer. It lists the log once and remembers the newest version.
+6. A checksum file of Delta only saves a reader the versions before. Without one, or with one that is not whole, it reads them.
 """
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from threading import Lock
@@ -37,6 +38,8 @@ SEGMENT_BATCHES_MAX = 1_000
 """Maximum number of batches in a segment. It limits memory, because a segment is read and written as a whole."""
 _CHECKPOINT = ".checkpoint.parquet"
 _VERSION = ".json"
+_CHECKSUM = ".crc"
+"""A file of Delta beside a version, from which it takes schema and protocol. Otherwise it reads all versions since the last checkpoint."""
 _SEAL = "sha256"
 """The key of a version's hash in its facts."""
 
@@ -80,6 +83,15 @@ class Staged(NamedTuple):
 
     rows: int = 0
     size_bytes: int = 0
+    files: int = 0
+
+
+def total(amounts: Iterable[Staged]) -> Staged:
+    """Returns the sum of amounts."""
+    rows, sizes, files = 0, 0, 0
+    for amount in amounts:
+        rows, sizes, files = rows + amount.rows, sizes + amount.size_bytes, files + amount.files
+    return Staged(rows, sizes, files)
 
 
 class PrivateLog:
@@ -96,6 +108,7 @@ class PrivateLog:
         self._counting = Lock()
         self._amounts: dict[BatchId, Staged] = {}
         self._identity: LogIdentity | None = None
+        self._has_checksums = False
 
     @property
     def url(self) -> str:
@@ -220,6 +233,18 @@ class PrivateLog:
             self._latest = max((version for version, kind in self._names() if kind == _VERSION), default=-1)
         return self._latest
 
+    def write_checksums(self) -> None:
+        """Gives each further version a checksum file, because Delta reads the log while it grows. Again, it has no effect.
+
+        Deletes earlier ones: since then version 0 may have been replaced, or a disk have damaged them.
+        """
+        if self._has_checksums:
+            return
+        for version, kind in self._names():
+            if kind == _CHECKSUM:
+                self._files.delete(self._path(version, kind))
+        self._has_checksums = True
+
     def append(self, staged: StagedBatch) -> None:
         """Writes a batch's version, complete and durable. Skipped batch ids get empty versions before it.
 
@@ -230,6 +255,8 @@ class PrivateLog:
             empty = StagedBatch(staged.batch, "", 0, 0, staged.newest_event_ms, ())
             self._create(missing, _version(_facts(empty), []))
         with step(Step.STAGE_VERSION):
+            if self._has_checksums:  # before the version: a reader that finds the version finds it, too
+                self._files.replace(self._path(staged.batch + 1, _CHECKSUM), self._checksum(staged))
             self._write_batch(staged)
 
     def read(self, batch: BatchId) -> StagedBatch | None:
@@ -259,7 +286,7 @@ class PrivateLog:
         return chain(folded, (self._read_version(BatchId(batch)) for batch in versions))
 
     def amount_after(self, batch: BatchId, last: BatchId | None = None) -> Staged:
-        """Returns the staged rows and bytes of the batches after ``batch`` up to ``last``.
+        """Returns the staged rows, bytes and files of the batches after ``batch`` up to ``last``.
 
         It is called often while a stage runs, so the amounts are cached.
         """
@@ -268,14 +295,11 @@ class PrivateLog:
         with self._counting:
             unknown = next((number for number in range(batch + 1, last + 1) if number not in self._amounts), None)
             if unknown is not None:
-                self._amounts |= {
-                    b.batch: Staged(b.rows, sum(int(add["size"]) for add in b.adds))
-                    for b in self.between(BatchId(unknown - 1), last)
-                }
-            counted = [staged for number, staged in self._amounts.items() if batch < number <= last]
+                self._amounts |= {b.batch: _amount(b) for b in self.between(BatchId(unknown - 1), last)}
+            counted = total(staged for number, staged in self._amounts.items() if batch < number <= last)
             for folded in [number for number in self._amounts if number <= self.folded()]:
                 del self._amounts[folded]
-        return Staged(sum(staged.rows for staged in counted), sum(staged.size_bytes for staged in counted))
+        return counted
 
     def folded(self) -> BatchId:
         """Returns the last folded batch, or -1 if there is none."""
@@ -342,6 +366,14 @@ class PrivateLog:
     def _checkpoint(self) -> bytes:
         return empty_checkpoint(self.identity().protocol, self.identity().metadata)
 
+    def _checksum(self, staged: StagedBatch) -> bytes:
+        """Returns the checksum file of a batch that comes next. Its files are those that are not folded."""
+        identity, amount = self.identity(), total([self.amount_after(self.folded()), _amount(staged)])
+        counts = {"tableSizeBytes": amount.size_bytes, "numFiles": amount.files, "numMetadata": 1, "numProtocol": 1}
+        return canonical(
+            counts | {"metadata": identity.metadata, "protocol": identity.protocol, "setTransactions": [], "domainMetadata": []}
+        )
+
     def _delete_versions(self) -> None:
         """Deletes versions that no reader needs any more."""
         names = self._names()
@@ -350,7 +382,7 @@ class PrivateLog:
             return
         with step(Step.LOG_TRIM):
             for version, kind in names:
-                if 0 < version < kept or (version == kept and kind == _VERSION):
+                if 0 < version < kept or (version == kept and kind != _CHECKPOINT):
                     self._files.delete(self._path(version, kind))
 
     def _read_version(self, batch: BatchId) -> StagedBatch:
@@ -383,7 +415,8 @@ class PrivateLog:
     def _names(self) -> list[tuple[int, str]]:
         """Returns the versions in the log with the kinds of their files."""
         names = self._files.names(f"{self._directory}/_delta_log")
-        return [(int(name[:20]), name[20:]) for name in names if name[:20].isdigit() and name[20:] in (_VERSION, _CHECKPOINT)]
+        kinds = (_VERSION, _CHECKPOINT, _CHECKSUM)
+        return [(int(name[:20]), name[20:]) for name in names if name[:20].isdigit() and name[20:] in kinds]
 
     def _write_batch(self, staged: StagedBatch) -> None:
         adds = [{"add": add | {"path": f"{self.table_url}/{add['path']}"}} for add in staged.adds]
@@ -399,6 +432,10 @@ class PrivateLog:
 
     def _path(self, version: int, kind: str = _VERSION) -> str:
         return f"{self._directory}/_delta_log/{version:020d}{kind}"
+
+
+def _amount(staged: StagedBatch) -> Staged:
+    return Staged(staged.rows, sum(int(add["size"]) for add in staged.adds), len(staged.adds))
 
 
 def line_of(staged: StagedBatch) -> dict[str, Any]:

@@ -244,6 +244,8 @@ def _channel(
         )
     if begins != NO_BATCH:
         may_begin_later(session)
+    if stage.unbounded:  # otherwise it reads the log when that has ended, and Delta reads its versions once
+        output.log.write_checksums()
     reader = session.readStream.format("delta").option("startingVersion", first_version(begins))
     if moving or limits.max_files_per_trigger:
         reader = reader.option("maxFilesPerTrigger", limits.max_files_per_trigger or _WHOLE_VERSIONS)

@@ -18,7 +18,7 @@ def channel() -> Channel:
 
 
 def amount(files: int) -> Staged:
-    return Staged(files * FILE_ROWS, files * FILE_BYTES)
+    return Staged(files * FILE_ROWS, files * FILE_BYTES, files)
 
 
 def test_before_its_first_batch_everything_is_left(channel: Channel) -> None:

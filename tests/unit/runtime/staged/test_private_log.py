@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -223,6 +224,57 @@ def test_a_fold_keeps_the_versions_that_somebody_may_have_listed_until_the_next(
     ]
     log.fold(BatchId(4))
     assert versions(tmp_path) == ["0000.json", "0004.checkpoint.parquet", "0005.checkpoint.parquet", "0005.json", "0006.json"]
+
+
+def checksum(root: Path, version: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / f"log/_delta_log/{version:020}.crc").read_bytes())
+    return found
+
+
+def test_a_version_that_delta_reads_at_once_has_a_checksum_file_with_the_files_that_are_not_folded(tmp_path: Path) -> None:
+    log = begun(quick(tmp_path))
+    log.append(staged(0, "a.parquet", "b.parquet"))
+    log.write_checksums()
+    log.append(staged(1, "c.parquet"))
+    log.append(staged(2))
+    assert not (tmp_path / f"log/_delta_log/{1:020}.crc").exists()
+    found = checksum(tmp_path, 2)
+    assert (found["numFiles"], found["tableSizeBytes"], found["protocol"]) == (3, 27, PROTOCOL)
+    assert found["metadata"] == METADATA | {"id": log.table_id}
+    log.fold(BatchId(1))
+    log.append(staged(3, "d.parquet"))
+    assert (checksum(tmp_path, 3)["numFiles"], checksum(tmp_path, 4)["numFiles"]) == (3, 1)
+
+
+def test_the_checksum_file_is_there_before_the_version(tmp_path: Path) -> None:
+    system = FaultSystem()
+    log = begun(LocalFiles(tmp_path, system))
+    log.write_checksums()
+    log.append(staged(0, "a.parquet"))
+    named = [name for entry in system.trace for name in (".crc", f"{1:020}.json") if name in entry]
+    assert named.index(".crc") < named.index(f"{1:020}.json")
+
+
+def test_checksum_files_go_with_their_versions(tmp_path: Path) -> None:
+    log = begun(quick(tmp_path))
+    log.write_checksums()
+    for batch in range(6):
+        log.append(staged(batch, f"{batch}.parquet"))
+    log.fold(BatchId(1))
+    log.fold(BatchId(3))
+    assert [name for name in versions(tmp_path) if name.endswith(".crc")] == ["0003.crc", "0004.crc", "0005.crc", "0006.crc"]
+
+
+def test_checksum_files_of_an_earlier_process_are_deleted(tmp_path: Path) -> None:
+    """Version 0 may have been replaced since, with another schema."""
+    log = begun(quick(tmp_path))
+    log.write_checksums()
+    log.append(staged(0, "a.parquet"))
+    log.write_checksums()
+    assert "0001.crc" in versions(tmp_path), "the process that has written it goes on"
+    again = begun(quick(tmp_path))
+    again.write_checksums()
+    assert versions(tmp_path) == ["0000.json", "0001.json"]
 
 
 def test_the_newest_batch_is_never_folded(tmp_path: Path) -> None:
