@@ -22,6 +22,7 @@ from benchmarks import (
     fixed_cost,
     freshness,
     growth,
+    in_stores,
     large_tables,
     pages,
     publication,
@@ -56,7 +57,7 @@ PARTS = {
             growth,
             waiting,
         ),
-        *(running, freshness, backpressure, failures, state_sizes, stops, pages),
+        *(running, freshness, backpressure, failures, state_sizes, stops, in_stores, pages),
     )
 }
 

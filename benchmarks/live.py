@@ -18,6 +18,7 @@ from spark_jobs import Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
+from spark_jobs.control.home import open_home
 from spark_jobs.control.lease import AttemptLease
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
@@ -26,9 +27,10 @@ from spark_jobs.protocol.errors import RunCancelledError
 from spark_jobs.protocol.history import CheckpointHistory
 from spark_jobs.protocol.ids import StageName
 from spark_jobs.runtime.spark.spark_log import SparkLog, checkpoint_directory
+from spark_jobs.storage.files import is_here
 from spark_jobs.storage.open import open_files
 
-_LOOK_S = 0.005
+_LOOK_S, _LOOK_IN_STORES_S = 0.005, 0.25
 _PATIENCE_S = 1_800.0
 _UUIDS = 28
 """So many ids of 36 characters are a row of about a kilobyte, which hardly compresses."""
@@ -64,14 +66,15 @@ class Live:
     Args:
         site: Whose session it runs in.
         pipeline: With an unbounded input.
-        home: Its home.
+        home: Its home: a directory or a place in a store.
         options: Others of :meth:`spark_jobs.Pipeline.run`.
     """
 
     _numbers = count()
 
-    def __init__(self, site: Site, pipeline: Pipeline, home: Path, **options: Any) -> None:
-        self.files = open_files(str(home))
+    def __init__(self, site: Site, pipeline: Pipeline, home: Path | str, **options: Any) -> None:
+        self.files = open_home(str(home))
+        self._look_s = _LOOK_S if is_here(self.files) else _LOOK_IN_STORES_S
         self.store = CheckpointStore(self.files)
         self._run: Callable[[], object] = lambda: pipeline.run(spark=site.spark, home=home, **options)
         self._thread = threading.Thread(target=self._guarded)
@@ -106,7 +109,7 @@ class Live:
         while not condition():
             if time.monotonic() - began_s > _PATIENCE_S or not (self._thread.is_alive() or condition()):
                 raise RuntimeError(f"it did not happen: {self._error!r}") from self._error
-            time.sleep(_LOOK_S)
+            time.sleep(self._look_s)
         return time.monotonic() - began_s
 
     def runs(self) -> bool:

@@ -69,12 +69,14 @@ class Site:
 
     Args:
         directory: Empty.
+        jars: Others than Delta's.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, jars: Sequence[str] = ()) -> None:
         self.directory = directory
         self._numbers = count()
-        self.spark: SparkSession = start_session("benchmarks", {**SETTINGS, "spark.sql.warehouse.dir": str(directory / "hive")})
+        settings = {**SETTINGS, "spark.sql.warehouse.dir": str(directory / "hive")}
+        self.spark: SparkSession = start_session("benchmarks", settings, jars=jars)
 
     def input(self, name: str, files: int, rows_per_file: int) -> Input:
         """Writes a table with that many files: a key, a number, a text and a time; a second between two rows, in order."""
