@@ -1,9 +1,10 @@
 """Builds a runnable stage from a declared one: reads its inputs, checks its plan, creates its table and its private log."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -44,8 +45,8 @@ from spark_jobs.runtime.tables.schemas import returned_alone
 
 _MISSING_FILES = "spark.sql.files.ignoreMissingFiles"
 _POLLING = "spark.sql.streaming.pollingDelay"
-_POLLING_DELAY = "100ms"
-"""Interval at which an idle stage looks for rows. Spark's 10 ms keep a core busy with a few stages."""
+_POLLING_DELAY, _POLLING_DELAY_IN_STORES = "100ms", "1s"
+"""Intervals at which an idle stage looks for rows. Spark's 10 ms keep a core busy. In a store each look is at least one request."""
 
 
 def build_stage(
@@ -85,6 +86,8 @@ def build_stage(
         }
 
     inputs, frame = call_with_own_watermarks(stage, read, lambda frames: call_stage(stage, {**frames, PARAMS: site.params}))
+    if stage.unbounded and session.conf.get(_POLLING, None) is None:
+        session.conf.set(_POLLING, polling_delay(plan.streaming_leaves(frame)))
     watermarks = {InputName(argument): read.watermark for argument, read in inputs.items() if read.watermark}
     check_plan(stage, frame, {mark.node for mark in watermarks.values()})
     streams = streams_of(stage, frame, inputs)
@@ -141,11 +144,15 @@ def outlet_of(stage: Stage, session: SparkSession, frame: DataFrame, site: Round
 
 def stage_session(stage: Stage, spark: SparkSession) -> SparkSession:
     session = session_for_run(spark)
-    if stage.unbounded and session.conf.get(_POLLING, None) is None:
-        session.conf.set(_POLLING, _POLLING_DELAY)
     for key, value in stage.conf.items():
         session.conf.set(key, value)
     return session
+
+
+def polling_delay(streams: Iterable[plan.Leaf]) -> str:
+    """Returns the interval at which an idle query looks for rows of these streams."""
+    schemes = {urlsplit(stream.options.get("path", "")).scheme for stream in streams}
+    return _POLLING_DELAY if schemes <= {"", "file"} else _POLLING_DELAY_IN_STORES
 
 
 def _lost_files(site: RoundSite, stage: StageName) -> frozenset[str] | None:
