@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from airflow_provider.waits.pipeline_states import newest_checkpoint
 from spark_jobs.control.cancelling import Cancelled, outcome_of
-from spark_jobs.control.losses import LedgerEntry, LossState
+from spark_jobs.control.losses import LedgerEntry, LossLedger, LossState
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.documents import BlockedPublication, Manifest, SinkResult, StartResponse, Status, TidiedInput
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, InputName, LossId, RunId, SinkName
@@ -30,6 +30,7 @@ def run_facts(
     manifest: Manifest | None,
     tidied: Mapping[InputName, TidiedInput] = MappingProxyType({}),
     open_losses: Collection[LossId | None] = (),
+    exact: bool | None = None,
 ) -> dict[str, Any]:
     """Returns the result of a finished run.
 
@@ -39,6 +40,7 @@ def run_facts(
         manifest: The manifest of its checkpoint; None if that checkpoint was discarded since.
         tidied: By source, the record of the archived or deleted files of the round.
         open_losses: The losses that are not accepted.
+        exact: True if the checkpoint lacks no rows, except those whose loss is accepted.
 
     Returns:
         - ``home``, ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained`` and ``completed_at``.
@@ -49,11 +51,12 @@ def run_facts(
         - ``violations``: by stage and expectation, the number of rows of the round that violate it.
         - ``losses``: what the round has left out: ``loss`` (the id in the ledger), ``source``, ``stage``, ``rows_at_most`` (None if
           unknown), whether it is ``open`` and, in words, ``lost``.
+        - ``exact``: whether the checkpoint lacks no rows, except those whose loss is accepted.
         - ``tidied``: by source, the files that were to be archived or deleted and are still ``left``.
 
-        Without a manifest, ``round``, ``drained``, ``completed_at``, ``behind`` and ``violations`` are None.
+        Without a manifest, ``round``, ``drained``, ``completed_at``, ``behind``, ``exact`` and ``violations`` are None.
     """
-    known = _facts(home, manifest) if manifest is not None else _unknown(home, answer.checkpoint)
+    known = _facts(home, manifest, exact) if manifest is not None else _unknown(home, answer.checkpoint)
     losses = manifest.losses if manifest is not None else ()
     return known | {
         "run": answer.run,
@@ -129,19 +132,19 @@ def publication_facts(home: str, plan: Publication, results: Mapping[SinkName, S
     sinks = _results(results)
     if plan.was_discarded:
         return _unknown(home, plan.checkpoint) | {"sinks": {name: sink | {"rows": None} for name, sink in sinks.items()}}
-    return _facts(home, plan.manifest) | {"sinks": sinks}
+    return _facts(home, plan.manifest, LossLedger(plan.files).is_exact(plan.manifest)) | {"sinks": sinks}
 
 
-def checkpoint_facts(home: str, found: Manifest | StartResponse) -> dict[str, Any]:
+def checkpoint_facts(files: Files, found: Manifest | StartResponse) -> dict[str, Any]:
     """Returns a checkpoint as :func:`run_facts` does, without ``version``. ``rows`` are those that the checkpoint adds.
 
     For a checkpoint that was discarded since, the facts come from the answer of its run, and ``rows`` are those of the run's round.
     """
     if isinstance(found, StartResponse):
-        facts = run_facts(home, found, None)
+        facts = run_facts(files.url, found, None)
         return facts | {"sinks": {name: {"table": sink.table, "rows": sink.rows} for name, sink in found.sinks.items()}}
     sinks = {name: {"table": cut.table, "rows": cut.actions.rows} for name, cut in found.sinks.items()}
-    return _facts(home, found) | {"sinks": sinks}
+    return _facts(files.url, found, LossLedger(files).is_exact(found)) | {"sinks": sinks}
 
 
 def savepoint_facts(home: str, answer: CheckpointResponse) -> dict[str, Any]:
@@ -182,7 +185,7 @@ def cancel_facts(files: Files, cancelled: Cancelled | None) -> dict[str, Any]:
     }
 
 
-def _facts(home: str, manifest: Manifest) -> dict[str, Any]:
+def _facts(home: str, manifest: Manifest, exact: bool | None) -> dict[str, Any]:
     return {
         "home": home,
         "run": manifest.run,
@@ -192,13 +195,14 @@ def _facts(home: str, manifest: Manifest) -> dict[str, Any]:
         "drained": manifest.drained,
         "completed_at": manifest.completed_at.isoformat(),
         "behind": list(manifest.sinks_behind),
+        "exact": exact,
         "violations": {name: dict(cut.violations) for name, cut in manifest.stages.items() if cut.violations},
     }
 
 
 def _unknown(home: str, checkpoint: CheckpointId | None) -> dict[str, Any]:
     """Returns :func:`_facts` of a checkpoint that was discarded."""
-    nothing = dict.fromkeys(("run", "round", "attempt", "checkpoint", "drained", "completed_at", "behind", "violations"))
+    nothing = dict.fromkeys(("run", "round", "attempt", "checkpoint", "drained", "completed_at", "behind", "exact", "violations"))
     return {"home": home} | nothing | {"checkpoint": checkpoint}
 
 

@@ -294,9 +294,11 @@ class StreamPipelineOperator(WaitingOperator):
         assert answer.checkpoint is not None
         files = self.hook.files(self.home)
         manifest = CheckpointStore(files).kept(answer.checkpoint)
-        lost = LossLedger(files).open_of(answer.run, {loss.id for loss in manifest.losses if loss.id} if manifest else ())
+        ledger = LossLedger(files)
+        lost = ledger.open_of(answer.run, {loss.id for loss in manifest.losses if loss.id} if manifest else ())
+        exact = ledger.is_exact(manifest) if manifest else None
         tidied = Rounds(files).tidied(manifest.round) if manifest else {}
-        facts = run_facts(files.url, answer, manifest, tidied, {entry.recorded.loss.id for entry in lost})
+        facts = run_facts(files.url, answer, manifest, tidied, {entry.recorded.loss.id for entry in lost}, exact)
         done_by = answer.run if manifest is None else manifest.run
         log_result(self.log, facts, done_by)
         if done_by == answer.run:

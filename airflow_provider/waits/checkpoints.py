@@ -166,7 +166,7 @@ class CheckpointWait(HomeWait[Listing, dict[str, Any]]):
             return None
         found = self._search.find(look)
         self._searched = look
-        return None if found is None else {"facts": checkpoint_facts(self.files.url, found)}
+        return None if found is None else {"facts": checkpoint_facts(self.files, found)}
 
     def too_late(self, look: Listing, timeout_s: float | None) -> DeadlineExceededError:
         what = "a final checkpoint" if self.final else "a checkpoint"

@@ -92,6 +92,8 @@ class RunAnswer(Answer):
     """Rows of the round that violate an expectation, by stage and expectation. Only stages that dropped or diverted rows are here."""
     losses: tuple[Loss, ...] = ()
     """Rows that the round has left out because they were lost."""
+    exact: bool | None = None
+    """True if the checkpoint lacks no rows, except those whose loss is accepted. None if it was discarded since."""
     blocked: BlockedPublication | None = None
     """The publication that was blocked when the run ended. The next start tries it again."""
 
@@ -137,6 +139,8 @@ class StatusAnswer(Answer):
     """True if that checkpoint ends the pipeline."""
     losses: tuple[Loss, ...] = ()
     """Rows that the newest round leaves out because they are lost."""
+    exact: bool | None = None
+    """True if that checkpoint lacks no rows, except those whose loss is accepted. None without a checkpoint."""
     error: ErrorReport | None = None
     """The error that answered the newest start; None if it has no answer, or succeeded."""
 
@@ -322,6 +326,8 @@ class InspectAnswer(Answer):
     sinks: dict[SinkName, SinkFacts]
     losses: tuple[Loss, ...] = ()
     """Rows that the round has left out because they were lost."""
+    exact: bool = True
+    """True if the checkpoint lacks no rows, except those whose loss is accepted."""
     tidied: dict[InputName, TidiedFacts] = {}
     """The archived or deleted files of the round, by source."""
 

@@ -13,6 +13,7 @@ from spark_jobs.cli.homes import Publications, manifest_url, open_home, ordered_
 from spark_jobs.cli.options import MaybeHome, MaybeSavepoint
 from spark_jobs.cli.savepoints import inspected, shown
 from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publisher, SinkCut
 from spark_jobs.protocol.errors import InvalidParameterError
@@ -74,6 +75,7 @@ def _answer(files: Files, manifest: Manifest) -> InspectAnswer:
         stages={name: _stage(manifest.stages[name]) for name in order if name in manifest.stages},
         sinks={sink: _sink(manifest.sinks[sink], manifest.checkpoint, public) for sink in ordered_sinks(manifest)},
         losses=manifest.losses,
+        exact=LossLedger(files).is_exact(manifest),
         tidied={
             name: TidiedFacts.of(each)
             for name, each in Rounds(files).tidied(manifest.round).items()
@@ -120,6 +122,7 @@ def _text(answer: InspectAnswer) -> list[RenderableType]:
         ("round", f"{answer.round}, run {answer.run}, attempt {answer.attempt}"),
         ("drained", words.yes(answer.drained)),
         ("at the end of its inputs", answer.on_end.value),
+        ("exact", words.yes(answer.exact) if answer.exact else words.not_exact()),
         ("completed", words.moment(answer.completed_at)),
         ("manifest", answer.manifest),
         ("parameters", ", ".join(f"{name}={value}" for name, value in answer.parameters.items()) or "none"),

@@ -58,6 +58,7 @@ from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
 from spark_jobs.control.liveness import locked, noted
+from spark_jobs.control.losses import LossLedger
 from spark_jobs.home.layout import DRIVER_LOCK, LOGS, SPARK_LOG
 from spark_jobs.protocol.documents import CheckpointKind, ErrorReport, Manifest, StartResponse
 from spark_jobs.protocol.errors import (
@@ -279,6 +280,7 @@ class _Order:
             late_rows={name: cut.late_rows for name, cut in manifest.stages.items() if cut.late_rows} if manifest else {},
             violations={name: cut.violations for name, cut in manifest.stages.items() if cut.violations} if manifest else {},
             losses=manifest.losses if manifest else (),
+            exact=LossLedger(self.home).is_exact(manifest) if manifest else None,
             blocked=response.blocked,
         )
         warm_up = [_WARM_UP, words.command_line("spark-jobs", "warm-up")] if self.spark.would_start_faster else []

@@ -84,6 +84,7 @@ def _answer(files: Files, pipeline: PipelineDocument) -> StatusAnswer:
         checkpoint_failure=failure,
         drained=head.drained if head else False,
         losses=_left_out(files, latest) if latest else (),
+        exact=LossLedger(files).is_exact(head) if head else None,
         error=_newest_error(files),
     )
 
@@ -140,6 +141,8 @@ def _text(answer: StatusAnswer) -> list[RenderableType]:
             shown.append(("to do", answer.error.remedy))
     shown += [("data loss", Text(lost, style="yellow")) for lost in words.losses(answer.losses)]
     shown.append(("checkpoint", _checkpoint(answer)))
+    if answer.exact is False:
+        shown.append(("exact", words.not_exact()))
     if answer.checkpoint_failure:
         shown.append(("last try", Text(f"{answer.checkpoint_failure.error}: {answer.checkpoint_failure.failed}", style="yellow")))
     return [words.facts(*shown), *([stage_table(heartbeat, bars=False)] if heartbeat else [])]

@@ -104,6 +104,11 @@ def losses(found: Sequence[Loss]) -> list[str]:
     return [f"Loss {loss.id}: {goes_on_without(loss)}." for loss in found]
 
 
+def not_exact() -> Text:
+    """Returns the answer of a checkpoint that lacks rows whose loss is not accepted."""
+    return Text("no: it lacks rows of inputs. See spark-jobs losses", style="yellow")
+
+
 def pin(pinned: Pin) -> str:
     """Returns the position at which an input ends."""
     if isinstance(pinned, DeltaPin):

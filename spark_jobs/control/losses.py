@@ -242,6 +242,10 @@ class LossLedger:
                 found.append(loss)
         return tuple(found)
 
+    def is_exact(self, manifest: Manifest) -> bool:
+        """Returns True if a checkpoint lacks no rows, except those whose loss a person has accepted."""
+        return not self.lacking(manifest)
+
     def can_be_backfilled(self) -> list[LossId]:
         """Returns the open losses whose rows were passed over, oldest first."""
         return [loss for loss in self.names().open if isinstance(self.read(loss).loss, PassedOver)]

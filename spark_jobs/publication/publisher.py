@@ -419,6 +419,8 @@ def _commit(sink: SinkName, pending: PendingTransaction, publishers: Publishers)
         "round": manifest.round,
         "run": manifest.run,
     }
+    if manifest.losses:
+        info["losses"] = [loss.id for loss in manifest.losses]
     complete_until = complete_until_of(manifest, sink)
     if complete_until is not None:
         info["complete_until"] = complete_until.isoformat()

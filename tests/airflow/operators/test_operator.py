@@ -71,6 +71,7 @@ def test_a_run_returns_the_facts_of_its_manifest(homes: Homes) -> None:
         "drained": False,
         "completed_at": "2026-01-01T00:00:00+00:00",
         "behind": [],
+        "exact": True,
         "blocked": None,
         "violations": {},
         "sinks": {"hourly": {"table": "file:///t/hourly", "version": 3, "rows": 9}},

@@ -147,7 +147,7 @@ def test_of_a_run_whose_checkpoint_was_discarded_the_answer_is_found(
     assert isinstance(seen, StartResponse) is found
     assert find_checkpoint(files, WantedCheckpoint(final=final, run=RunId("nobody"))) is None
     if seen is not None:
-        facts = checkpoint_facts(files.url, seen)
+        facts = checkpoint_facts(files, seen)
         assert (facts["checkpoint"], facts["run"], facts["round"], facts["sinks"]) == (1, RUN, None, {})
 
 

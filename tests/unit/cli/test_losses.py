@@ -73,3 +73,16 @@ def test_a_backfilled_loss_is_listed_with_its_checkpoint_and_is_in_no_status(int
     )
     left = document(spark_jobs("status", "--home", interrupted.url, "--output", "json"))["losses"]
     assert [loss["id"] for loss in left] == ["1-2"]
+
+
+def test_a_checkpoint_is_exact_once_its_losses_are_accepted(interrupted: UsedHome) -> None:
+    assert document(spark_jobs("status", "--home", interrupted.url, "--output", "json"))["exact"] is None
+    lose(interrupted, 10)
+    (lost,) = LossLedger(interrupted.files).of_round(RoundNumber(1))
+    interrupted.complete(losses=(lost,))
+    for command in ("status", "inspect"):
+        assert "no: it lacks rows of inputs" in " ".join(spark_jobs(command, "--home", interrupted.url).stdout.split())
+        assert document(spark_jobs(command, "--home", interrupted.url, "--output", "json"))["exact"] is False
+    spark_jobs("accept", "1-1", "--home", interrupted.url, "--reason", "one row of a test")
+    for command in ("status", "inspect"):
+        assert document(spark_jobs(command, "--home", interrupted.url, "--output", "json"))["exact"] is True

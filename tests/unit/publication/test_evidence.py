@@ -73,6 +73,8 @@ def test_a_cut_that_has_to_be_exact_stops_before_a_loss_until_it_is_accepted(pip
     for number, losses in ((1, ()), (2, lost)):
         pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=EXTERNAL, losses=losses)
         publish(pipeline.files)
+    said = [json.loads(each["userMetadata"]) for each in DeltaTable(pipeline.tables[HOURLY]).history(2)]
+    assert [each.get("losses") for each in said] == [["2-1"], None]
     newest = consistent_versions(pipeline.files)
     assert (newest.checkpoint, newest.losses, newest.exact) == (2, ("2-1",), False)
     assert consistent_versions(pipeline.files, exact=True).checkpoint == 1
