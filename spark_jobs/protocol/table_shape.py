@@ -5,6 +5,9 @@ from collections.abc import Iterable
 from spark_jobs.protocol.codec import Part
 from spark_jobs.protocol.ids import BatchId
 
+CONSTRAINT = "delta.constraints."
+"""The prefix of the properties that are CHECK constraints."""
+
 
 class TableShape(Part):
     """The part of a Delta table that decides whether staged rows still fit it later."""
@@ -16,6 +19,16 @@ class TableShape(Part):
     """The properties that limit rows and files: CHECK constraints, column mapping and Iceberg compatibility."""
     features: tuple[str, ...]
     """Its reader and writer features, sorted."""
+
+    @property
+    def has_constraints(self) -> bool:
+        """Returns True if the table has a CHECK constraint."""
+        return any(name.startswith(CONSTRAINT) for name in self.configuration)
+
+    def without_constraints(self) -> "TableShape":
+        """Returns the shape that a table without CHECK constraints would have."""
+        kept = {name: value for name, value in self.configuration.items() if not name.startswith(CONSTRAINT)}
+        return self.model_copy(update={"configuration": kept})
 
 
 class StagedSince(Part):

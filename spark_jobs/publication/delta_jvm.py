@@ -11,6 +11,7 @@ from spark_jobs.protocol.codec import canonical, sha256
 from spark_jobs.protocol.delta_log import commit_name
 from spark_jobs.protocol.errors import StorageError
 from spark_jobs.protocol.ids import AppId, CheckpointId
+from spark_jobs.protocol.table_shape import CONSTRAINT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -168,16 +169,41 @@ class DeltaJvm:
         none = self.java("scala.Option").apply(None)
         return self.log(path).update(False, none, none).allFiles().toDF()
 
-    def write_files(self, frame: "DataFrame", path: str, prefix: str) -> list[dict[str, Any]]:
+    def write_files(
+        self, frame: "DataFrame", path: str, prefix: str, is_checked: Callable[[str], bool] | None = None
+    ) -> list[dict[str, Any]]:
         """Writes a frame's rows as Parquet files into a table's directory, without a Delta commit (phase 1).
+
+        Args:
+            frame: The rows.
+            path: The table.
+            prefix: The beginning of the files' names.
+            is_checked: Returns True for the names of CHECK constraints that the rows must fulfil. None: they must fulfil all.
 
         Returns:
             Delta's ``add`` actions, with paths relative to the table.
         """
         # A file that was written but recorded nowhere is only recognized by this prefix. Delta's own names are bare UUIDs.
         self._session.sessionState().conf().setConfString(_FILE_PREFIX, prefix)
-        actions = self.log(path).startTransaction().writeFiles(frame._jdf)
+        transaction = self.log(path).startTransaction()
+        if is_checked is not None:
+            self._forget_constraints(transaction, is_checked)
+        actions = transaction.writeFiles(frame._jdf)
         return [json.loads(action.json())["add"] for action in java_list(self.spark, self.convert.asJava(actions))]
+
+    def _forget_constraints(self, transaction: Any, is_checked: Callable[[str], bool]) -> None:
+        """Changes the metadata that a transaction, which is never committed, writes files with."""
+        metadata = json.loads(transaction.metadata().json())["metaData"]
+        before = metadata["configuration"]
+        kept = {
+            name: value
+            for name, value in before.items()
+            if not name.startswith(CONSTRAINT) or is_checked(name.removeprefix(CONSTRAINT))
+        }
+        if kept != before:
+            actions = self.object("org.apache.spark.sql.delta.actions.Action$")
+            described = canonical({"metaData": metadata | {"configuration": kept}}).decode()
+            transaction.updateMetadata(actions.fromJson(described), False)
 
     def add_files(self, adds: Iterable[Mapping[str, Any]]) -> Any:
         """Returns Delta's objects for ``add`` actions as a Java list. One call parses all: a call for each takes longer than the commit."""

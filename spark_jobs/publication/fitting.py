@@ -9,16 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spark_jobs.protocol.table_shape import TableShape
+from spark_jobs.protocol.table_shape import CONSTRAINT, TableShape
 from spark_jobs.publication.sql_names import quoted
 
-_CONSTRAINT = "delta.constraints."
 _MAPPING_MODE = "delta.columnMapping.mode"
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _TYPE_CHANGES = "delta.typeChanges"
 _GENERATED = "delta.generationExpression"
 _ICEBERG = "delta.enableIcebergCompat"
-_ABOUT_ROWS = (_CONSTRAINT, _MAPPING_MODE, _ICEBERG)
+_ABOUT_ROWS = (CONSTRAINT, _MAPPING_MODE, _ICEBERG)
 _OTHER_FILES = "materializePartitionColumns"
 """The feature with which data files also contain the partition columns."""
 _HARMLESS = frozenset({"delta.columnMapping.id", _PHYSICAL_NAME, "delta.columnMapping.nested.ids", _TYPE_CHANGES})
@@ -68,11 +67,11 @@ def conditions(staged: TableShape, table: TableShape) -> dict[str, str]:
     Returns:
         SQL conditions on the table's columns, by name.
     """
-    known = {value for name, value in staged.configuration.items() if name.startswith(_CONSTRAINT)}
+    known = {value for name, value in staged.configuration.items() if name.startswith(CONSTRAINT)}
     found = {
-        name.removeprefix(_CONSTRAINT): value
+        name.removeprefix(CONSTRAINT): value
         for name, value in sorted(table.configuration.items())
-        if name.startswith(_CONSTRAINT) and value not in known
+        if name.startswith(CONSTRAINT) and value not in known
     }
     before = {_physical(field): field for field in _fields(staged)}
     for field in _fields(table):

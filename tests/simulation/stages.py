@@ -97,7 +97,7 @@ class Site:
     def files(self, path: str) -> SimulatedFiles:
         return SimulatedFiles(self.disk, path)
 
-    def write_files(self, rows: Rows, table_path: str, prefix: str) -> list[dict[str, Any]]:
+    def write_files(self, rows: Rows, table_path: str, prefix: str, is_checked: object = None) -> list[dict[str, Any]]:
         """Replaces :meth:`~spark_jobs.publication.delta_jvm.DeltaJvm.write_files`: writes one or two files that are not durable yet."""
         random, numbers = self.world.random, list(rows.numbers)
         if self.poison.intersection(numbers) and table_path.endswith("/again"):

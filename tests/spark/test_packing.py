@@ -1,5 +1,6 @@
 """A sink with target_file_size publishes few files. Rows, consumers and partitions are the same as without it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -90,15 +91,18 @@ def test_rounds_go_on_and_what_was_packed_is_swept_two_rounds_later(site: Site, 
     assert list(temporary.iterdir()) == []
 
 
+IsChecked = Callable[[str], bool] | None
+
+
 class _LosesARow(DeltaJvm):
-    def write_files(self, frame: DataFrame, path: str, prefix: str) -> list[dict[str, Any]]:
-        return super().write_files(frame.limit(frame.count() - 1), path, prefix)
+    def write_files(self, frame: DataFrame, path: str, prefix: str, is_checked: IsChecked = None) -> list[dict[str, Any]]:
+        return super().write_files(frame.limit(frame.count() - 1), path, prefix, is_checked)
 
 
 class _LosesItsExecutor(DeltaJvm):
-    def write_files(self, frame: DataFrame, path: str, prefix: str) -> list[dict[str, Any]]:
+    def write_files(self, frame: DataFrame, path: str, prefix: str, is_checked: IsChecked = None) -> list[dict[str, Any]]:
         failing = frame.withColumn("id", F.when(F.rand() < 2, F.raise_error(F.lit("no executor is left"))).otherwise(frame.id))
-        return super().write_files(failing, path, prefix)
+        return super().write_files(failing, path, prefix, is_checked)
 
 
 class _Sleeps(DeltaJvm):
@@ -106,12 +110,12 @@ class _Sleeps(DeltaJvm):
 
     groups: ClassVar[list[str]] = []
 
-    def write_files(self, frame: DataFrame, path: str, prefix: str) -> list[dict[str, Any]]:
+    def write_files(self, frame: DataFrame, path: str, prefix: str, is_checked: IsChecked = None) -> list[dict[str, Any]]:
         if self.groups:
-            return super().write_files(frame, path, prefix)
+            return super().write_files(frame, path, prefix, is_checked)
         self.groups.append(str(self.spark.sparkContext.getLocalProperty("spark.jobGroup.id")))
         slept = F.expr(f"reflect('java.lang.Thread', 'sleep', {HOUR_S * 1_000}L)")
-        return super().write_files(frame.where(F.coalesce(slept, F.lit("")) != "never"), path, prefix)
+        return super().write_files(frame.where(F.coalesce(slept, F.lit("")) != "never"), path, prefix, is_checked)
 
 
 def read(running: Running, events: Events) -> bool:

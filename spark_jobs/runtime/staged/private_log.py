@@ -15,7 +15,7 @@ Invariants:
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import Lock
 from typing import Any, NamedTuple
@@ -202,6 +202,23 @@ class PrivateLog:
         if kept and kept[-1].shape == newest:
             return StagedFor(table_id=now.table_id, since=kept)
         return StagedFor(table_id=now.table_id, since=(*kept, StagedSince(first=BatchId(last + 1), shape=newest)))
+
+    def leave_constraints_to_publication(self) -> None:
+        """Records that the next batches are not checked for the CHECK constraints of the public table. Their publication checks them.
+
+        Readers of the log see no change: only its own facts in version 0 are replaced. The log must have a public table.
+        """
+        identity = self.identity()
+        before = identity.staged_for
+        if before is None:
+            raise ValueError(f"{self.url} has no public table")
+        first = BatchId(self.latest())
+        shape = before.since[-1].shape.without_constraints()
+        kept = (each for each in before.since if each.first < first)
+        now = StagedFor(table_id=before.table_id, since=(*kept, StagedSince(first=first, shape=shape)))
+        with step(Step.LOG_WIDEN):
+            self._files.replace(self._path(0), self._first_version(identity.metadata, identity.protocol, now))
+        self._identity = replace(identity, staged_for=now)  # in one step, because a checkpoint may read it at the same time
 
     def staged_for(self) -> StagedFor | None:
         """Returns the public table that the batches were staged for."""

@@ -101,6 +101,23 @@ class BuiltStage:
         return self.output.log
 
     @property
+    def may_leave_constraints(self) -> bool:
+        """Returns True if rows may be staged that violate a CHECK constraint of the sink's table.
+
+        Their publication is blocked, and the stage goes on. Not where all inputs end: nothing is public before, so a stage that fails early
+        loses nothing. A stage with ``tolerate=`` passes such rows over.
+        """
+        return self.outlet.public is not None and self.stage.unbounded and self.stage.tolerance is None
+
+    @property
+    def checks_constraints(self) -> bool:
+        """Returns True if the next batch must fulfil the CHECK constraints that the sink's table had when the stage was built."""
+        if self.outlet.public is None or not self.outlet.public.shape.has_constraints:
+            return False
+        staged_for = self.log.staged_for()
+        return staged_for is not None and staged_for.since[-1].shape.has_constraints
+
+    @property
     def held(self) -> bool:
         """Returns True if the watermark of an input is held."""
         return any(mark.held for mark in self.watermarks.values())

@@ -3,6 +3,7 @@
 Every method can be repeated after a crash: the past is read from Spark's logs and the private log.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,9 +20,10 @@ from spark_jobs.runtime.staged.channel_bound import ChannelBound
 from spark_jobs.runtime.stages.built_stage import BuiltStage, InputWatermark
 from spark_jobs.runtime.stages.left_in_state import left_in_state
 from spark_jobs.runtime.stages.stage_query import StageQuery
-from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError
+from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError, RefusedRowsError
 from spark_jobs.runtime.stages.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS, release_watermark_ms
 
+_LOG = logging.getLogger(__name__)
 DRAIN_BATCHES_MAX = 1_000
 """Maximum number of drain batches. A longer chain of timers counts as endless."""
 _POLL_S = 1
@@ -392,17 +394,20 @@ class StageRun(BuiltStage):
             InterruptedRunError: The stage's query failed.
         """
         failure = self._run(once=True)
+        if isinstance(failure, RefusedRowsError):
+            self.replan(failure)
+            failure = self._run(once=True)
         if failure is not None:
             raise failure
 
-    def _run(self, **trigger: bool) -> PastPinError | BeforeEpochError | None:
+    def _run(self, **trigger: bool) -> PastPinError | BeforeEpochError | RefusedRowsError | None:
         """Runs the query until it ends by itself; see :meth:`run_query`."""
         self.cancellation.check()
         return self.run_query(trigger, lambda query: self.cancellation.check())
 
     def run_query(
         self, trigger: Mapping[str, Any], look: Callable[[StageQuery], object]
-    ) -> PastPinError | BeforeEpochError | None:
+    ) -> PastPinError | BeforeEpochError | RefusedRowsError | None:
         """Runs the stage's query, which goes on after its last batch.
 
         Args:
@@ -422,17 +427,30 @@ class StageRun(BuiltStage):
             while not query.has_ended(_POLL_S):
                 if look(query):
                     break
-        except (PastPinError, BeforeEpochError) as replanned:
+        except (PastPinError, BeforeEpochError, RefusedRowsError) as replanned:
             return replanned
         except BaseException:
             query.stop()
             raise
         return None
 
-    def replan(self, failure: PastPinError | BeforeEpochError) -> None:
+    def replan(self, failure: PastPinError | BeforeEpochError | RefusedRowsError) -> None:
         """Plans the rejected batch in another way. The next start of the query runs it."""
         batch = self.spark_log.last_offsets()
         if isinstance(failure, PastPinError):
             self._cut_back(batch)
+        elif isinstance(failure, RefusedRowsError):
+            self._leave_constraints(batch, failure)
         else:
             self._begin_before_epoch(batch)
+
+    def _leave_constraints(self, batch: BatchId, failure: RefusedRowsError) -> None:
+        """Lets the batch be staged without a check of the table's constraints. Its publication checks them, and is blocked."""
+        _LOG.warning(
+            "stage %s: its table refuses rows of batch %d (%s). The stage stages them and goes on; their publication is blocked.",
+            self.stage.name,
+            batch,
+            failure,
+            extra={"stage": self.stage.name},
+        )
+        self.log.leave_constraints_to_publication()

@@ -31,6 +31,7 @@ from spark_jobs.runtime.spark.plan import (
     rows_read_by_stream,
 )
 from spark_jobs.runtime.spark.session import file_statuses
+from spark_jobs.runtime.spark.spark_errors import says, summary
 from spark_jobs.runtime.staged.log_folding import fold_consumed
 from spark_jobs.runtime.staged.private_log import StagedBatch
 from spark_jobs.runtime.stages.built_stage import BuiltStage
@@ -39,6 +40,7 @@ from spark_jobs.runtime.stages.watermark import BEGINNING_OF_TIME_MS, END_OF_TIM
 from spark_jobs.runtime.tables.schemas import as_stored, fit
 
 _FILES_NAMED = 5
+_BROKEN_CONSTRAINT = "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"
 _FOR_FILE_SYSTEMS = "Restore the files with their modification times (cp -p, touch -d), then run again: it goes on with them."
 _FOR_STORES = "An object store gives a restored file another time: use another name there, and the next round reads it."
 _Ends = Sequence[tuple[Bound, str | None, str]]
@@ -51,6 +53,13 @@ class PastPinError(Exception):
 
 class BeforeEpochError(Exception):
     """A batch had a watermark at 1970 and earlier rows, which Spark dropped as late. None of its rows was staged.
+
+    The stage handles it, and it is never shown.
+    """
+
+
+class RefusedRowsError(Exception):
+    """The sink's table has a CHECK constraint that rows of a batch violate. None of its rows was staged.
 
     The stage handles it, and it is never shown.
     """
@@ -104,7 +113,7 @@ class StageWriter:
             fitted = fitted.union(self._fitted(run.backfill.rows, batch))
         self._check_columns(batch, ends)
         with step(Step.STAGE_FILES):
-            adds = DeltaJvm(frame.sparkSession).write_files(fitted, run.table.path, f"{run.file_prefix}{batch}-")
+            adds = self._write_files(fitted, f"{run.file_prefix}{batch}-")
         self._check_unique(frame.sparkSession, batch, adds)
         if run.is_probe:
             raise ProbePassedError
@@ -132,6 +141,22 @@ class StageWriter:
         run.heartbeat.violated(self._name, violations)
         for output in (run.output, *run.upstream):
             fold_consumed(output.log, output.consumers)
+
+    def _write_files(self, fitted: DataFrame, prefix: str) -> list[dict[str, Any]]:
+        """Writes the rows of a batch as files.
+
+        Raises:
+            RefusedRowsError: Rows violate a constraint of the table that the publication can check instead.
+        """
+        run = self.run
+        is_left = run.may_leave_constraints and not run.checks_constraints
+        is_checked = run.outlet.is_own_constraint if is_left else None
+        try:
+            return DeltaJvm(fitted.sparkSession).write_files(fitted, run.table.path, prefix, is_checked)
+        except Exception as error:
+            if run.may_leave_constraints and not is_left and says(error, _BROKEN_CONSTRAINT):
+                raise RefusedRowsError(summary(error)) from error
+            raise
 
     def _fitted(self, frame: DataFrame, batch: BatchId) -> DataFrame:
         """Returns rows of the stage as they are staged."""

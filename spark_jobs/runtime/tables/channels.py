@@ -8,13 +8,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.sink import SchemaEvolution, Sink, TableDesign
 from spark_jobs.protocol.errors import UnsupportedTableError
+from spark_jobs.protocol.table_shape import CONSTRAINT
 from spark_jobs.publication.sql_names import delta_at, quoted
 from spark_jobs.runtime.tables.schemas import COLUMN_MAPPING, growth, lacking, mapped_names, text_limit
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import StagingTable, find_table, prepare_table, read_table
 from spark_jobs.storage.table_uris import spark_path
 
-_CONSTRAINT = "delta.constraints."
 _DECIDED = "decided_apply_as_deletes"
 
 
@@ -78,9 +78,9 @@ def _forget_constraints(
         expected[_DECIDED] = _decided(deletes)
     widens = bool(growth(table.schema, fitted.schema, widen=lambda _: True).widened)
     for key, condition in table.configuration.items():
-        name = key.removeprefix(_CONSTRAINT)
+        name = key.removeprefix(CONSTRAINT)
         known = "".join(expected.get(name.casefold(), "").split())  # Delta changes the spaces in conditions
-        if key.startswith(_CONSTRAINT) and (widens or known != "".join(condition.split())):
+        if key.startswith(CONSTRAINT) and (widens or known != "".join(condition.split())):
             session.sql(f"ALTER TABLE {delta_at(spark_path(channel))} DROP CONSTRAINT {quoted(name)}")
 
 
@@ -91,7 +91,7 @@ def _constraints(public: StagingTable, fitted: DataFrame) -> dict[str, str]:
         for number, field in enumerate(public.schema.fields)
         if not field.nullable and field.name not in absent
     }
-    checks = {key.removeprefix(_CONSTRAINT): value for key, value in public.configuration.items() if key.startswith(_CONSTRAINT)}
+    checks = {key.removeprefix(CONSTRAINT): value for key, value in public.configuration.items() if key.startswith(CONSTRAINT)}
     limits = {
         f"length_{number}": f"length({quoted(field.name)}) <= {limit.length}"
         for number, field in enumerate(public.schema.fields)
@@ -116,7 +116,7 @@ def _decided(deletes: str) -> str:
 
 
 def _has_constraint(table: StagingTable, name: str) -> bool:
-    return not lacking([f"{_CONSTRAINT}{name}"], table.configuration)
+    return not lacking([f"{CONSTRAINT}{name}"], table.configuration)
 
 
 def _add_constraint(session: SparkSession, table: StagingTable, name: str, condition: str) -> None:

@@ -13,7 +13,7 @@ from spark_jobs.protocol.documents import Publisher, SinkMode
 from spark_jobs.protocol.errors import NotFoundError
 from spark_jobs.protocol.ids import BatchId
 from spark_jobs.protocol.merge_cut import MergeCut
-from spark_jobs.protocol.table_shape import StagedFor, StagedSince, TableShape
+from spark_jobs.protocol.table_shape import CONSTRAINT, StagedFor, StagedSince, TableShape
 from spark_jobs.publication.delta_rs import check_publishable
 from spark_jobs.publication.sql_names import quoted
 from spark_jobs.runtime.tables.channels import event_channel, own_design
@@ -58,6 +58,13 @@ class Outlet:
     merge: MergeCut | None
     frame: DataFrame
     """The frame that is staged."""
+
+    def is_own_constraint(self, name: str) -> bool:
+        """Returns True for a CHECK constraint of the staging table that it does not have from the public table."""
+        if not self.is_own or self.public is None:
+            return False
+        public = {key.casefold() for key in self.public.shape.configuration}
+        return f"{CONSTRAINT}{name}".casefold() not in public
 
     @property
     def is_own(self) -> bool:

@@ -115,6 +115,46 @@ def test_rows_that_a_checkpoint_has_do_not_keep_a_log_from_being_gone_on_with(lo
     assert found.since == (StagedSince(first=BatchId(1), shape=changed("a").since[0].shape),)
 
 
+def test_constraints_are_left_to_the_publication_from_the_next_batch_on_until_the_log_is_begun_again(
+    tmp_path: Path, log: PrivateLog
+) -> None:
+    constrained = changed("a").since[0].shape
+    log.begin(METADATA, PROTOCOL, changed("a"), recorded=BatchId(0))
+    log.append(staged(0, "a.parquet"))
+    log.leave_constraints_to_publication()
+    log.leave_constraints_to_publication()
+    log.append(staged(1, "b.parquet"))
+    read_again = PrivateLog(quick(tmp_path), "log", TABLE)
+    found = read_again.staged_for()
+    assert found == log.staged_for()
+    assert found is not None
+    assert found.since == (StagedSince(first=BatchId(0), shape=constrained), StagedSince(first=BatchId(1), shape=SHAPE))
+    assert [batch.batch for batch in read_again.between(NO_BATCH, BatchId(1))] == [0, 1]
+    assert read_again.begin(METADATA, PROTOCOL, changed("a"), recorded=BatchId(0))
+    found = read_again.staged_for()
+    assert found is not None
+    assert found.since == (StagedSince(first=BatchId(1), shape=SHAPE), StagedSince(first=BatchId(2), shape=constrained))
+
+
+def test_a_driver_that_is_killed_before_it_stages_the_refused_batch_has_the_constraints_checked_again(
+    tmp_path: Path, log: PrivateLog
+) -> None:
+    log.begin(METADATA, PROTOCOL, changed("a"))
+    log.append(staged(0, "a.parquet"))
+    before = log.staged_for()
+    log.leave_constraints_to_publication()
+    next_attempt = PrivateLog(quick(tmp_path), "log", TABLE)
+    assert next_attempt.begin(METADATA, PROTOCOL, changed("a"))
+    assert next_attempt.staged_for() == before
+
+
+def test_a_log_without_a_public_table_leaves_no_constraints_to_a_publication(tmp_path: Path) -> None:
+    log = PrivateLog(quick(tmp_path), "log", TABLE)
+    log.begin(METADATA, PROTOCOL, None)
+    with pytest.raises(ValueError, match="no public table"):
+        log.leave_constraints_to_publication()
+
+
 def test_a_log_knows_what_the_table_was_for_each_batch(log: PrivateLog) -> None:
     log.append(staged(0, "a.parquet"))
     log.append(staged(1, "b.parquet"))

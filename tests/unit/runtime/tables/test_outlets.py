@@ -1,4 +1,4 @@
-"""Log messages about table properties that a sink cannot honour."""
+"""What a sink does about the properties of its table."""
 
 import logging
 from typing import Any
@@ -9,7 +9,9 @@ from pyspark.sql.types import StructType
 from spark_jobs import DeltaSink
 from spark_jobs.api.refusals import Place
 from spark_jobs.api.sink import declare_sink
-from spark_jobs.runtime.tables.outlets import name_auto_compaction
+from spark_jobs.protocol.documents import Publisher
+from spark_jobs.protocol.table_shape import TableShape
+from spark_jobs.runtime.tables.outlets import Outlet, PublicTable, name_auto_compaction
 from spark_jobs.runtime.tables.tables import StagingTable
 
 APPENDS: dict[str, Any] = {"mode": "append"}
@@ -47,3 +49,13 @@ def test_there_is_nothing_to_say_where_nothing_is_left_undone(
     caplog: pytest.LogCaptureFixture, configuration: dict[str, str], options: dict[str, Any]
 ) -> None:
     assert _said(caplog, configuration, options) == []
+
+
+def test_the_constraints_of_a_staging_table_are_its_own_unless_it_has_them_from_the_public_table() -> None:
+    constraints = {"delta.constraints.Small": "id < 7"}
+    shape = TableShape(table_schema="{}", partition_by=(), configuration=constraints, features=())
+    public = PublicTable("file:///tables/kept", (), Publisher.SPARK, "id", shape)
+    other: Any = object()
+    merged, appended = Outlet(other, public, other, other), Outlet(other, public, None, other)
+    assert [merged.is_own_constraint(name) for name in ("small", "not_null_0")] == [False, True]
+    assert [appended.is_own_constraint(name) for name in ("small", "not_null_0")] == [False, False]
