@@ -9,8 +9,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import DeltaSink, InterruptedRunError, Pipeline
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.status import read_status
 from spark_jobs.protocol.errors import InvalidPipelineError
 from spark_jobs.protocol.ids import StageName
+from spark_jobs.storage.open import open_files
 from tests.spark import inputs
 from tests.spark.conftest import Site
 from tests.spark.failing import failing_from
@@ -126,6 +129,11 @@ def test_where_a_round_has_a_held_watermark_only_rows_behind_the_round_before_ar
     site.run(pipeline)
     assert days("in time") == ["1969-01-01", "2026-03-01", "2026-03-05", "2026-03-05", "2026-03-06"]
     assert days("late") == ["2026-03-03", "2026-03-04"]
+    shown = read_status(open_files(str(site.home)))
+    assert shown is not None
+    assert shown.stages[StageName("in_time")].violations == {"in_time": 2}
+    newest = CheckpointStore(open_files(str(site.home))).history()[-1]
+    assert (newest.checkpoint, newest.violations) == (site.manifest().checkpoint, {StageName("in_time"): {"in_time": 2}})
 
 
 def test_a_stage_without_a_watermark_and_one_that_drops_late_rows_itself_are_refused(site: Site, tmp_path: Path) -> None:
