@@ -463,13 +463,12 @@ def _refuse_unkept(
     """
     if not conditions:
         return
-    publishers.require(Publisher.SPARK, f"A new constraint of sink {sink} ({', '.join(conditions)})")
+    publishers.require(Publisher.SPARK, f"A constraint of sink {sink} ({', '.join(conditions)})")
     broken = {name: rows for name, rows in publishers.count_breaking(table, pending.lines, conditions).items() if rows}
     if broken:
         counts = ", ".join(f"{rows} rows break {name} ({conditions[name]})" for name, rows in broken.items())
         raise UnsupportedTableError(
-            f"Sink {sink}: table {table} was changed, and rows of checkpoint {pending.manifest.checkpoint} do not fit it any "
-            f"more: {counts}.",
+            f"Sink {sink}: rows of checkpoint {pending.manifest.checkpoint} violate constraints of table {table}: {counts}.",
             exists="The rows stay staged.",
             safe="Nothing was written to any table.",
             remedy=f"Drop the constraint (ALTER TABLE … DROP CONSTRAINT) and publish again; or {BEGIN_ANEW}.",

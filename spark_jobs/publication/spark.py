@@ -260,7 +260,7 @@ def _spark_errors(uri: str) -> Iterator[None]:
                 f"Table {uri} does not accept the staged rows: {reason}",
                 exists="The rows stay staged.",
                 safe="Nothing was committed.",
-                remedy=f"Undo the change of the table and publish again, or {BEGIN_ANEW}.",
+                remedy=f"Undo the change of the table, or drop the constraint, and publish again; or {BEGIN_ANEW}.",
                 table=uri,
             ) from error
         raise OutcomeUnknownError(

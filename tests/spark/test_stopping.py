@@ -426,6 +426,23 @@ def test_a_drain_that_is_cancelled_on_the_way_is_ended_by_the_next_attempt(site:
     assert (found.error, found.drained, found.checkpoint) == (None, True, 1)
 
 
+def test_a_drain_whose_last_rows_violate_a_constraint_is_finished_by_the_next_start_once_it_is_dropped(
+    site: Site, events: Events
+) -> None:
+    table = f"delta.`{site.tables / 'hours'}`"
+    few = "TBLPROPERTIES ('delta.constraints.few' = 'events < 10')"
+    site.spark.sql(f"CREATE TABLE {table} (hour TIMESTAMP, events LONG) USING delta {few}")
+    with Running(site.spark, cascade(site, events), site.home) as running:
+        running.until(has_staged(running, "copied", events.rows))
+        CheckpointRequests(running.files).ask(request_id(None, Wanted.STOP), drain=True)
+        assert "1 rows break few (events < 10)" in str(running.ends())
+    assert public_count(site.tables / "hours") == 0
+    site.spark.sql(f"ALTER TABLE {table} DROP CONSTRAINT few")
+    with Running(site.spark, cascade(site, events), site.home) as running:
+        assert "The pipeline was drained" in str(running.ends())
+    assert_drained(site, events)
+
+
 def test_a_join_of_two_stages_finds_what_their_drain_releases_to_both_sides(site: Site, events: Events) -> None:
     """A batch with these rows and the end of time would keep no row of one side for the other."""
     pipeline = Pipeline("live", checkpoint=CheckpointSettings(interval="1 hour"))
