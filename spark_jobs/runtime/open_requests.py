@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
-from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
+from spark_jobs.control.request_table import RequestEvent
+from spark_jobs.protocol.checkpoint_requests import CheckpointRequest
 from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, Manifest, StartResponse
 from spark_jobs.protocol.errors import Retry, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber
@@ -24,9 +25,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class UnfinishedStop(NamedTuple):
-    """Stops whose checkpoint can never become public."""
+    """The open requests after a checkpoint that can never become public."""
 
-    stops: tuple[CheckpointRequest, ...]
+    requests: tuple[CheckpointRequest, ...]
     error: StreamPipelineError
 
 
@@ -47,7 +48,7 @@ class OpenRequests:
         """Finishes the work of an earlier attempt after its last checkpoint: publishes it and answers the requests.
 
         Returns:
-            The open stops, if the checkpoint can never become public and the start may abandon it.
+            The open requests, if the checkpoint can never become public and the start may abandon it.
 
         Raises:
             StreamPipelineError: The checkpoint cannot be published now, or not every request has an answer.
@@ -73,14 +74,15 @@ class OpenRequests:
         except StreamPipelineError as error:
             if error.retry is not Retry.NEVER or not is_left_behind:
                 raise
-            return UnfinishedStop(tuple(each for each in still_open if each.wanted is Wanted.STOP), error)
+            return UnfinishedStop(tuple(still_open), error)
         requests.ended_with(asked, head)
         return None
 
     def abandon_stop(self, unfinished: UnfinishedStop) -> None:
         """Answers stops with their error, before the attempt of a start begins that abandons their checkpoint. They would stop it."""
         _LOG.warning("a stop is answered with an error, because its checkpoint is abandoned: %s", unfinished.error)
-        self._requests(max(Attempts(self.home).numbers())).reject(unfinished.stops, unfinished.error)
+        requests = self._requests(max(Attempts(self.home).numbers()))
+        requests.reject(RequestEvent.CHECKPOINT_IS_ABANDONED, unfinished.requests, unfinished.error)
 
     def answer_late(self, answer: StartResponse) -> None:
         """Answers requests that came after the last checkpoint of a run. An open stop would otherwise stop the next attempt at once."""

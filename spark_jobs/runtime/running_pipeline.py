@@ -16,6 +16,7 @@ from spark_jobs.background import run_with_deadline
 from spark_jobs.checkpoint.savepoint import places_of
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import look_interval_s
+from spark_jobs.control.request_table import RequestEvent, rejected_after
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, OnEnd, RunState, SinkResult, StageState
 from spark_jobs.protocol.errors import (
@@ -503,7 +504,7 @@ class RunningPipeline:
             self.complete(
                 CheckpointOrder(CheckpointKind.PERIODIC, self._where_they_begin, deadline_s=self._deadline_s(), pause=self._pause)
             )
-        if drains := [request for request in stops if request.drain]:
+        if drains := rejected_after(RequestEvent.WORK_IS_LOST, stops):
             lost = RejectedError(
                 f"The attempt that was asked to drain was lost, with its work directory; attempt {self._run.attempt.attempt} reads again.",
                 exists="It begins at the beginning." if number is None else f"It begins at checkpoint {number}.",
@@ -512,7 +513,7 @@ class RunningPipeline:
                 attempt=self._run.attempt.attempt,
                 checkpoint=number,
             )
-            self._requests.reject(drains, lost)
+            self._requests.reject(RequestEvent.WORK_IS_LOST, drains, lost)
 
     def _where_they_begin(self) -> Cut:
         """Returns an unaligned cut of the stages, without a deadline. Called before they start."""

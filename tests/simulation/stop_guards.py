@@ -11,6 +11,7 @@ import pytest
 
 from spark_jobs.checkpoint import savepoint
 from spark_jobs.checkpoint.savepoint_files import PARTS
+from spark_jobs.control.request_table import RequestEvent, rejected_after
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.runtime import running_pipeline
 from spark_jobs.runtime.checkpoints.requested_checkpoints import RequestedCheckpoints
@@ -73,8 +74,8 @@ def _stops_are_answered_at_once(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_fenced_attempt_answers(site: Site, patch: pytest.MonkeyPatch) -> None:
-    def reject(requests: RequestedCheckpoints, asked: Sequence[CheckpointRequest], error: Any) -> None:
-        requests._answer(requests._failure(request, error) for request in asked)
+    def reject(requests: RequestedCheckpoints, event: RequestEvent, asked: Sequence[CheckpointRequest], error: Any) -> None:
+        requests._answer(requests._failure(request, error) for request in rejected_after(event, asked))
 
     patch.setattr(RequestedCheckpoints, "reject", reject)
 

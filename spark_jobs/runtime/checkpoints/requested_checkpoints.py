@@ -12,6 +12,7 @@ from spark_jobs.checkpoint.savepoint import abandon, begun_by, begun_with, check
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.control.request_table import RequestAction, RequestEvent, action_after, answered_after, rejected_after, state_of
 from spark_jobs.home.places import Thing
 from spark_jobs.home.savepoint_place import savepoint_place
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse, Wanted
@@ -31,7 +32,8 @@ _INTERVAL_S = 1.0
 class RequestedCheckpoints:
     """The requests to a running pipeline, and their answers. Failures are logged and end no attempt, except during a stop.
 
-    A request that could not be answered stays open, and is answered with the next checkpoint, or by the next attempt.
+    :mod:`spark_jobs.control.request_table` decides which requests are answered, rejected or left open after an event. A request that could
+    not be answered stays open, and is answered with the next checkpoint, or by the next attempt.
 
     Args:
         mask: Removes secrets from answers.
@@ -70,7 +72,11 @@ class RequestedCheckpoints:
             head: The checkpoint that this attempt goes on from.
         """
         if head is not None:
-            self.completed([each for each in self._open() if each.request == head.request or self._begun_with(each)], head)
+
+            def is_covered(request: CheckpointRequest) -> bool:
+                return request.request == head.request or self._begun_with(request) is not None
+
+            self.completed(answered_after(RequestEvent.ATTEMPT_BEGINS, self._open(), is_covered), head)
 
     def open(self, waiting: Container[RequestId] = ()) -> Sequence[CheckpointRequest]:
         """Returns the open requests, the oldest first. Reads the home once per interval, and returns none in between.
@@ -109,29 +115,28 @@ class RequestedCheckpoints:
             if head is not None and head.request in [request.request for request in requests]:
                 self.completed(requests, head)
             else:
-                self.reject_or_log(requests, error)
+                self.reject_or_log(RequestEvent.TRY_HAS_FAILED, requests, error)
 
-    def reject_or_log(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
-        """Answers with an error. A failure is logged.
+    def reject_or_log(self, event: RequestEvent, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+        """Answers the requests that are rejected after ``event`` with an error. A failure is logged.
 
         Raises:
             FencedError: One of them is a stop, and a later attempt is live, which may do it.
         """
-        if not requests:
-            return
         with _logged("a request could not be answered"):
-            self.reject(requests, error)
+            self.reject(event, requests, error)
 
-    def reject(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
-        """Answers with an error, and raises if that fails: for a caller that must not do the requested work.
+    def reject(self, event: RequestEvent, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+        """Answers the requests that are rejected after ``event`` with an error, for a caller that must not do the requested work.
 
         Raises:
             FencedError: One of them is a stop, and a later attempt is live, which may do it.
             StreamPipelineError: Not all of them have an answer.
         """
-        if any(request.wanted is Wanted.STOP for request in requests):
+        rejected = rejected_after(event, requests)
+        if any(request.wanted is Wanted.STOP for request in rejected):
             Attempts(self._home).check_live(self._attempt)
-        self._answer(self._failure(request, error) for request in requests)
+        self._answer(self._failure(request, error) for request in rejected)
 
     def check(self, request: CheckpointRequest) -> None:
         """Refuses a savepoint that cannot be made from its complete checkpoint.
@@ -168,20 +173,18 @@ class RequestedCheckpoints:
     def ended_with(self, requests: Sequence[CheckpointRequest], manifest: Manifest) -> None:
         """Answers every open request after the last checkpoint of an attempt. Idempotent.
 
-        Requests that were open when it was triggered are answered with it. A stop is also answered with a final checkpoint that does its
-        work. Any other request is refused.
-
         Args:
-            requests: Requests that are known to have been open then.
+            requests: Requests that are known to have been open when it was triggered.
             manifest: The checkpoint: of a stop, or a final one.
 
         Raises:
             StreamPipelineError: Not all of them have an answer.
         """
         others = [request for request in self._requests.open() if request not in requests]
-        self._answer_with([*requests, *(request for request in others if self._is_answered_by(request, manifest))], manifest)
+        answered = answered_after(_end_with(manifest), others, lambda request: self._is_covered(request, manifest))
+        self._answer_with([*requests, *answered], manifest)
         with suppress(FencedError):  # a later attempt has begun and does the requested work
-            self.reject(self._requests.open(), _after_the_last(manifest))
+            self.reject(RequestEvent.LAST_ANSWERS_GIVEN, self._requests.open(), _after_the_last(manifest))
 
     def _is_possible(self, request: CheckpointRequest) -> bool:
         """Returns True if a savepoint can be made at its directory, and refuses its request if not. A stop has its own check."""
@@ -190,19 +193,19 @@ class RequestedCheckpoints:
                 try:
                     self.check(request)
                 except RejectedError as error:
-                    self.reject_or_log([request], error)
+                    self.reject_or_log(RequestEvent.SAVEPOINT_IS_IMPOSSIBLE, [request], error)
                     return False
         return True
 
-    def _is_answered_by(self, request: CheckpointRequest, manifest: Manifest) -> bool:
-        """Returns True if a last checkpoint answers a request.
+    def _is_covered(self, request: CheckpointRequest, last: Manifest) -> bool:
+        """Returns True if the last checkpoint of an attempt covers a request that did not ask for it.
 
-        A request for a checkpoint or a savepoint was open before it by the clocks of two hosts, or by the savepoint that was begun. Both
-        answers are true: the pipeline has done nothing after that checkpoint, and nothing is begun for a request that is turned down.
+        The request was open before it by the clocks of two hosts, or its savepoint was begun. Either answer is true: the pipeline has done
+        nothing after that checkpoint, and nothing is begun for a request that is rejected.
         """
-        if request.wanted is Wanted.STOP:
-            return manifest.checkpoint_kind is CheckpointKind.FINAL and (manifest.drained or not request.drain)
-        return request.requested_at <= manifest.began_at or self._begun_with(request) is not None
+        return request.wanted is not Wanted.STOP and (
+            request.requested_at <= last.began_at or self._begun_with(request) is not None
+        )
 
     def _begun_with(self, request: CheckpointRequest) -> Manifest | None:
         """Returns the checkpoint with which an earlier attempt has begun the savepoint of a request. None for a stop, which has its own."""
@@ -261,7 +264,8 @@ class RequestedCheckpoints:
             except (FencedError, RunCancelledError):
                 raise
             except StreamPipelineError as error:
-                if request.wanted is Wanted.STOP and error.retry is not Retry.NEVER:
+                event = RequestEvent.SAVEPOINT_IS_IMPOSSIBLE if error.retry is Retry.NEVER else RequestEvent.SAVEPOINT_HAS_FAILED
+                if action_after(event, state_of(request)) is RequestAction.LEAVE:
                     raise  # the stop waits for it
                 return self._failure(request, error)
         blocked = self._blocked()
@@ -304,6 +308,13 @@ def _logged(what: str) -> Iterator[None]:
         raise
     except StreamPipelineError as error:
         _LOG.warning("%s: %s", what, error)
+
+
+def _end_with(manifest: Manifest) -> RequestEvent:
+    """Returns the event of an attempt whose last checkpoint is ``manifest``."""
+    if manifest.checkpoint_kind is not CheckpointKind.FINAL:
+        return RequestEvent.STOPPED
+    return RequestEvent.RUN_DRAINED if manifest.drained else RequestEvent.RUN_ENDED
 
 
 def _after_the_last(manifest: Manifest) -> RejectedError:

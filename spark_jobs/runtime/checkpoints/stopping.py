@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from spark_jobs.checkpoint.unfinished_requests import UnfinishedRequest, incomplete
+from spark_jobs.control.request_table import RequestEvent, rejected_after
 from spark_jobs.drain.flow import Action, Event, following
 from spark_jobs.home.layout import answer_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest
@@ -66,7 +67,7 @@ class Stop:
         tell: Callable[[StopStatus], None],
     ) -> None:
         self._request = asked[0]
-        self._others = [each for each in asked[1:] if each.wanted is self._request.wanted]
+        self._others = rejected_after(RequestEvent.ANOTHER_STOP_WINS, asked[1:])
         self._asked = [each for each in asked if each not in self._others]
         self._pipeline, self._answers, self._tell = pipeline, answers, tell
         self._manifest: Manifest | None = None
@@ -136,11 +137,11 @@ class Stop:
     def _reject_others(self) -> None:
         for other in self._others:
             _LOG.info("%s: %s", other.request, following(StopState.REQUESTED, Event.SECOND, drain=other.drain).state.value)
-            self._answers.reject_or_log([other], lost_to(self._request))
+            self._answers.reject_or_log(RequestEvent.ANOTHER_STOP_WINS, [other], lost_to(self._request))
 
     def _fail(self) -> None:
         if self._error is not None:
-            self._answers.reject_or_log([self._request], self._error)
+            self._answers.reject_or_log(RequestEvent.STOP_HAS_FAILED, [self._request], self._error)
 
     def _restart(self) -> InterruptedRunError:
         return InterruptedRunError(

@@ -9,6 +9,7 @@ import pytest
 from spark_jobs.checkpoint.savepoint import _identity, places_of, verify
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.control.request_table import RequestEvent
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publish
 from spark_jobs.protocol.errors import DeadlineExceededError, FencedError, RejectedError, StorageError
@@ -194,8 +195,8 @@ def test_a_fenced_attempt_turns_down_checkpoints_and_no_stop(site: Site) -> None
     stop = asks(site, Wanted.STOP, "")
     Attempts(site.files).create(attempt(2))
     with pytest.raises(FencedError):
-        site.driver.reject_or_log([stop], DeadlineExceededError("Not in time."))
-    site.driver.reject_or_log([FIRST], DeadlineExceededError("Not in time."))
+        site.driver.reject_or_log(RequestEvent.STOP_HAS_FAILED, [stop], DeadlineExceededError("Not in time."))
+    site.driver.reject_or_log(RequestEvent.TRY_HAS_FAILED, [FIRST], DeadlineExceededError("Not in time."))
     assert (site.requests.answer_of(stop.request), site.answers()[0] is None) == (None, False)
 
 

@@ -5,6 +5,7 @@ from typing import cast
 
 import pytest
 
+from spark_jobs.control.request_table import RequestEvent
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import Manifest, StopStatus
 from spark_jobs.protocol.errors import (
@@ -80,7 +81,7 @@ class World:
         self._do("answer")
         self.answers |= {each.request: f"checkpoint {manifest.checkpoint}" for each in requests}
 
-    def reject_or_log(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+    def reject_or_log(self, event: RequestEvent, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
         self.answers |= {each.request: type(error).__name__ for each in requests}
 
     def run_on(self) -> None:
