@@ -6,8 +6,9 @@ lacks is replaced here, or refused by name. ``docs/reference/versions.md`` has t
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -170,29 +171,38 @@ def container_of_one_task() -> str | None:
     return next((mark for mark in _MARKS if os.environ.get(mark)), None)
 
 
-_ASK_MAX_S = 20.0
-"""A killed trigger has 30 s in all (``[triggerer] on_kill_timeout``)."""
-_ASK_AGAIN_S = 1.0
+@dataclass(frozen=True)
+class TaskStates:
+    """The states of task instances in Airflow's database, as a trigger asks for them.
 
-
-async def state_of(task: Any) -> str | None:
-    """Returns the state of a trigger's task instance in Airflow's database; None if it does not exist any more.
-
-    Raises:
-        TimeoutError: The API server or the database did not answer, although it was asked several times.
+    Args:
+        ask: Returns the states by run and task; None: Airflow's own function.
+        ask_max_s: How long the answer may take. A killed trigger has 30 s in all (``[triggerer] on_kill_timeout``).
+        ask_again_s: The pause after a question that was not answered.
     """
-    from airflow.sdk.exceptions import AirflowRuntimeError
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-    from asgiref.sync import sync_to_async
 
-    # Below 3.2 Airflow asks on the trigger's own event loop, which asgiref's threads know and asyncio's do not.
-    ask = sync_to_async(RuntimeTaskInstance.get_task_states, thread_sensitive=False)
-    index = -1 if task.map_index is None else task.map_index
-    async with asyncio.timeout(_ASK_MAX_S):
-        while True:
-            try:
-                found: dict[str, dict[str, str | None]] = await ask(task.dag_id, index, [task.task_id], run_ids=[task.run_id])
-            except (AirflowRuntimeError, OSError):
-                await asyncio.sleep(_ASK_AGAIN_S)
-            else:
-                return found.get(task.run_id, {}).get(task.task_id if index < 0 else f"{task.task_id}_{index}")
+    ask: Callable[..., Any] | None = None
+    ask_max_s: float = 20.0
+    ask_again_s: float = 1.0
+
+    async def of(self, task: Any) -> str | None:
+        """Returns the state of a trigger's task instance; None if it does not exist any more.
+
+        Raises:
+            TimeoutError: The API server or the database did not answer, although it was asked several times.
+        """
+        from airflow.sdk.exceptions import AirflowRuntimeError
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+        from asgiref.sync import sync_to_async
+
+        # Below 3.2 Airflow asks on the trigger's own event loop, which asgiref's threads know and asyncio's do not.
+        ask = sync_to_async(self.ask or RuntimeTaskInstance.get_task_states, thread_sensitive=False)
+        index = -1 if task.map_index is None else task.map_index
+        async with asyncio.timeout(self.ask_max_s):
+            while True:
+                try:
+                    found: dict[str, dict[str, str | None]] = await ask(task.dag_id, index, [task.task_id], run_ids=[task.run_id])
+                except (AirflowRuntimeError, OSError):
+                    await asyncio.sleep(self.ask_again_s)
+                else:
+                    return found.get(task.run_id, {}).get(task.task_id if index < 0 else f"{task.task_id}_{index}")

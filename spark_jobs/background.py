@@ -11,7 +11,7 @@ threads and needs them to resolve host names, so no work may hold those.
 
 Most work is a look: one read of a home's state. One thread does the due work of a lane, one piece after another, because waking a thread
 for each look costs many times as much. If work
-waits longer than :data:`SLOW_S`, because other work hangs or the storage is far away, one more thread helps, and after that time another
+waits too long, because other work hangs or the storage is far away, one more thread helps, and after that time another
 one. The number of helping threads is limited in total. So every lane gets its first thread, however many others hang.
 """
 
@@ -32,23 +32,15 @@ from weakref import WeakKeyDictionary
 T = TypeVar("T")
 _LOOK_S = 0.05
 """The time between two calls of ``meanwhile``."""
-_KEPT_S = 10.0
-"""How long an idle thread waits for more work before it ends."""
 _AT_ONCE = 16
 """Number of jobs at a time. A disk makes many files durable in little more than the time of one."""
 AT_WORK, _IDLE = "background", "background (idle)"
 """The names of busy and idle threads."""
 LANE_THREADS_MAX = 16
 """The largest number of threads that work in the homes of one directory."""
-SLOW_S = 0.1
-"""How long the oldest work of a lane waits before another thread helps."""
 HELPERS_MAX = 192
 """The largest number of helping threads of all lanes."""
-_helpers = BoundedSemaphore(HELPERS_MAX)
 _Inbox = SimpleQueue[tuple[Callable[[], Any], Future[Any]]]
-_idle: deque[_Inbox] = deque()
-"""The inboxes of idle threads, the one that has waited longest first."""
-os.register_at_fork(after_in_child=_idle.clear)  # threads do not survive a fork
 
 
 def run_watched(work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
@@ -138,38 +130,54 @@ def run_all(jobs: Sequence[Callable[[], Any]], threads_max: int = _AT_ONCE) -> l
     return [ends[number].result() for number in sorted(ends)]
 
 
-def run_in_background(work: Callable[[], T]) -> Future[T]:
-    """Starts work in another thread. Returns its future."""
-    future: Future[T] = Future()
-    try:
-        inbox = _idle.pop()  # the most recent thread has the warmest caches
-    except IndexError:
-        inbox = _Inbox()
-        Thread(target=_serve, args=(inbox,), name=_IDLE, daemon=True).start()
-    inbox.put((work, future))
-    return future
+class Threads:
+    """Background threads, of which the idle ones are used again.
 
+    Args:
+        kept_s: How long an idle thread waits for more work before it ends.
+    """
 
-def _serve(inbox: _Inbox) -> None:
-    thread = current_thread()
-    while True:
+    def __init__(self, kept_s: float = 10.0) -> None:
+        self._kept_s = kept_s
+        self._idle: deque[_Inbox] = deque()
+        """The inboxes of idle threads, the one that has waited longest first."""
+        os.register_at_fork(after_in_child=self._idle.clear)  # threads do not survive a fork
+
+    def run(self, work: Callable[[], T]) -> Future[T]:
+        """Starts work in another thread. Returns its future."""
+        future: Future[T] = Future()
         try:
-            work, future = inbox.get(timeout=_KEPT_S)
-        except Empty:
+            inbox = self._idle.pop()  # the most recent thread has the warmest caches
+        except IndexError:
+            inbox = _Inbox()
+            Thread(target=self._serve, args=(inbox,), name=_IDLE, daemon=True).start()
+        inbox.put((work, future))
+        return future
+
+    def _serve(self, inbox: _Inbox) -> None:
+        thread = current_thread()
+        while True:
             try:
-                _idle.remove(inbox)
-            except ValueError:  # another caller has taken it and is about to put work into it
-                continue
-            return
-        thread.name = AT_WORK
-        end = _end(work)
-        thread.name = _IDLE
-        _idle.append(inbox)  # before the result is set, because its reader may need a thread
-        if (error := end.exception()) is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(end.result())
-        del work, future, end, error  # an idle thread keeps no references
+                work, future = inbox.get(timeout=self._kept_s)
+            except Empty:
+                try:
+                    self._idle.remove(inbox)
+                except ValueError:  # another caller has taken it and is about to put work into it
+                    continue
+                return
+            thread.name = AT_WORK
+            end = _end(work)
+            thread.name = _IDLE
+            self._idle.append(inbox)  # before the result is set, because its reader may need a thread
+            if (error := end.exception()) is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(end.result())
+            del work, future, end, error  # an idle thread keeps no references
+
+
+run_in_background = Threads().run
+"""Starts work in another thread of this process. Returns its future."""
 
 
 def _end(work: Callable[[], T]) -> Future[T]:
@@ -182,20 +190,35 @@ def _end(work: Callable[[], T]) -> Future[T]:
     return end
 
 
-async def run_in_lane(home: str, work: Callable[..., T], *arguments: Any, urgent: bool = False) -> T:
-    """Runs ``work`` in the lane of a home, and returns its result. If the caller is cancelled, work that has already started goes on.
+class Lanes:
+    """The lanes of all homes.
 
     Args:
-        home: The URL of the home in which it works.
-        work: The work.
-        arguments: The arguments of ``work``.
-        urgent: True runs the work in another lane of the home, with up to :data:`LANE_THREADS_MAX` threads at once. Then it does not
-            wait for looks, and looks do not wait for it.
+        slow_s: How long the oldest work of a lane waits before another thread helps.
     """
-    lanes, key = _lanes_of(asyncio.get_running_loop()), (home.rpartition("/")[0], urgent)
-    lane = lanes.get(key) or lanes.setdefault(key, _Lane())
-    found: T = await lane.done(partial(copy_context().run, work, *arguments), LANE_THREADS_MAX if urgent else 1)
-    return found
+
+    def __init__(self, slow_s: float = 0.1) -> None:
+        self.slow_s, self.helpers = slow_s, BoundedSemaphore(HELPERS_MAX)
+        self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, bool], _Lane]] = WeakKeyDictionary()
+
+    async def run(self, home: str, work: Callable[..., T], *arguments: Any, urgent: bool = False) -> T:
+        """Runs ``work`` in the lane of a home, and returns its result. If the caller is cancelled, work that has already started goes on.
+
+        Args:
+            home: The URL of the home in which it works.
+            work: The work.
+            arguments: The arguments of ``work``.
+            urgent: True runs the work in another lane of the home, with up to :data:`LANE_THREADS_MAX` threads at once. Then it does not
+                wait for looks, and looks do not wait for it.
+        """
+        lanes, key = self._of_loops.setdefault(asyncio.get_running_loop(), {}), (home.rpartition("/")[0], urgent)
+        lane = lanes.get(key) or lanes.setdefault(key, _Lane(self.slow_s, self.helpers))
+        found: T = await lane.done(partial(copy_context().run, work, *arguments), LANE_THREADS_MAX if urgent else 1)
+        return found
+
+
+run_in_lane = Lanes().run
+"""Runs work in the lane of a home, in this process; see :meth:`Lanes.run`."""
 
 
 class _Job(NamedTuple):
@@ -208,7 +231,8 @@ class _Job(NamedTuple):
 class _Lane:
     """The work in the homes of one directory, oldest first. It belongs to one event loop, which calls every method but :meth:`_work`."""
 
-    def __init__(self) -> None:
+    def __init__(self, slow_s: float, helpers: BoundedSemaphore) -> None:
+        self._slow_s, self._helpers = slow_s, helpers
         self._lock = Lock()
         self._due: deque[_Job] = deque()
         self._threads = 0
@@ -239,21 +263,21 @@ class _Lane:
         """Schedules a call of :meth:`_help`, unless one is scheduled."""
         if not self._watched:
             self._watched = True
-            loop.call_later(SLOW_S, self._help, loop)
+            loop.call_later(self._slow_s, self._help, loop)
 
     def _help(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts another thread if the oldest job has waited too long, and reports the ended jobs."""
         self._watched = False
         with self._lock:
             at_work = self._threads
-            late = bool(self._due) and loop.time() - self._due[0].since_s >= SLOW_S and at_work < LANE_THREADS_MAX
-            late = late and _helpers.acquire(blocking=False)
+            late = bool(self._due) and loop.time() - self._due[0].since_s >= self._slow_s and at_work < LANE_THREADS_MAX
+            late = late and self._helpers.acquire(blocking=False)
             self._threads += late
         if at_work:
             self._watch(loop)
         self._tell()
         if late:
-            run_in_background(partial(self._work, loop)).add_done_callback(lambda _: _helpers.release())
+            run_in_background(partial(self._work, loop)).add_done_callback(lambda _: self._helpers.release())
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         """Runs in a thread: works until no job is due."""
@@ -280,11 +304,3 @@ class _Lane:
             job, ended = self._ended.popleft()
             if not job.ended.done():
                 job.ended.set_result(ended)
-
-
-_Lanes = dict[tuple[str, bool], _Lane]
-_lanes: "WeakKeyDictionary[asyncio.AbstractEventLoop, _Lanes]" = WeakKeyDictionary()
-
-
-def _lanes_of(loop: asyncio.AbstractEventLoop) -> _Lanes:
-    return _lanes.setdefault(loop, {})

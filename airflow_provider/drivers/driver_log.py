@@ -78,7 +78,7 @@ def driver_output(files: Files, attempt: AttemptNumber) -> LogFile:
     return _log_file(files, output_path(attempt), output_place(files, attempt))
 
 
-def output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: bool = False) -> Path:
+def output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: bool = False, temporary: Path | None = None) -> Path:
     """Returns the file on this host for the output of a process that this host starts for an attempt.
 
     The file is in the home, or in the home's cache if this host has it. Otherwise it is in a directory of this user.
@@ -87,20 +87,22 @@ def output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: bool =
         files: The home.
         attempt: The attempt.
         driver_is_here: The process is the driver. This host then has the cache, or makes it.
+        temporary: A directory for temporary files; None: that of this host.
     """
     place = files.local(output_path(attempt))
     if place is not None and (driver_is_here or is_here(files) or place.parents[1].is_dir()):
         return place
-    return _own_directory() / sha256(files.url.encode())[:12] / output_path(attempt)
+    return _own_directory(temporary) / sha256(files.url.encode())[:12] / output_path(attempt)
 
 
-def made_output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: bool) -> Path:
+def made_output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: bool, temporary: Path | None = None) -> Path:
     """Prepares the file of :func:`output_place` for writing. In this user's own directory, deletes the output of the oldest attempts.
 
     Raises:
         AccessDeniedError: Another user has made that directory.
     """
-    place, own = output_place(files, attempt, driver_is_here=driver_is_here), _own_directory()
+    place = output_place(files, attempt, driver_is_here=driver_is_here, temporary=temporary)
+    own = _own_directory(temporary)
     if place.is_relative_to(own):
         with suppress(FileExistsError):
             own.mkdir(mode=0o700)
@@ -115,8 +117,8 @@ def made_output_place(files: Files, attempt: AttemptNumber, *, driver_is_here: b
     return place
 
 
-def _own_directory() -> Path:
-    return Path(gettempdir()) / f"spark-jobs-{os.getuid()}"
+def _own_directory(temporary: Path | None) -> Path:
+    return (temporary or Path(gettempdir())) / f"spark-jobs-{os.getuid()}"
 
 
 def _log_file(files: Files, name: str, path: Path | None) -> LogFile:

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 _SECRET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LAST_LINES = 500
 """The number of last lines of an output that are searched for the answer of a command."""
-_TEST_MAX_S = 20.0
-"""How long the roots may take to answer a test of the connection, which holds a thread of Airflow's API server."""
 
 
 class StreamPipelineHook(BaseHook):
@@ -69,6 +67,8 @@ class StreamPipelineHook(BaseHook):
     default_conn_name = "stream_pipeline_default"
     conn_type = CONN_TYPE
     hook_name = "Stream pipeline"
+    test_max_s = 20.0
+    """How long the roots may take to answer a test of the connection, which holds a thread of Airflow's API server."""
 
     def __init__(self, conn_id: str = default_conn_name) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ class StreamPipelineHook(BaseHook):
             here, settings = self.driver_is_here({}), self.settings
             places = run_with_deadline(
                 lambda: check_roots(settings.roots, settings.savepoint_roots, settings.work_root, driver_is_here=here),
-                time.monotonic() + _TEST_MAX_S,
+                time.monotonic() + self.test_max_s,
                 lambda: StorageError(
                     f"The roots {', '.join(settings.roots)} do not answer.", remedy="Check that they are mounted."
                 ),

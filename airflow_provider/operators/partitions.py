@@ -25,8 +25,6 @@ KEY_FORMAT = "%Y-%m-%dT%H:%M:%S"
 """The format of a partition's key: its start in UTC, as Airflow's partition mappers read it by default."""
 _PROPERTY = re.compile(r"(?!delta\.)[A-Za-z][\w.-]*")
 """The names of table properties that have no meaning for Delta."""
-_AT_ONCE = 1_000
-"""The largest number of events of one task. The next run continues."""
 _EVENTS = 1_000
 """The number of newest events of the asset that are searched for those of this operator."""
 
@@ -70,6 +68,8 @@ class EmitFinishedPartitionsOperator(PipelineOperator):
     """
 
     template_fields: Sequence[str] = ("home",)
+    events_max = 1_000
+    """The largest number of events of one task. The next run continues."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class EmitFinishedPartitionsOperator(PipelineOperator):
             found = complete_until(files, SinkName(self.sink))
             length = Every(self.every).length
             end = None if found is None else _floor(found.time - self.allowance, length)
-            starts = list(_starts(before, end, length))
+            starts = list(_starts(before, end, length, self.events_max))
             if found is None or not starts:
                 raise AirflowSkipException(f"No {self.every} of {self.sink} has finished since {before or 'the first run'}.")
             keys = [start.strftime(KEY_FORMAT) for start in starts]
@@ -157,12 +157,12 @@ def _floor(time: datetime, length: timedelta) -> datetime:
     return epoch + (time - epoch) // length * length
 
 
-def _starts(before: datetime | None, end: datetime | None, length: timedelta) -> Iterator[datetime]:
-    """Yields the starts of the finished partitions up to ``end``, oldest first. Without earlier ones, only the newest."""
+def _starts(before: datetime | None, end: datetime | None, length: timedelta, count_max: int) -> Iterator[datetime]:
+    """Yields the starts of at most ``count_max`` finished partitions up to ``end``, oldest first. Without earlier ones, only the newest."""
     if end is None:
         return
     start = end - length if before is None else before
-    for number in range(_AT_ONCE):
+    for number in range(count_max):
         if start + (number + 1) * length > end:
             return
         yield start + number * length

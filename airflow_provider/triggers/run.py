@@ -9,7 +9,7 @@ from airflow.utils.state import TaskInstanceState
 from airflow_provider.tasks.time_limits import not_due
 from airflow_provider.triggers.home import WaitArguments, WaitingTrigger, failed
 from airflow_provider.triggers.metrics import PipelineMetrics
-from airflow_provider.version_compat import TRIGGERS_HEAR_KILLS, after_cancel, state_of
+from airflow_provider.version_compat import TRIGGERS_HEAR_KILLS, TaskStates, after_cancel
 from airflow_provider.waits.goals import Goal, WaitFor
 from airflow_provider.waits.runs import RunLook, RunWait, Waited, start_limit
 from spark_jobs.background import run_in_lane
@@ -43,6 +43,11 @@ class RunTrigger(WaitingTrigger):
         wait_for: One of :class:`airflow_provider.waits.goals.WaitFor`.
         waiting: The arguments of every wait; see :class:`~airflow_provider.triggers.home.WaitArguments`.
     """
+
+    hears_kills = TRIGGERS_HEAR_KILLS
+    """Whether Airflow calls :meth:`on_kill`."""
+    task_states = TaskStates()
+    """Tells whether the task still waits."""
 
     def __init__(
         self,
@@ -102,7 +107,7 @@ class RunTrigger(WaitingTrigger):
         except asyncio.CancelledError:
             if self.trigger_id is None:  # a test run of the DAG, which its user has interrupted
                 await run_in_lane(self.home, self._cancel, urgent=True)
-            elif not TRIGGERS_HEAR_KILLS:
+            elif not self.hears_kills:
                 await after_cancel(self.on_kill())
             raise
         if isinstance(found, StreamPipelineError):
@@ -136,7 +141,7 @@ class RunTrigger(WaitingTrigger):
     async def _may_wait_still(self) -> bool:
         """Returns True if the task still waits in another triggerer, as far as Airflow can say."""
         try:
-            waits = await state_of(self.task_instance) == TaskInstanceState.DEFERRED
+            waits = await self.task_states.of(self.task_instance) == TaskInstanceState.DEFERRED
         except TimeoutError:
             self.log.warning(
                 "Airflow cannot say whether the task still waits in another triggerer, so its driver goes on. To end the driver: "

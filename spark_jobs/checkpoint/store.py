@@ -44,8 +44,7 @@ from spark_jobs.protocol.steps import Step, step
 from spark_jobs.storage.files import READ_MAX_BYTES, Digesting, Files, bounded, create_document, lines_of, read_document
 
 _LOG = logging.getLogger(__name__)
-LINE_MAX_BYTES = 64 << 20
-"""Maximum size of the line of one staged file or one batch."""
+_LINE_MAX_BYTES = 64 << 20
 HISTORY_KEPT = 1_000
 """Number of tries whose history is kept."""
 
@@ -58,10 +57,11 @@ class CheckpointStore:
 
     Args:
         files: The home.
+        line_max_bytes: Maximum size of the line of one staged file or one batch.
     """
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
+    def __init__(self, files: Files, line_max_bytes: int = _LINE_MAX_BYTES) -> None:
+        self._files, self._line_max_bytes = files, line_max_bytes
         self.home = files.url
         """The URL."""
 
@@ -343,7 +343,7 @@ class CheckpointStore:
             passing = Digesting(bounded(chunks, READ_MAX_BYTES, place))
             rest = iter(passing)
             try:
-                lines.extend(json.loads(line) for line in lines_of(rest, LINE_MAX_BYTES, place))
+                lines.extend(json.loads(line) for line in lines_of(rest, self._line_max_bytes, place))
             except (ValueError, RecursionError):
                 lines.append(None)
                 deque(rest, maxlen=0)

@@ -13,8 +13,9 @@ from spark_jobs.cli import words
 from spark_jobs.cli.answers import CancelAnswer
 from spark_jobs.cli.homes import heartbeats, open_home
 from spark_jobs.cli.options import EndTimeout, Home
+from spark_jobs.cli.pauses import Pauses
 from spark_jobs.cli.progress import Progress
-from spark_jobs.cli.requests import TIMEOUT_S, pause, wait_for
+from spark_jobs.cli.requests import TIMEOUT_S, wait_for
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.cancelling import Cancelled, outcome_of
 from spark_jobs.protocol.documents import PipelineDocument
@@ -26,6 +27,7 @@ REASON = "it was requested with spark-jobs cancel"
 
 
 def cancel(
+    context: typer.Context,
     home: Home,
     reason: Annotated[
         str, typer.Option(metavar="TEXT", help="The reason, for the supervisor of the pipeline.", show_default=False)
@@ -43,15 +45,15 @@ def cancel(
         progress = Progress(terminal.aside, f"cancel of {pipeline.name}")
         progress.follow(heartbeats(files))
         with progress.shown():
-            cancelled = _ended(files, reason, timeout)
+            cancelled = _ended(files, reason, timeout, Pauses.of(context))
         answer = _answer(files, pipeline, cancelled)
         terminal.answer(answer, *_text(answer))
 
 
-def _ended(files: Files, reason: str, timeout_s: float) -> Cancelled:
+def _ended(files: Files, reason: str, timeout_s: float, pause: Pauses) -> Cancelled:
     """Cancels attempts until no restart follows. Returns the last attempt."""
     end_s = time.monotonic() + timeout_s
-    last = end_all(files, f"spark-jobs {uuid4()}", reason, lambda end: wait_for(end, end_s, timeout_s), pause)
+    last = end_all(files, f"spark-jobs {uuid4()}", reason, lambda end: wait_for(end, end_s, timeout_s, pause), pause)
     if last is None:
         raise _nothing_runs(files)
     return last

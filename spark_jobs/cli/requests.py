@@ -14,6 +14,7 @@ from spark_jobs.cli import words
 from spark_jobs.cli.answers import CheckpointAnswer
 from spark_jobs.cli.homes import heartbeats, open_home
 from spark_jobs.cli.options import Asker, Home, Target, Timeout
+from spark_jobs.cli.pauses import Pauses
 from spark_jobs.cli.progress import Progress
 from spark_jobs.cli.terminal import Output, Terminal, command, output_option
 from spark_jobs.control.checkpoint_requests import CheckpointRequests, request_id
@@ -29,12 +30,11 @@ from spark_jobs.waits.in_process import wait_here
 from spark_jobs.waits.requests import RequestLook, RequestWait, answer_to
 
 TIMEOUT_S = 600.0
-_LOOK_S = 0.25
-"""Interval at which the home is checked."""
 _LOG = logging.getLogger(__name__)
 
 
 def checkpoint(
+    context: typer.Context,
     home: Home,
     request: Asker = None,
     timeout: Timeout = TIMEOUT_S,
@@ -45,11 +45,12 @@ def checkpoint(
     The checkpoint ignores the interval and the pause between checkpoints. Repeated with the same id, the command only waits on.
     """
     with command(output) as terminal:
-        answer = _ask(terminal, home, Wanted.CHECKPOINT, asker=request, timeout_s=timeout)
+        answer = _ask(terminal, Pauses.of(context), home, Wanted.CHECKPOINT, asker=request, timeout_s=timeout)
         terminal.answer(answer, *_shown(answer, f"Checkpoint {answer.checkpoint} of {answer.pipeline} is complete"))
 
 
 def savepoint(
+    context: typer.Context,
     home: Home,
     target: Target = None,
     request: Asker = None,
@@ -62,13 +63,14 @@ def savepoint(
     you delete it with spark-jobs dispose.
     """
     with command(output) as terminal:
-        answer = _ask(terminal, home, Wanted.SAVEPOINT, asker=request, timeout_s=timeout, target=target)
+        answer = _ask(terminal, Pauses.of(context), home, Wanted.SAVEPOINT, asker=request, timeout_s=timeout, target=target)
         terminal.answer(
             answer, *_shown(answer, f"The savepoint of {answer.pipeline}, at checkpoint {answer.checkpoint}, is whole")
         )
 
 
 def stop(
+    context: typer.Context,
     home: Home,
     drain: Annotated[
         bool, typer.Option("--drain", help="First flush windows, joins and timers. This finishes the pipeline.")
@@ -84,13 +86,16 @@ def stop(
     final, at the end of the round. With --drain, windows, joins and timers are flushed first, and the pipeline is finished.
     """
     with command(output) as terminal:
-        answer = _ask(terminal, home, Wanted.STOP, asker=request, timeout_s=timeout, drain=drain, target=target)
+        answer = _ask(
+            terminal, Pauses.of(context), home, Wanted.STOP, asker=request, timeout_s=timeout, drain=drain, target=target
+        )
         ended = "drained and stopped" if answer.drained else "stopped"
         terminal.answer(answer, *_shown(answer, f"{answer.pipeline} is {ended} at checkpoint {answer.checkpoint}"))
 
 
 def _ask(
     terminal: Terminal,
+    pause: Pauses,
     home: str,
     wanted: Wanted,
     *,
@@ -116,24 +121,20 @@ def _ask(
     progress.follow(heartbeats(files))
     with progress.shown():
         wait = _AnswerWait(files, asked, restart_timeout_s=0.0, end_timeout_s=timeout_s, wanted=wanted.value)
-        wait_for(wait, time.monotonic() + timeout_s, timeout_s)
+        wait_for(wait, time.monotonic() + timeout_s, timeout_s, pause)
     return _answer(files, pipeline, answer_to(files, asked))
 
 
-def wait_for(wait: HomeWait[Any, dict[str, Any]], end_s: float, timeout_s: float) -> None:
+def wait_for(wait: HomeWait[Any, dict[str, Any]], end_s: float, timeout_s: float, pause: Pauses) -> None:
     """Waits in the process of a command.
 
     Args:
         wait: The wait.
         end_s: The deadline on a monotonic clock.
         timeout_s: The configured time, for the error.
+        pause: Waits between two looks.
     """
     wait_here(wait, end_s=end_s, timeout_s=timeout_s, log=_LOG, pause=pause)
-
-
-def pause() -> None:
-    """Waits until the next look at a home."""
-    time.sleep(_LOOK_S)
 
 
 def _shown(answer: CheckpointAnswer, done: str) -> list[RenderableType]:

@@ -247,6 +247,28 @@ def _opened(path: Path) -> IO[bytes]:
         return path.open("ab")
 
 
+class SparkSessions:
+    """Starts Spark, or takes the Spark of ``spark-submit``. PySpark is imported by the first call."""
+
+    def start(self, app_name: str, conf: Mapping[str, str], **options: Any) -> "SparkSession":
+        """Starts Spark; see :func:`spark_jobs.runtime.spark.session.start_session`."""
+        from spark_jobs.runtime.spark.session import start_session
+
+        return start_session(app_name, conf, **options)
+
+    def submitted(self, app_name: str, conf: Mapping[str, str], warehouse: str) -> "SparkSession":
+        """Takes the Spark of ``spark-submit``; see :func:`spark_jobs.runtime.spark.session.submitted_session`."""
+        from spark_jobs.runtime.spark.session import submitted_session
+
+        return submitted_session(app_name, conf, warehouse)
+
+    def has_class_archive(self, session: "SparkSession") -> bool:
+        """Returns True if this host has an archive of Spark's classes; see :func:`spark_jobs.runtime.spark.session.has_class_archive`."""
+        from spark_jobs.runtime.spark.session import has_class_archive
+
+        return has_class_archive(session)
+
+
 @dataclass
 class SparkStart:
     """Starts Spark at most once, when it is called.
@@ -258,6 +280,7 @@ class SparkStart:
         submitted: True uses the Spark that ``spark-submit`` has started.
         neighbours: Modules of the pipeline's folder that Spark's Python workers need.
         expects_short_run: Returns whether the run ends so soon that Java's second compiler costs more time than it saves.
+        sessions: Starts Spark.
     """
 
     app_name: str
@@ -266,6 +289,7 @@ class SparkStart:
     submitted: bool = False
     neighbours: Neighbours | None = None
     expects_short_run: Callable[[], bool] = lambda: False
+    sessions: SparkSessions = field(default_factory=SparkSessions)
     session: "SparkSession | None" = field(default=None, init=False)
     would_start_faster: bool = field(default=False, init=False)
     """True if the run is expected to be short, and ``spark-jobs warm-up`` has not run on this host."""
@@ -284,21 +308,19 @@ class SparkStart:
         return self.session
 
     def _start(self, warehouse: Path) -> "SparkSession":
-        from spark_jobs.runtime.spark.session import has_class_archive, start_session, submitted_session
-
         options = self.options
         # Spark creates this directory in the current folder, although only a metastore puts tables there
         metastore = options.conf.get(_CATALOG, _FORGETS) != _FORGETS
         aside = {} if metastore else {"spark.sql.warehouse.dir": str(warehouse)}
         if self.submitted:
             with _own_interrupts():
-                return submitted_session(self.app_name, options.conf, str(warehouse))
+                return self.sessions.submitted(self.app_name, options.conf, str(warehouse))
         try:
             with printing_to(self.output, environment_mask()), _own_interrupts():
                 short = self.expects_short_run()
                 if short:
                     os.write(2, b"The last run was short: Java starts without its second compiler.\n")
-                session = start_session(
+                session = self.sessions.start(
                     self.app_name,
                     aside | dict(options.conf),
                     packages=options.packages,
@@ -307,7 +329,7 @@ class SparkStart:
                     driver_memory=options.driver_memory,
                     for_a_short_run=short,
                 )
-                self.would_start_faster = short and not has_class_archive(session)
+                self.would_start_faster = short and not self.sessions.has_class_archive(session)
                 return session
         except MissingRequirementError as error:
             if self.output.path is not None:

@@ -1,6 +1,5 @@
 """``spark-jobs status``: shows the activity of the running attempt."""
 
-import time
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from spark_jobs.cli import words
 from spark_jobs.cli.answers import AttemptState, StatusAnswer
 from spark_jobs.cli.homes import heartbeats, open_home
 from spark_jobs.cli.options import Home
+from spark_jobs.cli.pauses import Pauses
 from spark_jobs.cli.progress import Progress, stage_table
 from spark_jobs.cli.terminal import Output, command, output_option
 from spark_jobs.control.attempts import Attempts
@@ -45,6 +45,7 @@ _NOTHING_BUT_WATCHING = ErrorReport(
 
 
 def status(
+    context: typer.Context,
     home: Home,
     watch: Annotated[bool, typer.Option("--watch", help="Show it until the driver ends.")] = False,
     output: Annotated[Output, output_option(StatusAnswer)] = Output.TEXT,
@@ -54,11 +55,11 @@ def status(
         files, pipeline = open_home(home)
         if watch:
             terminal.if_interrupted = _NOTHING_BUT_WATCHING
-            progress = Progress(terminal.aside, pipeline.name)
+            progress, pauses = Progress(terminal.aside, pipeline.name), Pauses.of(context)
             progress.follow(heartbeats(files))
             with progress.shown():
                 while driver_at_work(files):
-                    time.sleep(_WATCH_INTERVAL_S)
+                    pauses.sleep(_WATCH_INTERVAL_S)
         answer = _answer(files, pipeline)
         terminal.answer(answer, *_text(answer))
 

@@ -10,7 +10,7 @@ There are no directories: one exists while there is an object below it.
 import re
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 from itertools import chain, islice
@@ -43,7 +43,6 @@ _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 2
 """Number of parts of one file in memory. Several files are copied at the same time."""
 _PAUSES_S = (0.1, 0.4, 1.6)
-"""Pauses between tries to create a name that another process is creating, too."""
 _UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -56,12 +55,14 @@ class ObjectStoreFiles:
         bucket: Name of the bucket.
         prefix: Prefix of the keys, without slashes around it; empty for the whole bucket.
         retry_timeout_s: Time for which a call is repeated that gets no answer or whose store is busy.
+        pauses_s: Pauses between tries to create a name that another process is creating, too.
 
     Raises:
         InvalidParameterError: The environment has an invalid setting: an endpoint that is not a URL, or an incomplete credential.
     """
 
-    def __init__(self, bucket: str, prefix: str, retry_timeout_s: float = 60.0) -> None:
+    def __init__(self, bucket: str, prefix: str, retry_timeout_s: float = 60.0, pauses_s: Sequence[float] = _PAUSES_S) -> None:
+        self._pauses_s = pauses_s
         self._url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket, self._prefix = bucket, prefix
         self._retry_timeout = timedelta(seconds=retry_timeout_s)
@@ -76,7 +77,7 @@ class ObjectStoreFiles:
         return self._url
 
     def below(self, directory: str) -> "ObjectStoreFiles":
-        return ObjectStoreFiles(self._bucket, self._key(directory), self._retry_timeout.total_seconds())
+        return ObjectStoreFiles(self._bucket, self._key(directory), self._retry_timeout.total_seconds(), self._pauses_s)
 
     def local(self, path: str = "") -> None:
         return None
@@ -230,7 +231,7 @@ class ObjectStoreFiles:
 
     def _put_first(self, key: str, data: bytes) -> None:
         """Puts an object of a new name. A store may refuse both of two simultaneous puts (409), so that neither object exists."""
-        for pause_s in (*_PAUSES_S, None):
+        for pause_s in (*self._pauses_s, None):
             try:
                 obstore.put(self._store, key, data, mode="create", use_multipart=False)
             except TakenError as error:

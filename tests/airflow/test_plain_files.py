@@ -144,23 +144,22 @@ def test_what_a_submission_prints_is_kept_where_there_is_no_cache(tmp_path: Path
     assert output_place(LocalFiles(tmp_path / "home"), first) == tmp_path / "home/logs/driver-1.out"
 
 
-def test_an_output_goes_into_no_directory_that_somebody_else_has_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider.drivers.driver_log.gettempdir", lambda: str(tmp_path))
+def test_an_output_goes_into_no_directory_that_somebody_else_has_made(tmp_path: Path) -> None:
     home, own = DividedHome(MemoryFiles()), tmp_path / f"spark-jobs-{os.getuid()}"
     (tmp_path / "theirs").mkdir()
     own.symlink_to(tmp_path / "theirs")
     with pytest.raises(AccessDeniedError, match="not a directory of this user alone"):
-        made_output_place(home, AttemptNumber(1), driver_is_here=False)
+        made_output_place(home, AttemptNumber(1), driver_is_here=False, temporary=tmp_path)
     own.unlink()
-    place = made_output_place(home, AttemptNumber(1), driver_is_here=False)
+    place = made_output_place(home, AttemptNumber(1), driver_is_here=False, temporary=tmp_path)
     assert own.stat().st_mode & 0o777 == 0o700
     place.parent.mkdir(parents=True)
     place.write_text("said")
-    made_output_place(home, AttemptNumber(LOGS_KEPT + 1), driver_is_here=False)
+    made_output_place(home, AttemptNumber(LOGS_KEPT + 1), driver_is_here=False, temporary=tmp_path)
     assert not place.exists(), "as many are kept as in a home"
     own.chmod(0o755)
     with pytest.raises(AccessDeniedError, match="not a directory of this user alone"):
-        made_output_place(home, AttemptNumber(2), driver_is_here=False)
+        made_output_place(home, AttemptNumber(2), driver_is_here=False, temporary=tmp_path)
 
 
 @pytest.mark.parametrize("line", ["said \x1b[2J\u202e", '{"message": "said \\u001b[2J\\u202e"}', "said " + "[" * 3_000 + "\x1b"])

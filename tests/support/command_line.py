@@ -1,6 +1,8 @@
 """A home, its tables and the file of its pipeline, for tests of the command line. Calls the command line in this process."""
 
 import json
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from spark_jobs.api.load import load_pipeline
 from spark_jobs.cli import app
+from spark_jobs.cli.pauses import Pauses
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.liveness import holding
@@ -233,9 +236,10 @@ def a_try(checkpoint: int, **changes: Any) -> CheckpointHistory:
     return CheckpointHistory(**(fields | changes))
 
 
-def spark_jobs(*arguments: object, **environment: str) -> Result:
-    """Calls the command line in this process, with a terminal so wide that no line wraps."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "300", **environment})
+def spark_jobs(*arguments: object, sleep: Callable[[float], object] = time.sleep, **environment: str) -> Result:
+    """Calls the command line in this process, with a terminal so wide that no line wraps. ``sleep`` is called between two looks."""
+    words = [str(argument) for argument in arguments]
+    return CliRunner().invoke(app, words, env={"COLUMNS": "300", **environment}, obj=Pauses(sleep))
 
 
 def document(result: Result) -> Any:

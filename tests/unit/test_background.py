@@ -3,13 +3,12 @@
 import subprocess
 import sys
 import time
-from collections import deque
 from functools import partial
 from threading import Barrier, Event, current_thread
 
 import pytest
 
-from spark_jobs.background import run_all, run_watched, run_with_deadline
+from spark_jobs.background import Threads, run_all, run_watched, run_with_deadline
 
 SOON_S = 5.0
 HANGS = """
@@ -80,17 +79,17 @@ def test_work_that_was_left_behind_does_not_keep_the_process() -> None:
     assert ended.stdout == "given up\n"
 
 
-def test_one_after_the_other_uses_the_same_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.background._idle", deque())
-    assert len({run_watched(current_thread, lambda: None) for _ in range(20)}) < 5  # other threads may need this time
+def test_one_after_the_other_uses_the_same_thread() -> None:
+    threads = Threads()
+    assert len({threads.run(current_thread).result(SOON_S) for _ in range(20)}) == 1
 
 
-def test_a_thread_that_has_had_nothing_to_do_for_a_while_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.background._KEPT_S", 0.01)
-    ended = run_watched(current_thread, lambda: None)
+def test_a_thread_that_has_had_nothing_to_do_for_a_while_ends() -> None:
+    threads = Threads(kept_s=0.01)
+    ended = threads.run(current_thread).result(SOON_S)
     ended.join(SOON_S)
     assert not ended.is_alive()
-    assert run_watched(lambda: 7, lambda: None) == 7
+    assert threads.run(lambda: 7).result(SOON_S) == 7
 
 
 def test_a_process_that_was_forked_has_threads_of_its_own() -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.background import AT_WORK, HELPERS_MAX, LANE_THREADS_MAX, run_in_lane
+from spark_jobs.background import AT_WORK, HELPERS_MAX, LANE_THREADS_MAX, Lanes
 
 SOON_S = 10.0
 A_WHILE_S = 0.3
+run_in_lane = Lanes(slow_s=0.02).run
+run_in_patient_lane = Lanes(slow_s=2 * SOON_S).run
 HUNG, BESIDE, ELSEWHERE = "file:///away/flights", "file:///away/orders", "file:///data/homes/orders"
 
 
@@ -31,16 +33,6 @@ class Hanging:
     def fill(self) -> None:
         """Returns once the maximum number of looks hangs."""
         assert all(self.begun.acquire(timeout=SOON_S) for _ in range(LANE_THREADS_MAX))
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.background.SLOW_S", 0.02)
-
-
-@pytest.fixture
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.background.SLOW_S", 2 * SOON_S)
 
 
 def while_others_hang(work: Awaitable[Any], *, given_up: bool = False, limit_s: float = SOON_S) -> Any:
@@ -120,7 +112,6 @@ def test_homes_beside_each_other_are_looked_at_again_once_their_storage_is_back(
     assert asyncio.run(run()) == "seen"
 
 
-@pytest.mark.usefixtures("_patient")
 def test_looks_that_are_due_together_share_a_thread() -> None:
     """A thread for each look would cost more than the looks."""
 
@@ -131,7 +122,7 @@ def test_looks_that_are_due_together_share_a_thread() -> None:
             all_are_due.wait(SOON_S)
             return current_thread()
 
-        looks = [asyncio.ensure_future(run_in_lane(BESIDE, look)) for _ in range(100)]
+        looks = [asyncio.ensure_future(run_in_patient_lane(BESIDE, look)) for _ in range(100)]
         await asyncio.sleep(0)
         all_are_due.set()
         return set(await asyncio.gather(*looks))
@@ -154,14 +145,13 @@ def test_a_look_that_hangs_holds_up_those_beside_it_for_a_moment_only() -> None:
     assert asyncio.run(run()) == ["before", "after"]
 
 
-@pytest.mark.usefixtures("_patient")
 def test_cancels_wait_for_no_other_cancel() -> None:
     async def run() -> str:
         go_on = Event()
-        hangs = asyncio.ensure_future(run_in_lane(HUNG, go_on.wait, urgent=True))
+        hangs = asyncio.ensure_future(run_in_patient_lane(HUNG, go_on.wait, urgent=True))
         await asyncio.sleep(0)
         try:
-            return await asyncio.wait_for(run_in_lane(BESIDE, lambda: "cancelled", urgent=True), SOON_S)
+            return await asyncio.wait_for(run_in_patient_lane(BESIDE, lambda: "cancelled", urgent=True), SOON_S)
         finally:
             go_on.set()
             await hangs
@@ -169,21 +159,20 @@ def test_cancels_wait_for_no_other_cancel() -> None:
     assert asyncio.run(run()) == "cancelled"
 
 
-@pytest.mark.usefixtures("_patient")
 def test_a_look_that_nobody_waits_for_any_more_does_not_begin() -> None:
     began = Event()
 
     async def run() -> None:
         go_on = Event()
-        first = asyncio.ensure_future(run_in_lane(BESIDE, go_on.wait))
+        first = asyncio.ensure_future(run_in_patient_lane(BESIDE, go_on.wait))
         await asyncio.sleep(0)
-        second = asyncio.ensure_future(run_in_lane(BESIDE, began.set))
+        second = asyncio.ensure_future(run_in_patient_lane(BESIDE, began.set))
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.sleep(0)
         go_on.set()
         await first
-        await run_in_lane(BESIDE, lambda: None)
+        await run_in_patient_lane(BESIDE, lambda: None)
 
     asyncio.run(run())
     assert not began.is_set()

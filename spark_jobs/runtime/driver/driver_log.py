@@ -50,19 +50,20 @@ class _BoundedFile(RotatingFileHandler):
 
 
 @contextmanager
-def driver_log(path: Path, mask: Mask) -> Iterator[None]:
+def driver_log(path: Path, mask: Mask, *, size_max_bytes: int = _SIZE_MAX_BYTES) -> Iterator[None]:
     """Writes the logs of ``spark_jobs`` to ``path`` while the context is open, and the error that ends it, if any.
 
     Args:
         path: The file.
         mask: Removes secrets from the log.
+        size_max_bytes: Size at which the file is rotated.
 
     Raises:
         StorageError: The file cannot be opened.
     """
     with translated(str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handler = _BoundedFile(path, maxBytes=_SIZE_MAX_BYTES, backupCount=_FILES, encoding="utf-8")
+        handler = _BoundedFile(path, maxBytes=size_max_bytes, backupCount=_FILES, encoding="utf-8")
     handler.setFormatter(_JsonLines(mask))
     logger = logging.getLogger("spark_jobs")
     level = logger.level

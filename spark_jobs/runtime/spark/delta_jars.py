@@ -35,9 +35,13 @@ class DeltaJars:
         settings: Settings of the application, without Delta's.
         packages: Maven packages in addition to Delta's.
         cache: Directory of the lists.
+        user: Id of the user who starts Spark; None: the user of this process.
     """
 
-    def __init__(self, settings: Mapping[str, str], packages: Sequence[str], cache: Path | None = None) -> None:
+    def __init__(
+        self, settings: Mapping[str, str], packages: Sequence[str], cache: Path | None = None, user: int | None = None
+    ) -> None:
+        self._user = os.getuid() if user is None else user
         self._given = [jar for jar in settings.get("spark.jars", "").split(",") if jar]
         self._usable = not packages and not any(key in settings for key in _RESOLUTION)
         name = f"delta-{version('delta-spark')}-spark-{SPARK_VERSION}.jars"
@@ -48,8 +52,8 @@ class DeltaJars:
         if not self._usable:
             return None
         try:
-            jars = _read_own(self._list).decode().splitlines()
-            if not jars or not all(stat.S_ISREG(_owned(Path(jar).stat(), stat.S_IWOTH).st_mode) for jar in jars):
+            jars = self._read_list().decode().splitlines()
+            if not jars or not all(stat.S_ISREG(self._owned(Path(jar).stat(), stat.S_IWOTH).st_mode) for jar in jars):
                 return None
         except (OSError, ValueError):
             return None
@@ -69,29 +73,28 @@ class DeltaJars:
             unfinished.chmod(0o600)
             unfinished.replace(self._list)
 
+    def _read_list(self) -> bytes:
+        """Returns the content of the list. It is a small file that only this user or root can have written.
 
-def _read_own(path: Path) -> bytes:
-    """Returns the content of a small file that only this user or root can have written.
+        Raises:
+            OSError: The file is missing or not regular, or others own or may write it or its directory.
+        """
+        path = self._list
+        self._owned(path.parent.stat())
+        descriptor = open_plain(path.absolute(), root=path.parent.absolute())
+        with open(descriptor, "rb") as file:
+            if self._owned(os.fstat(descriptor)).st_size > _LIST_MAX_BYTES:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+            return file.read()
 
-    Raises:
-        OSError: The file is missing or not regular, or others own or may write it or its directory.
-    """
-    _owned(path.parent.stat())
-    descriptor = open_plain(path.absolute(), root=path.parent.absolute())
-    with open(descriptor, "rb") as file:
-        if _owned(os.fstat(descriptor)).st_size > _LIST_MAX_BYTES:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-        return file.read()
+    def _owned(self, found: os.stat_result, others: int = stat.S_IWGRP | stat.S_IWOTH) -> os.stat_result:
+        """Returns the status of a file that belongs to this user or root and that ``others`` may not write.
 
-
-def _owned(found: os.stat_result, others: int = stat.S_IWGRP | stat.S_IWOTH) -> os.stat_result:
-    """Returns the status of a file that belongs to this user or root and that ``others`` may not write.
-
-    Ivy's jars may be writable for the user's group: many hosts have a umask of 002, and Spark would load them from Ivy, too.
-    """
-    if found.st_uid not in (os.getuid(), 0) or found.st_mode & others:
-        raise PermissionError(errno.EPERM, "others may have written it")
-    return found
+        Ivy's jars may be writable for the user's group: many hosts have a umask of 002, and Spark would load them from Ivy, too.
+        """
+        if found.st_uid not in (self._user, 0) or found.st_mode & others:
+            raise PermissionError(errno.EPERM, "others may have written it")
+        return found
 
 
 def _user_cache() -> Path:

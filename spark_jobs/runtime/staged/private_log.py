@@ -97,8 +97,9 @@ def total(amounts: Iterable[Staged]) -> Staged:
 class PrivateLog:
     """The private log in ``directory`` of a work directory, for files in the table at ``table_url``."""
 
-    def __init__(self, files: Files, directory: str, table_url: str) -> None:
+    def __init__(self, files: Files, directory: str, table_url: str, segment_batches_max: int = SEGMENT_BATCHES_MAX) -> None:
         self._files = files
+        self._segment_batches_max = segment_batches_max
         self._directory = directory
         self.table_url = table_url
         """The directory that the paths of staged files are relative to."""
@@ -339,8 +340,8 @@ class PrivateLog:
             first, last = BatchId(self.folded() + 1), min(last, BatchId(self.latest() - 2))
             if last < first:
                 return
-            for begin in range(first, last + 1, SEGMENT_BATCHES_MAX):
-                segment = Segment(BatchId(begin), BatchId(min(begin + SEGMENT_BATCHES_MAX - 1, last)))
+            for begin in range(first, last + 1, self._segment_batches_max):
+                segment = Segment(BatchId(begin), BatchId(min(begin + self._segment_batches_max - 1, last)))
                 batches = [self._read_version(BatchId(batch)) for batch in range(segment.first, segment.last + 1)]
                 self._segments.write(segment, [line_of(staged) for staged in batches])
             with step(Step.LOG_CHECKPOINT):

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +24,9 @@ from airflow_provider.waits.runs import RunLook, WorkerWait, look_at_run
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
 from spark_jobs.control.lease import AttemptLease
+from spark_jobs.control.liveness import holding
 from spark_jobs.control.supervision import answer_for_unstarted
+from spark_jobs.home.layout import DRIVER_LOCK, request_path
 from spark_jobs.protocol.errors import (
     DeadlineExceededError,
     ExitCode,
@@ -34,7 +37,7 @@ from spark_jobs.protocol.errors import (
     StorageFullError,
 )
 from spark_jobs.protocol.ids import AttemptNumber, RequestId, RunId, start_request_id
-from spark_jobs.storage.files import Files
+from spark_jobs.storage.files import Files, create_document
 from spark_jobs.storage.local import LocalFiles
 from spark_jobs.waits.in_process import wait_here
 from spark_jobs.waits.limits import WaitLimits
@@ -164,13 +167,15 @@ def test_a_driver_that_does_not_begin_in_time_is_given_up_and_ends_by_itself(hom
 
 
 @deferred
-def test_a_request_that_nobody_has_given_up_in_time_is_by_the_next_try(
-    homes: Homes, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_nobody_has_given_up_in_time_is_by_the_next_try(homes: Homes, cluster: Cluster) -> None:
     """The worker was lost while its task waited."""
     asked_by_an_earlier_try()
-    later = SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(hours=1))
-    monkeypatch.setattr("airflow_provider.waits.first_looks.datetime", later)
+    files, first = LocalFiles(homes.path()), start_request_id(AttemptNumber(1))
+    asked = channel(homes).request(first)
+    files.delete(request_path(first))
+    create_document(
+        files, request_path(first), asked.model_copy(update={"requested_at": asked.requested_at - timedelta(hours=1)})
+    )
     begun = once(lambda: len(cluster.submitted()) == 2, lambda: cluster.begin(1))
     assert carry_out(operator(parameters=PARAMETERS), context())["attempt"] == 2
     begun.join()
@@ -182,12 +187,12 @@ def test_a_request_that_nobody_has_given_up_in_time_is_by_the_next_try(
     ("exit_code", "at_work", "expected"), [(None, False, None), (0, False, None), (1, False, 1), (1, True, None)]
 )
 def test_the_end_of_a_submitter_matters_only_where_it_has_failed_and_no_driver_works(
-    homes: Homes, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, exit_code: int | None, at_work: bool, expected: int | None
+    homes: Homes, cluster: Cluster, exit_code: int | None, at_work: bool, expected: int | None
 ) -> None:
     asked_by_an_earlier_try()
-    monkeypatch.setattr("airflow_provider.waits.runs.is_locked", lambda files: at_work)
     submitter = cast(LocalDriver, SimpleNamespace(exit_code=exit_code, submits=True))
-    look = look_at_run(StreamPipelineHook().files("flights"), start_request_id(AttemptNumber(1)), submitter)
+    with holding(homes.path() / DRIVER_LOCK, "start-1") if at_work else nullcontext():
+        look = look_at_run(StreamPipelineHook().files("flights"), start_request_id(AttemptNumber(1)), submitter)
     assert (look.exit_code, look.ours_runs) == (expected, False)
 
 
@@ -333,8 +338,8 @@ def test_a_driver_that_would_end_with_its_tasks_container_is_refused(
 def test_where_it_is_allowed_the_task_keeps_its_container_until_the_run_has_ended(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A task that is deferred raises an exception."""
     monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")
-    monkeypatch.setattr("airflow_provider.operators.stream_pipeline.StreamPipelineOperator._defer", never)
     assert operator(allow_driver_in_pod=True).execute(context())["attempt"] == 1
 
 
@@ -343,10 +348,6 @@ def test_a_cluster_takes_drivers_from_a_container_too(homes: Homes, cluster: Clu
     begun = once(lambda: len(cluster.submitted()) == 1, cluster.begin)
     assert carry_out(operator(), context())["attempt"] == 1
     begun.join()
-
-
-def never(*_: Any) -> None:
-    raise AssertionError("It was deferred.")
 
 
 class Submission:

@@ -302,23 +302,21 @@ def test_one_connection_names_the_master(spark: Spark) -> None:
         read_settings({"master": "local[2]", "spark_conn_id": "spark_default"}, "c")
 
 
-def test_a_keytab_is_readable_for_its_user_only_and_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_a_keytab_is_readable_for_its_user_only_and_one_file(tmp_path: Path) -> None:
     encoded = base64.b64encode(b"the keytab").decode()
-    found = [keytab_file(encoded), keytab_file(encoded)]
+    found = [keytab_file(encoded, tmp_path), keytab_file(encoded, tmp_path)]
     assert found[0] is not None
     assert found[0] == found[1]
     file = Path(found[0])
     assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o600, 0o700]
     assert list(file.parent.iterdir()) == [file]
-    assert keytab_file("") is None
+    assert keytab_file("", tmp_path) is None
 
 
-def test_no_keytab_is_put_where_others_can_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_no_keytab_is_put_where_others_can_enter(tmp_path: Path) -> None:
     (tmp_path / f"stream-pipeline-{os.getuid()}").mkdir(mode=0o755)
     with pytest.raises(AccessDeniedError, match="others can enter it"):
-        keytab_file(base64.b64encode(b"the keytab").decode())
+        keytab_file(base64.b64encode(b"the keytab").decode(), tmp_path)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -288,9 +288,10 @@ def test_the_test_of_a_connection_refuses_versions_that_run_no_pipeline(
 
 def test_the_test_of_a_connection_waits_for_no_root_that_does_not_answer(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     back = threading.Event()
-    monkeypatch.setattr("airflow_provider.hooks.stream_pipeline._TEST_MAX_S", 0.1)
     monkeypatch.setattr("airflow_provider.hooks.stream_pipeline.check_roots", lambda *_, **__: back.wait(30.0))
-    well, said = StreamPipelineHook().test_connection()
+    hook = StreamPipelineHook()
+    hook.test_max_s = 0.1
+    well, said = hook.test_connection()
     back.set()
     land_left_behind()
     assert not well

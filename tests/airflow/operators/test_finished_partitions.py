@@ -44,11 +44,12 @@ def make_public(pipeline: StagedPipeline, watermark: datetime) -> None:
     publish(pipeline.files)
 
 
-def emit(hours: Asset, after: Any = None, **changes: Any) -> str:
+def emit(hours: Asset, after: Any = None, events_max: int = 1_000, **changes: Any) -> str:
     """Runs a DAG with the operator. Returns the state of its task."""
     with DAG(f"emits_{hours.name}", schedule=None, max_active_runs=1) as dag:
         arguments: dict[str, Any] = {"home": "flights", "sink": "hourly", "outlets": [hours], "retries": 0} | changes
-        EmitFinishedPartitionsOperator(task_id="emit", post_execute=after, **arguments)
+        operator = EmitFinishedPartitionsOperator(task_id="emit", post_execute=after, **arguments)
+    operator.events_max = events_max
     (task,) = run_dag(dag).get_task_instances()
     return str(task.state)
 
@@ -114,15 +115,12 @@ def test_an_allowance_waits_for_older_rows(pipeline: StagedPipeline, hours: Asse
     assert (emit(hours, allowance=timedelta(minutes=30)), keys(hours)) == ("success", [key(9)])
 
 
-def test_many_hours_at_once_are_emitted_in_several_runs(
-    pipeline: StagedPipeline, hours: Asset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("airflow_provider.operators.partitions._AT_ONCE", 2)
+def test_many_hours_at_once_are_emitted_in_several_runs(pipeline: StagedPipeline, hours: Asset) -> None:
     make_public(pipeline, at(10))
-    emit(hours)
+    emit(hours, events_max=2)
     make_public(pipeline, at(13))
-    assert (emit(hours), keys(hours)) == ("success", [key(9), key(10), key(11)])
-    assert (emit(hours), keys(hours)) == ("success", [key(9), key(10), key(11), key(12)])
+    assert (emit(hours, events_max=2), keys(hours)) == ("success", [key(9), key(10), key(11)])
+    assert (emit(hours, events_max=2), keys(hours)) == ("success", [key(9), key(10), key(11), key(12)])
 
 
 def complete(pipeline: StagedPipeline) -> str | None:

@@ -13,6 +13,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
 from airflow_provider.triggers.run import RunTrigger
+from airflow_provider.version_compat import TaskStates
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.ids import AttemptNumber, OwnerNumber, start_request_id
@@ -114,11 +115,9 @@ def test_only_a_task_that_is_known_to_wait_no_more_asks_the_driver_to_end(
             raise found
         return found
 
-    monkeypatch.setattr("airflow.sdk.execution_time.task_runner.RuntimeTaskInstance.get_task_states", states)
-    monkeypatch.setattr("airflow_provider.version_compat._ASK_MAX_S", 0.5)
-    monkeypatch.setattr("airflow_provider.version_compat._ASK_AGAIN_S", 0.01)
     started(hook)
     killed = trigger(homes)
+    killed.task_states = TaskStates(states, ask_max_s=0.5, ask_again_s=0.01)
     names = {"dag_id": "flights", "run_id": "r", "task_id": "run", "map_index": -1}
     monkeypatch.setattr(type(killed), "task_instance", SimpleNamespace(**names), raising=False)
     vars(killed).pop("task_instance", None)  # below Airflow 3.3 this is no property
@@ -222,12 +221,10 @@ def test_where_airflow_only_cancels_the_trigger_of_a_task_that_is_killed_its_dri
         time.sleep(0.2)
         return {"r": {"run": state}}
 
-    monkeypatch.setattr("airflow.sdk.execution_time.task_runner.RuntimeTaskInstance.get_task_states", states)
-    monkeypatch.setattr("airflow_provider.triggers.run.TRIGGERS_HEAR_KILLS", False)
     started(hook)
     until(driver_has_started)
     waiting = trigger(homes)
-    waiting.trigger_id = 7
+    waiting.trigger_id, waiting.hears_kills, waiting.task_states = 7, False, TaskStates(states)
     names = {"dag_id": "flights", "run_id": "r", "task_id": "run", "map_index": -1}
     monkeypatch.setattr(type(waiting), "task_instance", SimpleNamespace(**names), raising=False)
     vars(waiting).pop("task_instance", None)  # below Airflow 3.3 this is no property
@@ -247,14 +244,13 @@ def test_where_airflow_only_cancels_the_trigger_of_a_task_that_is_killed_its_dri
 
 @pytest.mark.parametrize(("trigger_id", "cancelled"), [(None, True), (7, False)])
 def test_only_a_test_run_that_is_interrupted_ends_the_driver(
-    homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, trigger_id: int | None, cancelled: bool
+    homes: Homes, hook: StreamPipelineHook, trigger_id: int | None, cancelled: bool
 ) -> None:
     """In a triggerer, every shutdown interrupts the trigger too."""
     started(hook)
     until(driver_has_started)
-    monkeypatch.setattr("airflow_provider.triggers.run.TRIGGERS_HEAR_KILLS", True)
     waiting = trigger(homes)
-    waiting.trigger_id = trigger_id
+    waiting.trigger_id, waiting.hears_kills = trigger_id, True
 
     async def interrupted() -> None:
         event = asyncio.create_task(first_event(waiting))

@@ -245,13 +245,10 @@ def test_actions_that_their_manifest_names_and_that_are_no_lines_are_not_used(
         store.read_actions(cut.model_copy(update={"actions": named}))
 
 
-def test_a_line_that_is_longer_than_any_is_not_collected(
-    store: CheckpointStore, files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_that_is_longer_than_any_is_not_collected(store: CheckpointStore, files: MemoryFiles) -> None:
     cut = a_cut(store, [a_line("a" * 1_000)])
-    monkeypatch.setattr("spark_jobs.checkpoint.store.LINE_MAX_BYTES", 1_000)
     with pytest.raises(CorruptDocumentError, match="is larger than .* bytes, the limit for its kind"):
-        store.read_actions(cut)
+        CheckpointStore(files, line_max_bytes=1_000).read_actions(cut)
 
 
 @pytest.mark.parametrize(

@@ -104,17 +104,14 @@ def test_a_restart_that_is_due_later_is_prevented_and_then_there_is_nothing_to_c
     assert spark_jobs("cancel", "--home", home.url).exit_code == 2
 
 
-def test_a_restart_that_was_decided_on_before_the_cancel_is_cancelled_too(
-    home: UsedHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restart_that_was_decided_on_before_the_cancel_is_cancelled_too(home: UsedHome) -> None:
     def restart(seconds: float) -> None:
         """Starts the run again, like a supervisor that has not seen the cancellation."""
         if Channel(home.files).unclaimed() is None and not os.path.exists(home.directory / "restarted"):
             (home.directory / "restarted").touch()
             Channel(home.files).request_start(RunId("monday"), parameters={}, restarts=RestartHistory(restarts=1))
 
-    monkeypatch.setattr("spark_jobs.cli.requests.time.sleep", restart)
-    told = document(spark_jobs("cancel", "--home", home.url, "--output", "json"))
+    told = document(spark_jobs("cancel", "--home", home.url, "--output", "json", sleep=restart))
     assert told["attempt"] == 2
     assert error_of(home, "start-2").error == "RunCancelledError"
     assert not goes_on(home.files)

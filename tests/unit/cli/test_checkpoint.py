@@ -1,35 +1,40 @@
 """``spark-jobs checkpoint``."""
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.control.liveness import driver_at_work
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
 from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId
-from spark_jobs.storage.files import Files
 from tests.support.answering_driver import LIVE, Driver
-from tests.support.away import away
 from tests.support.command_line import BLOCKED, UsedHome, document, spark_jobs
 from tests.support.staged_pipeline import DAILY, NOW
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[UsedHome]:
-    """A home in which a driver holds the lock of an unbounded pipeline."""
+def at_rest(tmp_path: Path) -> UsedHome:
+    """The home of an unbounded pipeline in which no driver works."""
     home = UsedHome(tmp_path, LIVE)
     home.begin()
-    with home.driver():
-        yield home
+    return home
 
 
-def ask(home: UsedHome, *options: object) -> Any:
-    return spark_jobs("checkpoint", "--home", home.url, *options)
+@pytest.fixture
+def running(at_rest: UsedHome) -> Iterator[UsedHome]:
+    """A home in which a driver holds the lock of an unbounded pipeline."""
+    with at_rest.driver():
+        yield at_rest
+
+
+def ask(home: UsedHome, *options: object, sleep: Callable[[float], object] = time.sleep) -> Any:
+    return spark_jobs("checkpoint", "--home", home.url, *options, sleep=sleep)
 
 
 def test_it_waits_for_the_checkpoint_and_tells_what_it_has_added(running: UsedHome) -> None:
@@ -68,37 +73,46 @@ def test_without_an_answer_in_time_the_request_stays_and_is_named(running: UsedH
     assert [asked.request for asked in CheckpointRequests(running.files).open()] == ["checkpoint-nightly"]
 
 
-def test_who_waits_no_longer_is_told_which_request_stays(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(files: Files) -> bool:
+def test_who_waits_no_longer_is_told_which_request_stays(running: UsedHome) -> None:
+    def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spark_jobs.waits.requests.driver_at_work", interrupt)
-    shown = spark_jobs("stop", "--home", running.url, "--drain", "--output", "json")
+    shown = spark_jobs("stop", "--home", running.url, "--drain", "--output", "json", sleep=interrupt)
     error, (asked,) = json.loads(shown.stdout)["error"], CheckpointRequests(running.files).open()
     assert (shown.exit_code, error["error"], error["evidence"]) == (130, "Interrupted", {"request": asked.request})
     assert f"To wait again, add --request {asked.request}, and keep the other options." in error["remedy"]
 
 
-def test_a_driver_that_ends_is_not_waited_for(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.waits.requests.driver_at_work", lambda files: False)
-    shown = ask(running, "--output", "json")
+def test_a_driver_that_ends_is_not_waited_for(at_rest: UsedHome) -> None:
+    with ExitStack() as at_work:
+        at_work.enter_context(at_rest.driver())
+        shown = ask(at_rest, "--output", "json", sleep=lambda _: at_work.close())
     assert shown.exit_code == 3
     assert json.loads(shown.stdout)["error"]["error"] == "InterruptedRunError"
 
 
-def test_a_storage_that_is_unavailable_for_a_while_is_tolerated(
-    running: UsedHome, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("spark_jobs.waits.requests.driver_at_work", away(driver_at_work, (0, 1)))
-    with Driver(running):
-        assert ask(running).exit_code == 0
-    assert "The home cannot be read: The disk is away." in caplog.text
+def test_a_storage_that_is_unavailable_for_a_while_is_tolerated(at_rest: UsedHome, caplog: pytest.LogCaptureFixture) -> None:
+    locks, aside = at_rest.directory / "home/work", at_rest.directory / "aside"
+    with ExitStack() as driver:
+        driver.enter_context(at_rest.driver())
+
+        def goes_away_and_comes_back(_: float) -> None:
+            if not caplog.text:
+                driver.close()
+                locks.rename(aside)
+                locks.write_text("no directory")
+            elif aside.exists():
+                locks.unlink()
+                aside.rename(locks)
+                driver.enter_context(at_rest.driver())
+                driver.enter_context(Driver(at_rest))
+
+        assert ask(at_rest, sleep=goes_away_and_comes_back).exit_code == 0
+    assert "The home cannot be read" in caplog.text
 
 
-def test_it_is_refused_where_nobody_is_at_work(tmp_path: Path) -> None:
-    home = UsedHome(tmp_path, LIVE)
-    home.begin()
-    shown = ask(home)
+def test_it_is_refused_where_nobody_is_at_work(at_rest: UsedHome) -> None:
+    shown = ask(at_rest)
     assert (shown.exit_code, "No attempt is running" in shown.stderr) == (2, True)
 
 

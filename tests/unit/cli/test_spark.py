@@ -7,19 +7,34 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_jobs.cli.spark import OutputFile, SparkOptions, SparkStart, printing_to, quiet_logging, standing_stderr
+from spark_jobs.cli.spark import OutputFile, SparkOptions, SparkSessions, SparkStart, printing_to, quiet_logging, standing_stderr
 from spark_jobs.protocol.errors import InvalidParameterError, MissingRequirementError, StorageFullError
 from spark_jobs.protocol.masking import masking
-from spark_jobs.runtime.spark.class_archive import archive_path
-from tests.support.command_line import session_of_java
 from tests.support.secret_shapes import CORE, SHAPES
+
+
+class InPlaceOfSpark(SparkSessions):
+    """Calls a function in place of starting Spark, and records the arguments."""
+
+    def __init__(self, begin: Callable[[], object] = lambda: None, *, has_archive: bool = True) -> None:
+        self.begin, self.given, self.has_archive = begin, dict[str, Any](), has_archive
+
+    def start(self, app_name: str, conf: Mapping[str, str], **options: Any) -> Any:
+        self.given = {"name": app_name, "conf": dict(conf), **options}
+        return self.begin()
+
+    def submitted(self, app_name: str, conf: Mapping[str, str], warehouse: str) -> Any:
+        return self.begin()
+
+    def has_class_archive(self, session: Any) -> bool:
+        return self.has_archive
 
 
 def test_what_processes_print_goes_to_a_file_and_afterwards_not(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -35,14 +50,13 @@ def test_what_processes_print_goes_to_a_file_and_afterwards_not(tmp_path: Path, 
 def test_what_processes_print_of_a_secret_is_not_in_the_file(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(app_name: str, conf: Any, **options: Any) -> None:
+    def fails() -> None:
         subprocess.run(["sh", "-c", 'echo "no login with $SPARK_JOBS_PARAM_TOKEN"; echo "$0" >&2', "the last line"], check=True)
         raise MissingRequirementError("Spark did not start.")
 
     monkeypatch.setenv("SPARK_JOBS_PARAM_TOKEN", SHAPES[shape])
-    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", fails)
     with pytest.raises(MissingRequirementError) as failed:
-        SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"))()
+        SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"), sessions=InPlaceOfSpark(fails))()
     assert failed.value.evidence["lines"][-1] == "the last line"
     assert "***" in (tmp_path / "spark.log").read_text()
     assert CORE not in (tmp_path / "spark.log").read_text() + "".join(capfd.readouterr())
@@ -116,32 +130,25 @@ def test_the_lines_of_a_process_with_many_open_files_are_copied(tmp_path: Path) 
     assert (tmp_path / "spark.log").read_text() == "one ***\n"
 
 
-def test_a_start_that_fails_shows_the_last_lines_that_were_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(app_name: str, conf: Any, **options: Any) -> None:
+def test_a_start_that_fails_shows_the_last_lines_that_were_printed(tmp_path: Path) -> None:
+    def fails() -> None:
         os.write(2, b"\n".join(b"line %d" % number for number in range(100)))
         raise MissingRequirementError("Spark did not start.")
 
-    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", fails)
     with pytest.raises(MissingRequirementError) as failed:
-        SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"))()
+        SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"), sessions=InPlaceOfSpark(fails))()
     assert failed.value.evidence["logs"] == [str(tmp_path / "spark.log")]
     assert failed.value.evidence["lines"][-1] == "line 99"
     assert len(failed.value.evidence["lines"]) < 30
 
 
-def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-
-    def start(name: str, conf: dict[str, str], **options: Any) -> Any:
-        given.update(name=name, conf=conf, **options)
-        return session_of_java("99")
-
-    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", start)
+def test_every_option_reaches_the_session(tmp_path: Path) -> None:
+    sessions = InPlaceOfSpark()
     options, output = SparkOptions({"spark.a": "1"}, ["g:n:1"], ["a.jar"], ["b.py"], "2g"), OutputFile(tmp_path / "spark.log")
-    SparkStart("flights", options, output, expects_short_run=lambda: True)()
+    SparkStart("flights", options, output, expects_short_run=lambda: True, sessions=sessions)()
     assert "without its second compiler" in output.last_lines()[-1], "also while it is being copied"
-    assert Path(given["conf"].pop("spark.sql.warehouse.dir")).name == "warehouse"
-    assert given == {
+    assert Path(sessions.given["conf"].pop("spark.sql.warehouse.dir")).name == "warehouse"
+    assert sessions.given == {
         "name": "flights",
         "conf": {"spark.a": "1"},
         "packages": ["g:n:1"],
@@ -152,50 +159,38 @@ def test_every_option_reaches_the_session(tmp_path: Path, monkeypatch: pytest.Mo
     }
 
 
-@pytest.mark.parametrize(("short", "java", "faster"), [(True, "99", True), (True, "17.0.2", False), (False, "99", False)])
-def test_a_short_run_would_start_faster_where_no_classes_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: bool, java: str, faster: bool
-) -> None:
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    archive_path("17.0.2").parent.mkdir(parents=True)
-    archive_path("17.0.2").touch()
-    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", lambda name, conf, **options: session_of_java(java))
-    spark = SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"), expects_short_run=lambda: short)
+@pytest.mark.parametrize(("short", "kept", "faster"), [(True, False, True), (True, True, False), (False, False, False)])
+def test_a_short_run_would_start_faster_where_no_classes_are_kept(tmp_path: Path, short: bool, kept: bool, faster: bool) -> None:
+    output, sessions = OutputFile(tmp_path / "spark.log"), InPlaceOfSpark(has_archive=kept)
+    spark = SparkStart("flights", SparkOptions({}), output, expects_short_run=lambda: short, sessions=sessions)
     spark()
     assert spark.would_start_faster is faster
 
 
 @pytest.mark.parametrize(("catalog", "aside"), [("hive", False), ("in-memory", True)])
 def test_only_a_catalog_that_forgets_its_tables_has_its_warehouse_beside_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalog: str, aside: bool
+    tmp_path: Path, catalog: str, aside: bool
 ) -> None:
-    given: dict[str, str] = {}
-    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", lambda name, conf, **options: given.update(conf))
-    SparkStart(
-        "flights", SparkOptions({"spark.sql.catalogImplementation": catalog}), OutputFile(tmp_path / "logs" / "spark.log")
-    )()
-    assert ("spark.sql.warehouse.dir" in given) is aside
+    sessions, options = InPlaceOfSpark(), SparkOptions({"spark.sql.catalogImplementation": catalog})
+    SparkStart("flights", options, OutputFile(tmp_path / "logs" / "spark.log"), sessions=sessions)()
+    assert ("spark.sql.warehouse.dir" in sessions.given["conf"]) is aside
 
 
-def test_a_spark_that_was_submitted_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.runtime.spark.session.submitted_session", lambda name, conf, warehouse: f"{name}'s session")
-    start = SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"), submitted=True)
+def test_a_spark_that_was_submitted_is_taken_as_it_is(tmp_path: Path) -> None:
+    taken = InPlaceOfSpark(lambda: "the session of spark-submit")
+    start = SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"), submitted=True, sessions=taken)
     session: object = start()
-    assert session == "flights's session"
+    assert session == "the session of spark-submit"
     assert not (tmp_path / "spark.log").exists()
 
 
 @pytest.mark.parametrize("submitted", [False, True])
-def test_an_interrupt_is_handled_as_before_spark_was_started(
-    submitted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def started(*_: object, **__: object) -> None:
+def test_an_interrupt_is_handled_as_before_spark_was_started(submitted: bool, tmp_path: Path) -> None:
+    def started() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Spark installs a handler of its own
 
-    monkeypatch.setattr("spark_jobs.runtime.spark.session.start_session", started)
-    monkeypatch.setattr("spark_jobs.runtime.spark.session.submitted_session", started)
-    standing = signal.getsignal(signal.SIGINT)
-    SparkStart("flights", SparkOptions({}), OutputFile(tmp_path / "spark.log"), submitted=submitted)()
+    standing, output = signal.getsignal(signal.SIGINT), OutputFile(tmp_path / "spark.log")
+    SparkStart("flights", SparkOptions({}), output, submitted=submitted, sessions=InPlaceOfSpark(started))()
     assert signal.getsignal(signal.SIGINT) is standing
 
 

@@ -1,4 +1,7 @@
+from contextlib import ExitStack
+
 import pytest
+from typer.testing import Result
 
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.channel import Channel
@@ -17,7 +20,6 @@ from spark_jobs.protocol.documents import (
 from spark_jobs.protocol.errors import RunCancelledError
 from spark_jobs.protocol.ids import AttemptNumber, BatchId, IncarnationId, RequestId, RunId, StageName
 from spark_jobs.protocol.states import StopState
-from spark_jobs.storage.files import Files
 from tests.support.command_line import BLOCKED, UsedHome, a_try, document, spark_jobs
 from tests.support.staged_pipeline import NOW
 
@@ -114,14 +116,17 @@ def test_a_program_reads_the_newest_attempt_round_and_checkpoint(drained: UsedHo
     assert answer["status"] is None
 
 
-def test_watching_ends_with_the_driver(interrupted: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter([True, False, False])
-    monkeypatch.setattr("spark_jobs.cli.status.driver_at_work", lambda files: next(looks))
-    monkeypatch.setattr("spark_jobs.cli.status._WATCH_INTERVAL_S", 0.0)
+def watched(home: UsedHome, *options: object) -> Result:
+    """Watches a driver that ends after the first look."""
+    with ExitStack() as at_work:
+        at_work.enter_context(home.driver())
+        return spark_jobs("status", "--home", home.url, "--watch", *options, sleep=lambda _: at_work.close())
+
+
+def test_watching_ends_with_the_driver(interrupted: UsedHome) -> None:
     interrupted.beat(RunState.RUNNING)
-    shown = spark_jobs("status", "--home", interrupted.url, "--watch")
-    assert shown.exit_code == 0
-    assert next(looks, None) is None
+    shown = watched(interrupted, "--output", "json")
+    assert (shown.exit_code, document(shown)["at_work"]) == (0, False)
 
 
 def test_the_error_that_ended_the_newest_attempt_is_shown_with_its_remedy(interrupted: UsedHome) -> None:
@@ -137,13 +142,13 @@ def test_the_error_that_ended_the_newest_attempt_is_shown_with_its_remedy(interr
 
 
 def test_who_stops_watching_is_told_that_the_pipeline_was_not_stopped(
-    interrupted: UsedHome, monkeypatch: pytest.MonkeyPatch
+    interrupted: UsedHome,
 ) -> None:
-    def interrupt(files: Files) -> bool:
+    def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spark_jobs.cli.status.driver_at_work", interrupt)
-    shown = spark_jobs("status", "--home", interrupted.url, "--watch", "--output", "json")
+    with interrupted.driver():
+        shown = spark_jobs("status", "--home", interrupted.url, "--watch", "--output", "json", sleep=interrupt)
     assert shown.exit_code == 130
     error = document(shown)["error"]
     assert error["failed"] == "The display was interrupted."
@@ -151,13 +156,10 @@ def test_who_stops_watching_is_told_that_the_pipeline_was_not_stopped(
     assert "continues" not in error["remedy"]
 
 
-def test_who_watches_sees_the_stages_in_the_order_of_the_graph(interrupted: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter([True, False, False])
-    monkeypatch.setattr("spark_jobs.cli.status.driver_at_work", lambda files: next(looks))
-    monkeypatch.setattr("spark_jobs.cli.status._WATCH_INTERVAL_S", 0.0)
+def test_who_watches_sees_the_stages_in_the_order_of_the_graph(interrupted: UsedHome) -> None:
     stages = {StageName(name): StageStatus(state=StageState.RUNNING) for name in ("daily", "hourly")}
     beat(interrupted, stages)
-    shown = spark_jobs("status", "--home", interrupted.url, "--watch").stderr
+    shown = watched(interrupted).stderr
     assert 0 < shown.index("stage hourly") < shown.index("stage daily")
 
 

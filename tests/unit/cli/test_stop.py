@@ -20,12 +20,18 @@ from tests.support.staged_pipeline import HOURLY
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[UsedHome]:
-    """A home in which a driver holds the lock of an unbounded pipeline."""
+def at_rest(tmp_path: Path) -> UsedHome:
+    """The home of an unbounded pipeline in which no driver works."""
     home = UsedHome(tmp_path, LIVE)
     home.begin()
-    with home.driver():
-        yield home
+    return home
+
+
+@pytest.fixture
+def running(at_rest: UsedHome) -> Iterator[UsedHome]:
+    """A home in which a driver holds the lock of an unbounded pipeline."""
+    with at_rest.driver():
+        yield at_rest
 
 
 def test_a_savepoint_is_waited_for_and_its_place_is_told(running: UsedHome, tmp_path: Path) -> None:
@@ -68,17 +74,17 @@ def test_a_stop_says_what_is_asked_for_and_waits_for_the_end_of_the_driver(runni
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("target", [None, "mine"])
 def test_a_stop_whose_driver_ends_after_the_checkpoint_is_incomplete_and_names_its_savepoint(
-    running: UsedHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str | None, *, whole: bool
+    at_rest: UsedHome, tmp_path: Path, target: str | None, *, whole: bool
 ) -> None:
-    stop = RequestId("stop-nightly")
-    place = LocalFiles(tmp_path / target) if target else running.files.below(f"savepoints/{stop}")
-    CheckpointRequests(running.files).ask(stop, target=place.url if target else None)
-    running.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT, request=stop)
+    stop, home = RequestId("stop-nightly"), at_rest.files
+    place = LocalFiles(tmp_path / target) if target else home.below(f"savepoints/{stop}")
+    with at_rest.driver():
+        CheckpointRequests(home).ask(stop, target=place.url if target else None)
+    at_rest.staged.checkpoint({HOURLY: [(1, "a")]}, publish=Publish.EVERY_CHECKPOINT, request=stop)
     if whole:
-        export(running.files, CheckpointId(1), place, request=stop)
-    monkeypatch.setattr("spark_jobs.waits.requests.driver_at_work", lambda files: False)
+        export(home, CheckpointId(1), place, request=stop)
     options = ["--target", tmp_path / target] if target else []
-    shown = spark_jobs("stop", "--home", running.url, "--request", "nightly", *options, "--output", "json")
+    shown = spark_jobs("stop", "--home", at_rest.url, "--request", "nightly", *options, "--output", "json")
     assert shown.exit_code == 3
     error = json.loads(shown.stdout)["error"]
     assert error["error"] == "IncompleteError"

@@ -300,13 +300,10 @@ def test_of_two_creates_at_once_that_the_store_turns_down_one_tries_again(store:
     assert store.objects == {"/bucket/savepoint/a": b"ours", "/bucket/savepoint/b": b"rows"}
 
 
-def test_a_store_that_never_decides_is_an_error_that_may_be_repeated(
-    store: _Store, files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_jobs.storage.object_store._PAUSES_S", (0.0,))
+def test_a_store_that_never_decides_is_an_error_that_may_be_repeated(store: _Store) -> None:
     store.undecided = 10
     with pytest.raises(StorageError, match="refuses every try") as failed:
-        files.create("a", b"ours")
+        ObjectStoreFiles("bucket", "savepoint", pauses_s=(0.0,)).create("a", b"ours")
     assert failed.value.retry is Retry.WITH_BACKOFF
 
 

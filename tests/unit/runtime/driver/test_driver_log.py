@@ -41,9 +41,8 @@ def test_what_ends_the_attempt_is_in_it_without_its_secrets(tmp_path: Path) -> N
     assert "ssw" not in (tmp_path / "1.log").read_text()
 
 
-def test_it_is_rotated_and_so_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.runtime.driver.driver_log._SIZE_MAX_BYTES", 2_000)
-    with driver_log(tmp_path / "1.log", unmasked):
+def test_it_is_rotated_and_so_bounded(tmp_path: Path) -> None:
+    with driver_log(tmp_path / "1.log", unmasked, size_max_bytes=2_000):
         for number in range(1_000):
             LOG.info("batch %d", number)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.log", "1.log.1", "1.log.2", "1.log.3"]

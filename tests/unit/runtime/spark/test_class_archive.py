@@ -1,11 +1,14 @@
 """The JVM options of a Spark start. No JVM is started."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from spark_jobs.runtime.spark.class_archive import archive_path, making, using
+from spark_jobs.runtime.spark.session import has_class_archive
+from tests.support.command_line import session_of_java
 
 OPTIONS = "SPARK_SUBMIT_OPTS"
 
@@ -25,6 +28,12 @@ def test_it_belongs_to_the_environment_and_to_one_java(tmp_path: Path) -> None:
     paths = [archive_path(java, tmp_path) for java in ("17.0.2", "21.0.1")]
     assert len(set(paths)) == 2
     assert all(path.is_relative_to(tmp_path) for path in paths)
+
+
+def test_a_session_finds_the_archive_for_its_own_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    kept(archive_path("17.0.2"))
+    assert {java: has_class_archive(session_of_java(java)) for java in ("17.0.2", "21.0.1")} == {"17.0.2": True, "21.0.1": False}
 
 
 def test_a_jvm_is_given_the_archive_that_is_there(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:

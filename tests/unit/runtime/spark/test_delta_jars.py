@@ -88,13 +88,12 @@ def test_a_list_that_others_may_write_is_not_believed(tmp_path: Path, jars: list
     assert DeltaJars({}, [], cache).setting() is None
 
 
-def test_a_list_of_another_user_is_not_believed(tmp_path: Path, jars: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_another_user_is_not_believed(tmp_path: Path, jars: list[Path]) -> None:
     DeltaJars({}, [], tmp_path / "cache").remember(setting(*jars))
-    monkeypatch.setattr("spark_jobs.runtime.spark.delta_jars.os.getuid", lambda: 12_345)
     for owned in (tmp_path / "cache", *(tmp_path / "cache").iterdir(), *jars):
         if owned.stat().st_uid == 0:  # root owns the files if root runs the test
             os.chown(owned, 54_321, -1)
-    assert DeltaJars({}, [], tmp_path / "cache").setting() is None
+    assert DeltaJars({}, [], tmp_path / "cache", user=12_345).setting() is None
 
 
 @pytest.mark.parametrize("other", ["link", "pipe", "large"])

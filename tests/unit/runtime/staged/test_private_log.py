@@ -340,9 +340,9 @@ def test_delta_begins_a_folded_log_at_its_checkpoint_with_the_tables_own_schema(
     assert [field.name for field in table.schema().fields] == ["id"]
 
 
-def test_segments_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.runtime.staged.private_log.SEGMENT_BATCHES_MAX", 3)
-    log = filled(tmp_path, 9)
+def test_segments_are_bounded(tmp_path: Path) -> None:
+    filled(tmp_path, 9)
+    log = PrivateLog(quick(tmp_path), "log", TABLE, segment_batches_max=3)
     log.fold(BatchId(7))
     assert sorted(path.name for path in (tmp_path / "log/segments").iterdir()) == ["0-2.jsonl", "3-5.jsonl", "6-7.jsonl"]
     assert [batch.batch for batch in everything(log)] == list(range(9))
