@@ -6,12 +6,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from spark_jobs.api.continuation import Fate, StageFate
+from spark_jobs.api.graph import Graph
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import PlanAnswer, SourcePlan, StageOutlook, TablePlan
 from spark_jobs.cli.outlook import FATE_COLOURS, outlook, with_work_directory
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
 from spark_jobs.protocol.documents import Manifest
-from spark_jobs.protocol.ids import InputName, PipelineName, SinkName, StageName
+from spark_jobs.protocol.ids import InputName, SinkName, StageName
 from spark_jobs.protocol.losses import said
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.runtime.start.decision import Answer, Begin, Continue
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from spark_jobs.runtime.start.start_plan import StartPlan
 
 
-def plan_answer(pipeline: PipelineName, home: Files, request: StartRequest, plan: "StartPlan | Manifest") -> PlanAnswer:
+def plan_answer(graph: Graph, home: Files, request: StartRequest, plan: "StartPlan | Manifest") -> PlanAnswer:
     """Returns the plan of a run. Also reads the open requests."""
+    pipeline = graph.pipeline
     asked = tuple(each.request for each in CheckpointRequests(home).open())
     if isinstance(plan, Manifest):
         return PlanAnswer(pipeline=pipeline, home=home.url, run=request.run, outlook=outlook(Answer(plan)), open_requests=asked)
@@ -34,7 +36,7 @@ def plan_answer(pipeline: PipelineName, home: Files, request: StartRequest, plan
         pipeline=pipeline,
         home=home.url,
         run=request.run,
-        outlook=found.model_copy(update={"stages": tuple(_stage(each, plan) for each in plan.stages)}),
+        outlook=found.model_copy(update={"stages": tuple(_stage(each, plan, graph) for each in plan.stages)}),
         sources=tuple(_source(name, plan) for name in plan.settled.sources),
         tables=tuple(_table(plan, sink) for sink in plan.tables),
         losses=(*plan.losses, *plan.gone),
@@ -66,14 +68,14 @@ def plan_text(answer: PlanAnswer) -> list[RenderableType]:
     ]
 
 
-def _stage(found: StageFate, plan: "StartPlan") -> StageOutlook:
+def _stage(found: StageFate, plan: "StartPlan", graph: Graph) -> StageOutlook:
     name, before = StageName(found.stage), plan.goes_on_from
     begin = state_bytes = None
     if before is not None and found.fate is Fate.STARTS_EMPTY:
         begin = "now" if name in plan.begins_now else "earliest"
     if before is not None and found.fate is Fate.CONTINUES and name in before.stages:
         state_bytes = sum(file.size_bytes for file in before.stages[name].files)
-    before_it, sources = plan.reads.get(name, ((), ())) if begin is not None else ((), ())
+    before_it, sources = graph.reads().get(name, ((), ())) if begin is not None else ((), ())
     fields = {"begin": begin, "stages": before_it, "sources": sources, "state_bytes": state_bytes}
     return StageOutlook.model_validate({"stage": name, "fate": found.fate.value} | fields)
 

@@ -1,18 +1,19 @@
-"""``spark-jobs inspect``: shows one checkpoint in full."""
+"""``spark-jobs inspect``: shows one checkpoint or one savepoint in full."""
 
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
+from spark_jobs.checkpoint.savepoint import named_by_savepoint, read_savepoint
 from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.cli import words
-from spark_jobs.cli.answers import InspectAnswer, SavepointAnswer, SinkFacts, StageFacts, TidiedFacts
+from spark_jobs.cli.answers import InspectAnswer, SavepointAnswer, SavepointStage, SinkFacts, StageFacts, TidiedFacts
 from spark_jobs.cli.homes import Publications, manifest_url, open_home, ordered_stages
 from spark_jobs.cli.options import MaybeHome, MaybeSavepoint
-from spark_jobs.cli.savepoints import inspected, shown
 from spark_jobs.cli.terminal import Output, command, output_option
+from spark_jobs.cli.verify import verified
 from spark_jobs.control.losses import LossLedger
 from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publisher, SinkCut
@@ -38,8 +39,8 @@ def inspect(
     """Show one checkpoint: its stages, sinks and inputs. Or show a savepoint, after reading and comparing every file of it."""
     with command(output) as terminal:
         if savepoint is not None and home is None and checkpoint is None:
-            found = inspected(open_place(savepoint), terminal.aside)
-            return terminal.answer(found, *shown(found))
+            found = _savepoint_answer(open_place(savepoint), terminal.aside)
+            return terminal.answer(found, *_savepoint_text(found))
         if savepoint is not None or home is None:
             raise InvalidParameterError(
                 "inspect needs exactly one of a savepoint and a home.",
@@ -169,3 +170,60 @@ def _tidied(source: InputName, found: TidiedFacts) -> Text:
         return Text(f"{taken}.")
     left = f"{words.count(len(found.left))} that have changed since they were read stay, such as {found.left[0]}"
     return Text(f"{taken}; {left}.", style="yellow")
+
+
+def _savepoint_answer(files: Files, aside: Console) -> SavepointAnswer:
+    """Verifies every file of a savepoint with a progress bar, and returns the answer.
+
+    Raises:
+        RejectedError: The directory is not a savepoint.
+        CorruptDocumentError: A file is missing or altered. The error names its path.
+    """
+    savepoint, manifest = read_savepoint(files)
+    if damage := verified(named_by_savepoint(files), aside):
+        raise damage[0]
+    order = dict.fromkeys([*ordered_stages(manifest.graph), *manifest.stages])
+    return SavepointAnswer(
+        savepoint=files.url,
+        pipeline=savepoint.pipeline_name,
+        uuid=savepoint.pipeline,
+        incarnation=savepoint.incarnation,
+        checkpoint=savepoint.checkpoint,
+        request=savepoint.request,
+        drained=savepoint.drained,
+        taken_at=savepoint.taken_at,
+        files=len(savepoint.files),
+        size_bytes=savepoint.size_bytes,
+        parameters=manifest.parameters,
+        stages={
+            name: SavepointStage(
+                batch=cut.batch,
+                watermark_ms=cut.watermark_ms,
+                state_files=len(cut.files),
+                state_bytes=sum(file.size_bytes for file in cut.files),
+                in_flight_rows=cut.channel.in_flight_rows,
+            )
+            for name, cut in ((name, manifest.stages[name]) for name in order if name in manifest.stages)
+        },
+        tables={sink: cut.table for sink, cut in manifest.sinks.items()},
+    )
+
+
+def _savepoint_text(answer: SavepointAnswer) -> list[RenderableType]:
+    heads = words.facts(
+        ("pipeline", answer.pipeline),
+        ("checkpoint", f"{answer.checkpoint} of the home that it was taken in, for {answer.request or 'nobody'}"),
+        ("drained", words.yes(answer.drained)),
+        ("taken", words.moment(answer.taken_at)),
+        ("size", f"{words.count(answer.files)} files, {words.size(answer.size_bytes)}"),
+        ("parameters", ", ".join(f"{name}={value}" for name, value in answer.parameters.items()) or "none"),
+    )
+    headings = ("stage", "batch", "watermark", "state files", "state", "rows in flight")
+    stages = words.table("Stages", *headings, right=("batch", "state files", "state", "rows in flight"))
+    for name, stage in answer.stages.items():
+        amounts = (words.count(stage.state_files), words.size(stage.state_bytes), words.count(stage.in_flight_rows))
+        stages.add_row(Text(name), str(stage.batch), words.watermark(stage.watermark_ms), *amounts)
+    tables = words.table("Tables when it was taken", "sink", "table")
+    for sink, table in answer.tables.items():
+        tables.add_row(Text(sink), Text(table))
+    return [heads, stages, tables, Text("Every file is there, and its hash is that of the copy.", style="bold green")]

@@ -256,7 +256,7 @@ class _Order:
         start = self.spark.showing(progress, self.pipeline.name)
         with progress.shown(), quiet_logging():
             request, found = plan(self.pipeline, self.home, self.parameters, self.options, start, self.request)
-            answer = plan_answer(self.pipeline.name, self.home, request, found)
+            answer = plan_answer(self.pipeline.graph(), self.home, request, found)
             self.spark.stop()
         self.terminal.answer(answer, *plan_text(answer))
 

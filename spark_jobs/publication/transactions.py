@@ -14,7 +14,6 @@ from spark_jobs.protocol.errors import SparkRequiredError, StreamPipelineError
 from spark_jobs.protocol.ids import AppId, CheckpointId
 from spark_jobs.publication.deleted_keys import add_checksums, fold, is_due
 from spark_jobs.publication.delta_rs import DeltaRsKeeper, OpenTable, open_table, rows_by_file
-from spark_jobs.publication.delta_rs_transaction import DeltaRsTransaction
 from spark_jobs.storage.table_uris import table_files
 
 if TYPE_CHECKING:
@@ -70,6 +69,36 @@ class Transaction(Protocol):
     def close(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
         """Advances the app id's version without rows. The errors are those of :meth:`publish`."""
         ...
+
+
+class DeltaRsTransaction:
+    """The state of a table when it was opened, and the one transaction that can follow.
+
+    See :class:`Transaction`.
+    """
+
+    def __init__(self, table: OpenTable, app: AppId) -> None:
+        self.table, self._app = table, app
+
+    def publish(
+        self,
+        cut: SinkCut,
+        lines: Iterable[Mapping[str, Any]],
+        version: CheckpointId,
+        commit_info: Mapping[str, Any],
+        *,
+        replace: bool,
+    ) -> None:
+        """Implements the protocol. A merge reads rows of the table, so any commit since it was opened is a conflict."""
+        if cut.merge is None:
+            self.table.commit((line["add"] for line in lines), self._app, version, commit_info, replace=replace)
+            return
+        from spark_jobs.publication.delta_rs_merge import publish_merge  # pyarrow: only where it is needed
+
+        publish_merge(self.table, cut, list(lines), self._app, version, commit_info)
+
+    def close(self, version: CheckpointId, commit_info: Mapping[str, Any]) -> None:
+        self.table.commit((), self._app, version, commit_info)
 
 
 class Publishers:

@@ -464,7 +464,6 @@ class Application:
             decision=decision,
             facts=facts,
             stages=fates,
-            reads=self.graph.reads(),
             savepoint=start,
             reached=reached,
             places=places,

@@ -18,7 +18,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.ids import BatchId, CheckpointId
-from spark_jobs.publication import delta_rs, delta_rs_transaction, holds, pending, publisher
+from spark_jobs.publication import delta_rs, holds, pending, publisher, transactions
 from spark_jobs.runtime import application, running_pipeline
 from spark_jobs.runtime.checkpoints import blocked_publication, checkpoint_try, cut, publishing, subsume
 from spark_jobs.runtime.checkpoints.blocked_publication import Retries
@@ -278,13 +278,13 @@ def _fenced_goes_on(site: Site, patch: pytest.MonkeyPatch) -> None:
 
 
 def _two_handles(site: Site, patch: pytest.MonkeyPatch) -> None:
-    real = delta_rs_transaction.DeltaRsTransaction.publish
+    real = transactions.DeltaRsTransaction.publish
 
-    def publish(transaction: delta_rs_transaction.DeltaRsTransaction, *arguments: Any, **options: Any) -> None:
+    def publish(transaction: transactions.DeltaRsTransaction, *arguments: Any, **options: Any) -> None:
         transaction.table = delta_rs.open_table(transaction.table.facts.uri)
         real(transaction, *arguments, **options)
 
-    patch.setattr(delta_rs_transaction.DeltaRsTransaction, "publish", publish)
+    patch.setattr(transactions.DeltaRsTransaction, "publish", publish)
 
 
 def _producers_first(site: Site, patch: pytest.MonkeyPatch) -> None:

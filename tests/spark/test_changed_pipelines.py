@@ -17,7 +17,6 @@ from spark_jobs.control.liveness import holding
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import HomeInUseError, RejectedError, StreamPipelineError, UnsupportedTableError
-from spark_jobs.protocol.ids import PipelineName
 from spark_jobs.protocol.start_requests import StartOptions
 from spark_jobs.runtime.launch import plan
 from spark_jobs.runtime.stages.stage import StageRun
@@ -394,12 +393,13 @@ class TestThePlan:
         shop.run(shop.pipeline("orders", "hourly"))
         shop.deliver()
         shop.begin["refunds"] = "now"
-        found = self.plan(shop, shop.pipeline("orders", "refunds", "paid"), allow_dropped=True)
+        pipeline = shop.pipeline("orders", "refunds", "paid")
+        found = self.plan(shop, pipeline, allow_dropped=True)
         assert isinstance(found, StartPlan)
         assert [str(each) for each in found.stages] == [
             "orders continues", "refunds starts empty", "paid starts empty", "hourly is dropped",
         ]  # fmt: skip
-        shown = plan_answer(PipelineName("shop"), open_files(str(shop.site.home)), asked("b"), found)
+        shown = plan_answer(pipeline.graph(), open_files(str(shop.site.home)), asked("b"), found)
         assert [each.begin for each in shown.outlook.stages] == [None, "now", "earliest", None]
         assert [each.sources for each in shown.outlook.stages] == [(), ("events",), ("payments",), ()]
         assert [each.state_bytes is not None for each in shown.outlook.stages] == [True, False, False, False]

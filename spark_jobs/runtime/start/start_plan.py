@@ -26,8 +26,6 @@ class StartPlan:
     """The past of the home."""
     stages: tuple[StageFate, ...]
     """The fate of each stage."""
-    reads: Mapping[StageName, tuple[tuple[StageName, ...], tuple[InputName, ...]]]
-    """The stages and the sources that each stage reads."""
     savepoint: SavepointStart | None
     """The savepoint that it begins with."""
     reached: Mapping[AppId, CheckpointId | None] | None

@@ -11,8 +11,12 @@ from airflow.sdk import AssetAlias, Context
 
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.links import RECORD_KEY
-from airflow_provider.operators.savepoint import DisposeSavepointOperator, StopWithSavepointOperator, TriggerSavepointOperator
-from airflow_provider.tasks.requests import ask_once
+from airflow_provider.operators.savepoint import (
+    DisposeSavepointOperator,
+    StopWithSavepointOperator,
+    TriggerSavepointOperator,
+    ask_once,
+)
 from airflow_provider.triggers.home import HomeTrigger
 from spark_jobs.checkpoint.savepoint import export, verify
 from spark_jobs.control.channel import Channel

@@ -23,10 +23,10 @@ from spark_jobs.protocol.errors import (
 )
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication import publisher
-from spark_jobs.publication.delta_rs_transaction import DeltaRsTransaction
 from spark_jobs.publication.evidence import consistent_versions
 from spark_jobs.publication.holds import hold_ends, may_heal
 from spark_jobs.publication.publisher import WITHOUT_SPARK, Published, publish, publish_due
+from spark_jobs.publication.transactions import DeltaRsTransaction
 from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline
 
 HOUR = timedelta(hours=1)

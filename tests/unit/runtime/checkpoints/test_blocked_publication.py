@@ -9,9 +9,8 @@ import pytest
 from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, HoldLimits, Manifest, Publish
 from spark_jobs.protocol.errors import StorageError, UnsupportedTableError
 from spark_jobs.protocol.masking import masking
-from spark_jobs.publication.delta_rs_transaction import DeltaRsTransaction
 from spark_jobs.publication.publisher import publish
-from spark_jobs.publication.transactions import Publishers
+from spark_jobs.publication.transactions import DeltaRsTransaction, Publishers
 from spark_jobs.runtime.checkpoints import blocked_publication
 from spark_jobs.runtime.checkpoints.blocked_publication import Blocking, Retries
 from tests.support.memory_files import MemoryFiles
