@@ -90,13 +90,13 @@ __all__ = [
 ]
 
 HAS_PARTITION_EVENTS = hasattr(OutletEventAccessor, "add_partitions")
-"""Whether a task may choose the partitions of its asset events. Below 3.3 only a DAG run has a partition."""
+"""True if a task may choose the partitions of its asset events. Below 3.3 only a DAG run has a partition."""
 
 HAS_RETRY_POLICIES = RetryDecision is not None
-"""Whether a task may have a retry policy. Below 3.3 the task itself fails at once where a next try would meet the error again."""
+"""True if a task may have a retry policy. Below 3.3 the task itself fails at once if a retry would meet the same error."""
 
 TRIGGERS_HEAR_KILLS = hasattr(BaseTrigger, "on_kill")
-"""Whether a triggerer calls a trigger's ``on_kill`` if its task was killed. Below 3.3 it only cancels the trigger, as it also does at its
+"""True if a triggerer calls a trigger's ``on_kill`` if its task was killed. Below 3.3 it only cancels the trigger, as it also does at its
 own shutdown."""
 
 

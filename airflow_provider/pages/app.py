@@ -52,7 +52,7 @@ class _Table(BaseModel):
     rows: int
     version: int | None = None
     known: bool = True
-    """Whether it is known if the rows are public."""
+    """True if it is known whether the rows are public."""
 
 
 class _Published(BaseModel):

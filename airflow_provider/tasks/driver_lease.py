@@ -85,7 +85,7 @@ class DriverLease:
     def cancel(self, reason: str) -> None:
         """Ends the attempt unless another owner has taken it: at once if the driver is a process of this task.
 
-        An unavailable storage does not protect a driver that is a process of this task. Any other driver then goes on until a retry.
+        If the storage is unavailable, a driver that is a process of this task is ended, and any other driver goes on until a retry.
 
         Args:
             reason: Stored with the cancel.
@@ -97,8 +97,8 @@ class DriverLease:
     def kill(self, reason: str) -> bool:
         """Cancels from a signal handler, and again later, because the signal may have come before the driver was known.
 
-        Everything has ended ``KILL_LIMIT_S`` after the first call that has something to end, however the driver and the storage behave. It
-        logs nothing, because the interrupted code may hold the log's lock.
+        All calls together take at most ``KILL_LIMIT_S``, even if the driver or the storage hangs. Nothing is logged, because the
+        interrupted code may hold the log's lock.
 
         Args:
             reason: Stored with the cancel.
@@ -145,7 +145,7 @@ class DriverLease:
             self._not_stored = None
 
     def _is_owner(self, attempt: AttemptNumber, owner: OwnerNumber, by_s: float) -> bool:
-        """Returns True if no other owner has taken the attempt, or if the home cannot be read: a retry continues from what is durable."""
+        """Returns True if no other owner has taken the attempt, or if the home cannot be read. A retry continues from the durable state."""
         try:
             decision = _before(by_s, lambda: self._lease_of(attempt).decide(LeaseEvent.TASK_ENDS_DRIVER, owner))
             return decision.action is LeaseAction.END
@@ -203,7 +203,7 @@ class DriverLease:
         return before
 
     def later_cancel(self, error: StreamPipelineError) -> RunCancelledError | None:
-        """Returns the cancel of the attempt by a later owner, whatever the driver has ended with.
+        """Returns a later owner's cancel of the attempt, also if the driver has ended with another error.
 
         Args:
             error: The error with which the wait for the attempt has ended.
@@ -269,8 +269,8 @@ class DriverLease:
 class TaskKillHandler:
     """Ends a task's driver when Airflow kills the task. One per task process.
 
-    Airflow also sends the signal to a process whose task has ended: if its callbacks take longer than ``[core]
-    task_success_overtime``, or if its worker stops. The handler then ends nothing, because the task has left its driver at work.
+    Airflow also kills a process whose task has ended, if its callbacks take longer than ``[core] task_success_overtime`` or its worker
+    stops. The handler then ends nothing, because the task has left its driver at work.
     """
 
     def __init__(self) -> None:
@@ -290,7 +290,7 @@ class TaskKillHandler:
             self._cancelled = self._lease.kill("its task was killed")
 
     def check(self, home: str) -> None:
-        """Raises in a killed task: if it returned, Airflow would call it a success.
+        """Raises an error in a killed task. If the task returned, Airflow would mark it as successful.
 
         Raises:
             InterruptedRunError: The task was killed.

@@ -28,7 +28,7 @@ Found_co = TypeVar("Found_co", covariant=True)
 
 
 class Search(Protocol[Found_co]):
-    """A search for new things in a home. One thread at a time."""
+    """A search for new things in a home. Called by one thread at a time."""
 
     def find(self, listing: Listing) -> Sequence[Found_co]:
         """Returns the things that were not found before, oldest first."""
@@ -36,7 +36,7 @@ class Search(Protocol[Found_co]):
 
 
 class HomeEventTrigger(LogsVisibly, BaseEventTrigger, Generic[Found]):
-    """Sends an event for each new thing of one kind in a home. Only reads; never ends.
+    """Sends an event for each new thing of one kind in a home. Only reads, and never ends.
 
     The position is kept in the asset's state store, and a restarted triggerer continues after it. If a triggerer dies within seconds of
     an event, that event may be sent twice, but it is never lost. Airflow below 3.3 has no such store: each start of a triggerer then

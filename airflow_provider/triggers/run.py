@@ -45,7 +45,7 @@ class RunTrigger(WaitingTrigger):
     """
 
     hears_kills = TRIGGERS_HEAR_KILLS
-    """Whether Airflow calls :meth:`on_kill`."""
+    """True if Airflow calls :meth:`on_kill`."""
     task_states = TaskStates()
     """Tells whether the task still waits."""
 

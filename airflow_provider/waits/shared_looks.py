@@ -20,7 +20,7 @@ alone. A look begins one beat before the end of its pause, so that even after a 
 _LONGEST_S = 3.0
 """The longest pause in a file system, unless the task sets another one."""
 _LONGEST_IN_OBJECT_STORES_S = 30.0
-"""The same in an object store, where each look costs money."""
+"""The longest pause in an object store, where each look costs money."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class _Poll(Generic[T]):
 
 
 def to_the_beat(pause_s: float) -> float:
-    """Returns the time until the last beat but one of a pause. It is the same beat for all waits with this pause."""
+    """Returns the time until the second to last beat of a pause. All waits with this pause have the same beats."""
     beat_s = pause_s / _BEATS
     now_s = asyncio.get_running_loop().time()
     return (math.floor((now_s + pause_s) / beat_s) - 1) * beat_s - now_s

@@ -407,7 +407,7 @@ class StageOutlook(Answer):
 
     stage: StageName
     fate: Literal["continues", "starts empty", "is dropped"]
-    """It continues with its state, it starts without state, or the pipeline no longer has it and leaves its state behind."""
+    """The stage continues with its state, starts without state, or is no longer in the pipeline and leaves its state behind."""
     begin: Literal["earliest", "now"] | None = None
     """Where a new stage of a running pipeline begins to read its sources; None for other stages, and from ``validate``."""
     sources: tuple[InputName, ...] = ()
@@ -464,7 +464,7 @@ class PlanAnswer(Answer):
     """The plan of each source. This list and the list of tables are empty if nothing would run."""
     tables: tuple[TablePlan, ...] = ()
     losses: tuple[Loss, ...] = ()
-    """What the run would leave out of its sources."""
+    """The rows that the run would leave out of its sources."""
     open_requests: tuple[RequestId, ...] = ()
     """Requests for checkpoints, savepoints and stops that the run would answer."""
 

@@ -4,7 +4,7 @@ Invariants:
 
 1. ``requests/start-<n>.json`` is written before a driver for attempt n starts, by the requester of the run. n is one more than the highest
    attempt and request.
-2. Asking again with the same options returns the same request while nobody has begun to answer it.
+2. Asking again with the same options returns the same request until a driver begins to answer it.
 3. A response never changes. A run that was answered without an error is answered in the same way again.
 4. An index by run finds the requests of a run. An entry is written before its request, so every request has one. An entry alone means
    nothing.
@@ -291,7 +291,7 @@ class Channel:
             return None
 
     def _unclaimed(self, number: AttemptNumber) -> StartRequest | None:
-        """Returns the request of this number while nobody works on it and it has no answer."""
+        """Returns the request of this number if no driver has begun it and it has no answer."""
         if number not in self._request_numbers() or number in self.attempts.numbers():
             return None
         request = self.request(start_request_id(number))

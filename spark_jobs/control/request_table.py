@@ -1,4 +1,4 @@
-"""What a driver does with an open request, as one table: from a state and an event to an action.
+"""The driver's side of open requests, as one table: from a state and an event to an action.
 
 The module has no side effects. :class:`spark_jobs.runtime.checkpoints.requested_checkpoints.RequestedCheckpoints` executes the actions.
 
@@ -18,13 +18,13 @@ class RequestState(StrEnum):
     COVERED = "covered"
     """A checkpoint was triggered after it, or its savepoint was begun with one. Only its own checkpoint covers a stop."""
     CHECKPOINT = "checkpoint"
-    """It asks for a checkpoint, and none covers it."""
+    """A request for a checkpoint that no checkpoint covers."""
     SAVEPOINT = "savepoint"
-    """It asks for a savepoint, and no checkpoint covers it."""
+    """A request for a savepoint that no checkpoint covers."""
     STOP = "stop"
-    """It asks for a stop, and no checkpoint covers it."""
+    """A request for a stop that no checkpoint covers."""
     DRAIN = "drain"
-    """It asks for a stop with a drain, and no checkpoint covers it."""
+    """A request for a stop with a drain that no checkpoint covers."""
 
 
 class RequestEvent(StrEnum):

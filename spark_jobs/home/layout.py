@@ -238,7 +238,7 @@ def log_path(attempt: AttemptNumber) -> str:
 
 
 def output_path(attempt: AttemptNumber) -> str:
-    """Returns the path of what an attempt's driver prints, kept by whoever starts it."""
+    """Returns the path of the output of an attempt's driver. The process that starts the driver opens the file."""
     return f"{LOGS}/driver-{attempt}.out"
 
 
@@ -330,7 +330,7 @@ def start_numbers(names: Iterable[str]) -> list[AttemptNumber]:
 def starts_of_run(names: Iterable[str], run: RunId) -> list[AttemptNumber]:
     """Returns the attempts of a run by the names in :data:`RUNS` or :data:`ENDED`, newest first.
 
-    The names have a hash of the run: whoever reads what they lead to compares the run.
+    The names contain only a hash of the run, so the caller has to compare the run in the document.
     """
     found = filter(None, map(_OF_RUN.fullmatch, names))
     return sorted((AttemptNumber(int(each[1])) for each in found if each[2] == _key(run)), reverse=True)

@@ -69,7 +69,7 @@ class StreamPipelineError(Exception):
     retry: ClassVar[Retry] = Retry.NEVER
     exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
     default_safe: ClassVar[str] = ""
-    """What is safe after an error of this branch that does not say it; empty if that depends on the place of the failure."""
+    """The default of ``safe`` for the errors of this branch; empty if it depends on the place of the failure."""
     code: ClassVar[str] = "stream-pipeline"
     """The stable name of the error in the documentation, such as ``storage-full``."""
     documentation: ClassVar[str] = "docs/reference/errors.md"

@@ -1,7 +1,7 @@
 """Lets Spark commit to Delta tables in S3, by a log store whose commits are conditional writes.
 
-Delta's own log store for S3 takes a lock inside one JVM: it replaces what another process has committed. Ours is
-``ConditionalLogStore.java``, in this directory. Imports no Spark: whoever has a session has it already.
+Delta's own log store for S3 takes a lock inside one JVM, so it replaces the commits of other processes. This one is
+``ConditionalLogStore.java``, in this directory. The module imports no PySpark: a caller with a session has imported it.
 """
 
 from threading import Lock

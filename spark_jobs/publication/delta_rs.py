@@ -62,7 +62,7 @@ _KINDS: dict[int, type[StorageError]] = {
     errno.ENOENT: NotFoundError,
 }
 ENGINE = f"airflow-provider-spark-jobs/{installed_version('airflow-provider-spark-jobs')}"
-"""What a commit of this runtime's own says that wrote it."""
+"""The name of the writer in the commits of this runtime."""
 _TRIES = 15
 _LOGS_KEPT = 256
 _CHECKPOINT_INTERVAL = 100

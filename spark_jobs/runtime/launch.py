@@ -37,12 +37,12 @@ class RunnablePipeline(Protocol):
 
     @property
     def name(self) -> PipelineName:
-        """Its name."""
+        """The name of the pipeline."""
         ...
 
     @property
     def conf(self) -> Mapping[str, str]:
-        """Its Spark settings."""
+        """The Spark settings of the pipeline."""
         ...
 
     def graph(self, *, on_end: OnEnd | None, publish: Publish | None, checkpoint: CheckpointOverrides | None) -> Graph:

@@ -37,7 +37,7 @@ VARIABLES = (
     *_REGIONS,
     _VIRTUAL_HOSTED,
 )
-"""What says in an environment which store there is, and who asks."""
+"""The environment variables that name a store and its credentials."""
 
 
 @dataclass(frozen=True)

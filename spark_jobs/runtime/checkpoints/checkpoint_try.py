@@ -91,7 +91,7 @@ class CheckpointTry:
     held: tuple[SinkName, ...] = ()
     """The sinks that wait while the others are published."""
     backfilled: Collection[LossId] = ()
-    """Those of the losses whose rows the stages have staged since. Every cut has them."""
+    """The losses whose rows the stages have staged since. Every cut contains these rows."""
 
     def take(self, stages: Sequence[StageRun]) -> Manifest:
         """Completes the checkpoint. Durable on return. The history has a record of it.
@@ -182,8 +182,8 @@ class CheckpointTry:
     def _complete(self, store: CheckpointStore, manifest: Manifest) -> None:
         """Creates the manifest.
 
-        A manifest that appears only after the try was abandoned has the same effect as every unknown outcome. If the next try has the same
-        number, it fails. Otherwise the next try is fenced, and the next attempt continues that checkpoint.
+        A manifest may appear after the try was abandoned. If the next try then has the same number, it fails. Otherwise the next try is
+        fenced, and the next attempt continues that checkpoint.
         """
         number = manifest.checkpoint
         unanswered = OutcomeUnknownError(
@@ -263,8 +263,8 @@ class CheckpointTry:
     def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:
         """Finds a cut. Returns it with the facts in Spark's logs.
 
-        While the try waits for one stage, another one that is cut already goes on, perhaps so far that Spark purges its cut. Then all
-        stages are cut again. If the same cut is missing a second time, it was not purged, which is an error.
+        While the try waits for one stage, a stage that is already cut goes on, and Spark may purge the batch of its cut from its logs. Then
+        all stages are cut again. If the same batch is missing a second time, Spark has not purged it, which is an error.
         """
         purged = None
         while True:

@@ -1,12 +1,12 @@
 """Publishes the checkpoints of a running pipeline while the next ones are taken.
 
 Each sink follows in its own order, in its own thread, and waits for no other. Its missing checkpoints become public in one transaction,
-so a table that is slow skips checkpoints. Readers of several tables need one checkpoint that every table shows, so all tables *meet*: once
-all have come to the checkpoint at which they meet, the newest one becomes the next, and no table passes it without its own version.
+so a slow table skips checkpoints. But readers of several tables need a checkpoint that every table shows. So some checkpoints are common
+ones: every table publishes them. When all tables have one, the newest complete checkpoint becomes the next.
 
 A publication that fails holds all sinks (docs/adr/0025-a-table-that-refuses-blocks-publication.md). Publications that are under way end.
-After that, one thread publishes all sinks, starting with the one that is behind, until it succeeds. That thread goes on without a table
-that refuses as long as its hold lasts: the others get each checkpoint at once, so they need no meeting.
+After that, one thread publishes all sinks, starting with the one that is behind, until it succeeds. While the hold of a refusing table
+lasts, that thread publishes each checkpoint in all other tables, so that they need no common ones.
 """
 
 import logging
@@ -33,7 +33,7 @@ class Publisher(Protocol):
     """Publishes checkpoints of one attempt. All but :meth:`shown` are called in other threads, and return when they are done."""
 
     def check(self, manifest: Manifest) -> None:
-        """Raises if a table refuses a checkpoint, as far as that can be seen before anything is written."""
+        """Raises an error if a table refuses a checkpoint, as far as this can be seen before anything is written."""
         ...
 
     def publish_sink(self, manifest: Manifest, sink: SinkName) -> None:
@@ -43,7 +43,7 @@ class Publisher(Protocol):
     def publish_all(self, manifest: Manifest) -> None:
         """Publishes a checkpoint, and all before it, in every sink that is due and not held, or records why that is blocked.
 
-        The sink that is behind comes first. Raises if the checkpoint can never become public.
+        The sink that is behind comes first. Raises an error if the checkpoint can never become public.
         """
         ...
 
@@ -58,7 +58,7 @@ class Publishing:
     All methods are called by the one thread that takes the checkpoints. None of them waits, except :meth:`rest` and :meth:`end`.
 
     Args:
-        publisher: Publishes.
+        publisher: Publishes the checkpoints.
         blocking: Record of the blocked publication.
         check_live: Raises if a later attempt is live.
         begun_at: The checkpoint that the attempt goes on from. It is public where it is due, unless the publication is blocked.
@@ -76,7 +76,7 @@ class Publishing:
         """The checkpoints after :attr:`shown` of which the table has a version, by sink."""
         self._checked: Manifest | None = None
         """The newest checkpoint that no table has refused so far: sinks may follow up to it."""
-        self._meeting: Manifest | None = None
+        self._common: Manifest | None = None
         self._tried = _NONE
         """The newest checkpoint that a blocked publication was tried with."""
         self._under_way: dict[str, _Work] = {}
@@ -100,7 +100,7 @@ class Publishing:
         return self._shown
 
     def is_settled(self, manifest: Manifest) -> bool:
-        """Returns True if a checkpoint is public where it is due and the table is not held, or its publication is blocked."""
+        """Returns True if a checkpoint is public in every sink that is due and not held, or if its publication is blocked."""
         if self._blocking.all_wait:
             return True
         return all(self._reached.get(sink, _NONE) >= manifest.checkpoint for sink in self._not_held(manifest))
@@ -129,10 +129,10 @@ class Publishing:
         """Begins no further work, and waits for work that is under way.
 
         Args:
-            pause: Lets a moment pass. It may call :meth:`go_on`.
+            pause: Waits a moment. It may call :meth:`go_on`.
 
         Raises:
-            StreamPipelineError: As :meth:`go_on`.
+            StreamPipelineError: See :meth:`go_on`.
         """
         self._is_resting = True
         self.go_on(None)
@@ -148,7 +148,7 @@ class Publishing:
                 work.future.result()
 
     def _follow(self, newest: Manifest) -> None:
-        """Lets each sink that is idle follow."""
+        """Begins a publication in each idle sink that lacks its next checkpoint."""
         sinks = list(_following(newest))
         if sinks and (self._checked is None or self._checked.checkpoint < newest.checkpoint):
             if _CHECK not in self._under_way:
@@ -161,11 +161,11 @@ class Publishing:
                 self._begin(f"sink {sink}", target, partial(self._publisher.publish_sink, target, sink), reached)
 
     def _target(self, sink: SinkName) -> Manifest | None:
-        """Returns the next checkpoint of a sink: the one at which all meet, or the newest if the sink has that one."""
-        meeting, checked = self._meeting, self._checked
-        if meeting is None or all(self._reached.get(each, _NONE) >= meeting.checkpoint for each in _following(meeting)):
-            meeting = self._meeting = checked
-        return meeting if meeting is not None and self._reached.get(sink, _NONE) < meeting.checkpoint else checked
+        """Returns the next checkpoint of a sink: the common one, or the newest if the sink has the common one."""
+        common, checked = self._common, self._checked
+        if common is None or all(self._reached.get(each, _NONE) >= common.checkpoint for each in _following(common)):
+            common = self._common = checked
+        return common if common is not None and self._reached.get(sink, _NONE) < common.checkpoint else checked
 
     def _try_again(self, newest: Manifest) -> None:
         if self._refused is not None or self._blocking.is_due() or newest.checkpoint > self._tried:
@@ -221,7 +221,7 @@ class Publishing:
     def _have(self, manifest: Manifest) -> None:
         """Records that every sink that is not held has a checkpoint, unless all wait."""
         if not self._blocking.all_wait:
-            self._checked = self._meeting = manifest
+            self._checked = self._common = manifest
             for sink in self._not_held(manifest):
                 self._reach(sink, manifest)
 

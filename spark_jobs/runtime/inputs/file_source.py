@@ -303,7 +303,7 @@ def files_root(session: SparkSession, path: str) -> str:
 
 
 class EndlessFiles(Bound):
-    """All files that arrive. Spark records their modification times. Their sizes are not pinned."""
+    """The end of a source that reads all files that arrive. Spark records their modification times. Their sizes are not pinned."""
 
     names_files = True
 
@@ -311,7 +311,7 @@ class EndlessFiles(Bound):
         self, log: "FileSourceLog", lost: Set[tuple[str, int | None]], inferred: tuple[SparkSession, Leaf] | None = None
     ) -> None:
         self._log, self._lost = log, lost
-        """Lost files. A file that arrives later under the name of one is a new file."""
+        """Lost files. A file that arrives later under the same name is a new file."""
         self._inferred = inferred
         """The session and the leaf that infer a schema. None if it is declared."""
 
@@ -324,7 +324,7 @@ class EndlessFiles(Bound):
         reader = session.read.format(leaf.format).options(**options)
         if not outgrows(leaf.schema, reader.load(paths).schema):
             return False
-        # a column that is null in all rows of the batch has some type, and another one with the rows of the other files
+        # a column that is null in the whole batch may get another type when the other files are read, too
         return reader.load(leaf.options["path"]).schema.simpleString() != leaf.schema.simpleString()
 
     def exceeded(self, previous: str | None, line: str) -> bool:
@@ -348,10 +348,10 @@ class EndlessFiles(Bound):
 
 
 class FilesBound(Bound):
-    """Exactly the pinned files. The file source's own log assigns them to batches.
+    """The end of a source that reads exactly the pinned files. The file source's own log assigns them to batches.
 
-    A file is known by its path and its modification time: a later file under the same name is a new file. To Spark it is the old one, and
-    is skipped.
+    A file is known by its path and its modification time: a later file under the same name is a new file. Spark takes it for the old one
+    and skips it.
     """
 
     names_files = True

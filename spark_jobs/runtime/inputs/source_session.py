@@ -1,6 +1,6 @@
 """The session that a source's function gets.
 
-It also reads Delta tables as streams by path, while Spark accepts only names. An inferred schema is that of all files.
+It also reads Delta tables as streams by path, while Spark accepts only names. It infers schemas from all files of a folder.
 """
 
 import re
@@ -37,7 +37,7 @@ class SourceSession(SparkSession):
         inferring = str(self.session.conf.get(_INFERENCE)).lower() == "true"
         return (
             reader.option("mergeSchema", True) if inferring else reader
-        )  # Parquet and ORC would use the columns of any one file
+        )  # otherwise Parquet and ORC infer the columns from a single file
 
 
 class _PathReader(DataStreamReader):

@@ -1,4 +1,7 @@
-"""Takes secrets out of what a JVM logs that somebody else has started, such as ``spark-submit``: its output is not ours to filter."""
+"""Masks secrets in the log of a JVM that another program has started, such as ``spark-submit``.
+
+The output of that JVM does not pass through this process, which therefore cannot filter it.
+"""
 
 import re
 from collections.abc import Iterable
@@ -13,13 +16,13 @@ _PLACES_EXCEPTIONS = re.compile(r"%(?:[-.\d]*)(?:ex|throwable|xEx|xThrowable|rEx
 
 
 def mask_log(jvm: Any, secrets: Iterable[str]) -> None:
-    """Lets each appender of Log4j that writes by a pattern write a mask in the place of secrets, also in exceptions.
+    """Makes each Log4j appender with a pattern layout write a mask in place of secrets, also in exceptions.
 
-    Log4j gives an appender another layout only by another configuration, which would be that of the cluster no more.
+    The layouts are set by reflection. Log4j itself can only replace the whole configuration, including the cluster's part of it.
 
     Args:
         jvm: A session, or the class ``SparkContext``, with a JVM.
-        secrets: What must not be written down.
+        secrets: The texts to mask.
     """
     forms = hidden_forms(secrets)
     if not forms:
@@ -39,6 +42,6 @@ def mask_log(jvm: Any, secrets: Iterable[str]) -> None:
 
 
 def _as_regex(text: str) -> str:
-    """Returns a text as a regular expression of Java's in which no sign has a meaning, to Log4j's patterns either."""
+    """Returns a Java regular expression that matches a text literally, and has no character with a meaning in a Log4j pattern."""
     units = text.encode("utf-16-be", errors="replace")
     return "".join(f"\\u{units[n]:02x}{units[n + 1]:02x}" for n in range(0, len(units), 2))

@@ -1,4 +1,4 @@
-"""Reads the rest of a stage's state with Spark's own state reader, for errors and for rows that no metric counts."""
+"""Reads the rows that a drain has left in a stage's state, with Spark's state reader. Some of them are in no metric."""
 
 import logging
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _TIMERS, _GROUPS = "transformWithState", "WithState"
 def left_in_state(
     session: SparkSession, checkpoint: str, batch: BatchId, counted: Mapping[str, int], *, timers: bool
 ) -> tuple[dict[str, int], list[str]]:
-    """Returns the number of rows left in the state after a drain by operator, and some of their keys, with the times of timers.
+    """Returns the number of rows that a drain has left in the state, by operator, and a few of their keys. Keys of timers have their times.
 
     Args:
         session: Session of the stage.

@@ -83,7 +83,7 @@ class Planned:
     input: InputName
     unit: Unit
     rows: int | None
-    """None: they are counted only if the unit is passed over."""
+    """The number of rows. None: they are counted only if the unit is passed over."""
     source: SourceStream | None = None
     """The stream, if it belongs to a source."""
 
@@ -117,24 +117,24 @@ class PassingOver:
     record: Callable[[PassedOver], object]
     stopping: threading.Event
     is_due: bool = field(default=False, init=False)
-    """Whether the batch has failed so often that something of it is to be passed over."""
+    """True if the batch has failed so often that a unit of it has to be passed over."""
     _failed: tuple[BatchId, int] = field(default=(NO_BATCH, 0), init=False)
     """The batch that has failed last, and how often."""
     _error: str = field(default="", init=False)
 
     def tolerates(self, run: StageRun, error: Exception) -> bool:
-        """Counts a failure. Returns whether the stage is to try the same batch again, or without something.
+        """Counts a failure. Returns True if the stage tries the batch again, with or without all units.
 
-        It does not tolerate what another try may heal: nothing is passed over because a service is away. Nor what fails a batch that is
-        staged already: consumers may have read it, so its rows are what they are.
+        An error that another try may heal, such as an unavailable service, is not tolerated. A failure of a batch that is already staged
+        is not tolerated either, because consumers may have read its rows.
         """
         if not isinstance(error, PermanentFailureError):
             return False
         try:
             batch = run.spark_log.last_offsets()
             is_planned = batch > run.spark_log.last_commit() and run.log.read(batch) is None
-        except StreamPipelineError as unreadable:  # of which batch it is tells the next try
-            _LOG.warning("which batch of stage %s has failed cannot be read: %s", run.stage.name, unreadable)
+        except StreamPipelineError as unreadable:  # the next try finds out which batch has failed
+            _LOG.warning("the failed batch of stage %s cannot be read: %s", run.stage.name, unreadable)
             return True
         if not is_planned:
             return False
@@ -145,16 +145,16 @@ class PassingOver:
         return True
 
     def pass_over(self, run: StageRun) -> StageRun:
-        """Records the first unit with which the planned batch fails; returns the stage as it goes on, without that unit.
+        """Records the first unit with which the planned batch fails. Returns the stage without that unit.
 
         Args:
             run: The stage; its query does not run.
 
         Raises:
-            RestartsExhaustedError: The batch fails without any row, too, or more would be passed over than the stage tolerates.
+            RestartsExhaustedError: The batch also fails without any row, or the stage tolerates no further loss.
             FencedError: Another attempt is live.
-            TurnedAwayError: The stage is to stop.
-            StreamPipelineError: A try has failed with something that another one may heal.
+            TurnedAwayError: The stage must stop.
+            StreamPipelineError: A try has failed with an error that another try may heal.
         """
         self.is_due = False
         run.gate.admit()
@@ -210,10 +210,10 @@ class PassingOver:
         )
 
     def _first_that_fails(self, run: StageRun, planned: Sequence[Planned]) -> Planned | None:
-        """Returns the last piece of the shortest beginning of the units with which the batch fails; None if it fails no more.
+        """Returns the first piece of the units with which the batch fails; None if the batch no longer fails.
 
         Raises:
-            RestartsExhaustedError: It fails without any of them.
+            RestartsExhaustedError: The batch fails without any unit.
         """
         if self._fails_without(run, planned):
             raise RestartsExhaustedError(
@@ -236,7 +236,7 @@ class PassingOver:
         return some_of(planned, fails - 1, fails)[0] if has_failed or self._fails_without(run, ()) else None
 
     def _fails_without(self, run: StageRun, planned: Sequence[Planned]) -> bool:
-        """Returns whether the planned batch fails for good without some units. Nothing of it is staged."""
+        """Returns True if the planned batch fails permanently without some units. No row of it is staged."""
         if self.stopping.is_set():
             raise TurnedAwayError
         probe = replace(self.build(run, [self._loss(run, each) for each in planned]), is_probe=True)

@@ -40,11 +40,11 @@ def foretell_losses(
         planned: Its stages.
         logs: What Spark has logged of the stages that go on, where the start would go on.
         sources: The sources that these stages read on.
-        goes_on: The round that goes on; None if one begins, with ends that nobody knows yet.
-        left_out: Sources that are read without what is gone of them.
+        goes_on: The round that goes on; None if a new round begins, whose ends are not pinned yet.
+        left_out: Sources that are read without their lost rows.
 
     Raises:
-        RejectedError: Something is gone of another source.
+        RejectedError: Another source has lost rows.
     """
     rounds = Rounds(home)
     recorded = rounds.losses(goes_on.round) if goes_on else ()

@@ -40,7 +40,7 @@ _REARRANGED = {
     ".partitionBy({names}).save({path!r})",
     "cluster_by": "or change the table: ALTER TABLE {table} CLUSTER BY ({columns})",
 }
-"""What to do, by option. An overwrite keeps the table's properties and constraints; CREATE OR REPLACE TABLE would drop them."""
+"""The remedy, by option. An overwrite keeps the table's properties and constraints; CREATE OR REPLACE TABLE would drop them."""
 _TYPE_WIDENING = "delta.enableTypeWidening"
 
 
