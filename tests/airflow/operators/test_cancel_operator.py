@@ -13,7 +13,6 @@ from airflow_provider.retry import RETRIES
 from airflow_provider.tasks.driver_lease import DriverLease
 from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.version_compat import TaskDeferred
-from spark_jobs.control.cancelling import has_ended
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.lease import AttemptLease
 from spark_jobs.protocol.errors import ConflictError, DeadlineExceededError, RunCancelledError
@@ -35,7 +34,7 @@ from tests.airflow.flights import (
     operator,
     until,
 )
-from tests.support.away import away
+from tests.support.shaky_locks import bring_back, take_away
 
 
 def cancel(token: str = "first try", run_id: str = "now", **arguments: Any) -> dict[str, Any]:
@@ -117,9 +116,21 @@ def test_who_waits_for_a_driver_to_end_is_told_once_what_it_does(
 
 @pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
 def test_a_storage_that_is_away_for_a_while_is_borne(homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool) -> None:
-    a_driver_at_work(homes, entry="live_waits")
-    monkeypatch.setattr("spark_jobs.waits.ends.has_ended", away(has_ended))
+    log = TaskLog()
+    for waits in (HomeTrigger, CancelPipelineOperator):
+        monkeypatch.setattr(waits, "log", log)
+    process = a_driver_at_work(homes, entry="live_stubborn")
+    locks, aside = homes.path() / "work", homes.root.parent / "aside"
+
+    def goes_away_and_comes_back() -> None:
+        take_away(locks, aside)
+        until(lambda: "The home cannot be read" in log.text)
+        bring_back(locks, aside)
+        process.kill()
+
+    storage = once(lambda: "attempt 1: running" in log.text, goes_away_and_comes_back)
     assert cancel(deferrable=deferrable)["cancelled"]
+    storage.join()
 
 
 def test_a_next_try_leaves_alone_what_somebody_has_begun_since(homes: Homes) -> None:

@@ -21,7 +21,7 @@ from airflow_provider.triggers.home import HomeTrigger
 from spark_jobs.checkpoint.savepoint import export, verify
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.control.liveness import driver_at_work, holding
+from spark_jobs.control.liveness import holding
 from spark_jobs.home.layout import DRIVER_LOCK, savepoint_path
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
 from spark_jobs.protocol.documents import Publish, RunState, StartResponse, StopStatus
@@ -37,9 +37,9 @@ from tests.airflow.deferral import carry_out
 from tests.airflow.flights import TaskLog, context, once, until
 from tests.support.answering_driver import LIVE, Driver
 from tests.support.asset_events import Events
-from tests.support.away import away
 from tests.support.command_line import UsedHome
 from tests.support.object_store import object_store
+from tests.support.shaky_locks import ShakyLocks
 from tests.support.staged_pipeline import HOURLY, NOW
 from tests.support.systems import quick
 
@@ -103,27 +103,32 @@ def test_a_savepoint_in_an_object_store_is_made_and_deleted_inside_its_root_alon
 
 @WAYS
 def test_a_storage_that_is_away_for_a_while_is_borne(
-    running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
+    used: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
     log = TaskLog()
     for waits in (HomeTrigger, TriggerSavepointOperator):
         monkeypatch.setattr(waits, "log", log)
 
-    def answers() -> None:
-        with Driver(running):
-            until(lambda: running.files.names("answers"))
+    def goes_away_and_comes_back() -> None:
+        locks.go_away()
+        until(lambda: "The home cannot be read" in log.text)
+        locks.come_back()
+        with Driver(used):
+            until(lambda: used.files.names("answers"))
 
-    monkeypatch.setattr("spark_jobs.waits.requests.driver_at_work", away(driver_at_work, [1]))
-    pipeline = once(lambda: "The disk is away" in log.text, answers)
-    assert carry_out(savepoint(deferrable=deferrable), context())["checkpoint"] == 1
-    pipeline.join()
+    with ShakyLocks(used) as locks:
+        pipeline = once(lambda: CheckpointRequests(used.files).open(), goes_away_and_comes_back)
+        assert carry_out(savepoint(deferrable=deferrable), context())["checkpoint"] == 1
+        pipeline.join()
 
 
 @WAYS
-def test_a_storage_that_stays_away_ends_the_wait(running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool) -> None:
-    monkeypatch.setattr("spark_jobs.waits.requests.driver_at_work", away(driver_at_work, range(1, 1000)))
-    with pytest.raises(PipelineRunError, match="The disk is away"):
-        carry_out(savepoint(deferrable=deferrable, wait_limits=WaitLimits(storage_s=2.0)), context())
+def test_a_storage_that_stays_away_ends_the_wait(used: UsedHome, *, deferrable: bool) -> None:
+    with ShakyLocks(used) as locks:
+        pipeline = once(lambda: CheckpointRequests(used.files).open(), locks.go_away)
+        with pytest.raises(PipelineRunError, match="Not a directory"):
+            carry_out(savepoint(deferrable=deferrable, wait_limits=WaitLimits(storage_s=2.0)), context())
+        pipeline.join()
 
 
 def test_the_tables_that_a_savepoint_has_made_public_are_told_of_through_an_alias(running: UsedHome) -> None:

@@ -15,16 +15,16 @@ from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.version_compat import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
 from spark_jobs.background import AT_WORK
 from spark_jobs.control.channel import Channel
-from spark_jobs.control.liveness import holding, is_locked
+from spark_jobs.control.liveness import holding
 from spark_jobs.home.layout import DRIVER_LOCK
 from spark_jobs.protocol.documents import RunState, StartResponse
 from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
 from tests.airflow.conftest import connection
 from tests.airflow.deferral import carry_out, first_event
-from tests.airflow.flights import context, once
-from tests.support.away import away
+from tests.airflow.flights import TaskLog, context, once
 from tests.support.command_line import UsedHome
+from tests.support.shaky_locks import ShakyLocks
 from tests.support.staged_pipeline import NOW
 
 
@@ -113,11 +113,17 @@ def test_each_word_of_a_driver_at_work_can_be_waited_for(running: UsedHome, stat
 
 @pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
 def test_a_storage_that_is_away_for_a_while_shows_nothing_yet(
-    running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
+    used: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
-    running.beat(RunState.RUNNING)
-    monkeypatch.setattr("spark_jobs.control.pipeline_look.is_locked", away(is_locked))
-    assert sense(deferrable=deferrable, poke_interval=0.02)["state"] == "running"
+    log = TaskLog()
+    for waits in (HomeTrigger, PipelineStateSensor):
+        monkeypatch.setattr(waits, "log", log)
+    used.beat(RunState.RUNNING)
+    with ShakyLocks(used) as locks:
+        locks.go_away()
+        storage = once(lambda: "The home cannot be read" in log.text, locks.come_back)
+        assert sense(deferrable=deferrable, poke_interval=0.02)["state"] == "running"
+        storage.join()
 
 
 def test_a_heartbeat_outlives_its_driver_and_is_not_believed(used: UsedHome) -> None:

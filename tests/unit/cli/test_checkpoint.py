@@ -15,6 +15,7 @@ from spark_jobs.protocol.errors import DeadlineExceededError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId
 from tests.support.answering_driver import LIVE, Driver
 from tests.support.command_line import BLOCKED, UsedHome, document, spark_jobs
+from tests.support.shaky_locks import ShakyLocks
 from tests.support.staged_pipeline import DAILY, NOW
 
 
@@ -92,20 +93,14 @@ def test_a_driver_that_ends_is_not_waited_for(at_rest: UsedHome) -> None:
 
 
 def test_a_storage_that_is_unavailable_for_a_while_is_tolerated(at_rest: UsedHome, caplog: pytest.LogCaptureFixture) -> None:
-    locks, aside = at_rest.directory / "home/work", at_rest.directory / "aside"
-    with ExitStack() as driver:
-        driver.enter_context(at_rest.driver())
+    with ShakyLocks(at_rest) as locks, ExitStack() as answering:
 
         def goes_away_and_comes_back(_: float) -> None:
             if not caplog.text:
-                driver.close()
-                locks.rename(aside)
-                locks.write_text("no directory")
-            elif aside.exists():
-                locks.unlink()
-                aside.rename(locks)
-                driver.enter_context(at_rest.driver())
-                driver.enter_context(Driver(at_rest))
+                locks.go_away()
+            elif locks.are_away:
+                locks.come_back()
+                answering.enter_context(Driver(at_rest))
 
         assert ask(at_rest, sleep=goes_away_and_comes_back).exit_code == 0
     assert "The home cannot be read" in caplog.text
