@@ -104,7 +104,7 @@ class StreamPipelineOperator(WaitingOperator):
 
     Raises:
         PipelineRunRefusedError: A retry would meet the same error; Airflow does not retry.
-        PipelineRunError: Any other error; a retry resumes from what is durable.
+        PipelineRunError: Any other error; a retry resumes from the durable state.
     """
 
     template_fields: Sequence[str] = (

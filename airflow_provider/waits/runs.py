@@ -98,12 +98,12 @@ def start_limit(start_by: float | None, start_timeout_s: float) -> StartLimit | 
 
 @dataclass
 class RunWait(HomeWait[RunLook, "StartResponse | Waited"]):
-    """Waits for the answer to a start request, or until the pipeline has come as far as its task waits for.
+    """Waits for the answer to a start request, or until the pipeline reaches the goal of its task.
 
     Args:
         request: The request.
         goal: The goal of the task.
-        start: How long a driver may be invisible before it has begun; None: as long as later.
+        start: How long a driver may be invisible before it has begun; None: as long as a driver that has begun.
         began_s: The start of the wait on a monotonic clock.
         limits: The time limits of the wait.
     """
@@ -156,7 +156,7 @@ class RunWait(HomeWait[RunLook, "StartResponse | Waited"]):
         if look.exit_code and not another_works:
             raise self._gone(_UNANSWERED.get(look.exit_code, InterruptedRunError), f"ended with exit code {look.exit_code}")
         beat = self._beat if look.status is None else look.status.updated_at
-        if look.ours_runs or look.at_work or beat != self._beat:  # a new heartbeat counts whatever the clock of its host says
+        if look.ours_runs or look.at_work or beat != self._beat:  # a new heartbeat counts, also if the clock of its host is wrong
             self._seen_s, self._beat, self._unseen = now_s, beat, 0
         else:
             self._unseen += 1
@@ -327,7 +327,7 @@ def _may_be_for(files: Files, request: RequestId, status: Status | None, newest:
 
 
 def _check_is_there(files: Files, request: RequestId, *, may_be_forgotten: bool) -> None:
-    """Refuses a home that is not mounted, and one in which the request was forgotten. A silent home passes."""
+    """Refuses a home that is not mounted, and a home whose request was deleted. A home without a sign of the driver passes."""
     try:
         Channel(files).request(request)
     except NotFoundError as error:

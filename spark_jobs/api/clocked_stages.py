@@ -1,4 +1,4 @@
-"""Stages without a stream: each computes its whole table anew, once in a round, or at its ``trigger_interval``.
+"""Stages without a stream: each computes its whole table again, once in a round, or at its ``trigger_interval``.
 
 They read static inputs, or the tables of other stages. The graph gives each of them a clock, a source with one row for each time that the
 table is computed. So it is a stage like all others.

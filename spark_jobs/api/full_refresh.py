@@ -1,7 +1,7 @@
-"""Finds the stages that begin anew in a full refresh of tables.
+"""Finds the stages that start over in a full refresh of tables.
 
-A stage keeps no earlier rows for a stage that begins anew, and a stage cannot forget rows that it has read. So stages that read one another
-begin anew together.
+A stage keeps no earlier rows for a stage that starts over, and a stage cannot forget rows that it has read. So stages that read one another
+start over together.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ def check_tables(graph: Graph, tables: Sequence[str]) -> None:
 
 
 def refreshed_stages(graph: Graph, tables: Sequence[str]) -> frozenset[StageName]:
-    """Returns the stages that begin anew in a full refresh: those of the tables, and all that they are connected with.
+    """Returns the stages that start over in a full refresh: those of the tables, and all that they are connected with.
 
     Args:
         graph: The pipeline.

@@ -49,12 +49,12 @@ def outlook(decision: Decision) -> Outlook:
             if isinstance(decision, BeginFromSavepoint) and decision.checkpoint is not None:
                 of = decision.checkpoint
                 names = ", ".join(sorted(decision.refreshed))
-                why = f"from which {names} begin anew" if names else "because the code has changed"
+                why = f"from which {names} start over" if names else "because the code has changed"
                 anew = f"take a savepoint of checkpoint {of}, {why}, and begin round {number} with it"
             elif isinstance(decision, BeginFromSavepoint):
                 anew = f"begin round {number} with the savepoint{public}"
             else:
-                anew = f"begin anew with round {number}{public}" if follows else "begin here for the first time"
+                anew = f"start over with round {number}{public}" if follows else "begin here for the first time"
                 anew += f", and {_instead_of(decision.interrupted.round)}" if decision.interrupted else ""
             checkpoint = decision.checkpoint if isinstance(decision, BeginFromSavepoint) else None
             return Outlook(

@@ -400,13 +400,13 @@ def _text(answer: RunAnswer, manifest: Manifest | None) -> list[RenderableType]:
     late += [Text(lost, style="yellow") for lost in words.losses(answer.losses)]
     late += [words.blocked(answer.blocked)] if answer.blocked else []
     if not answer.ran and answer.drained:
-        late.append(words.facts(("anew", _ANEW)))
+        late.append(words.facts(("start over", _START_OVER)))
     shown = [] if manifest is None else [words.facts(("manifest", answer.manifest or "")), *_next_steps(answer, manifest)]
     return [headline, sinks, *late, *shown]
 
 
 _WARM_UP = Text("  Runs of this pipeline are short. Once on this host, to start each some seconds sooner:")
-_ANEW = "to run it from the beginning, add --fresh and --on-rewind replace or keep; another pipeline needs another --home"
+_START_OVER = "to run it from the beginning, add --fresh and --on-rewind replace or keep; another pipeline needs another --home"
 
 
 def _end(manifest: Manifest) -> str:

@@ -155,7 +155,7 @@ class AttemptDocument(AttemptFacts, Document):
     restore: RestoreFrom | None = None
     """The savepoint that the incarnation begins with if the request does not name it: a start of changed code took it itself."""
     refreshed: tuple[StageName, ...] = ()
-    """The stages that have begun anew with the incarnation, by a full refresh. Their first publication replaces their tables' rows."""
+    """The stages that have started over with the incarnation, by a full refresh. Their first publication replaces their tables' rows."""
     restored_from: CheckpointId | None
     work_directory: WorkDirectory
     state_partitions: int | None = None
@@ -174,7 +174,7 @@ class AttemptDocument(AttemptFacts, Document):
         return self.checkpointing.second_copy
 
     def rewinds(self, parent: "Manifest | None", sink: SinkName, stage: StageName) -> bool:
-        """Returns True if the first rows of a sink after ``parent`` replace all rows of its table: its stage has begun anew."""
+        """Returns True if the first rows of a sink after ``parent`` replace all rows of its table: its stage has started over."""
         begins_line = parent is None or sink not in parent.sinks
         return (parent is None and self.on_rewind is OnRewind.REPLACE) or (begins_line and stage in self.refreshed)
 

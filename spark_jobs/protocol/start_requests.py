@@ -203,7 +203,7 @@ class StartOptions(BaseModel):
     backfill: tuple[LossId, ...] = ()
     """Losses whose rows are processed now. The run reads no new rows of bounded sources."""
     full_refresh: tuple[str, ...] = ()
-    """Tables whose stages begin anew. Their rows are replaced."""
+    """Tables whose stages start over. Their rows are replaced."""
     checkpoint: CheckpointOverrides | None = None
     """Overrides of the pipeline's checkpoint settings for the attempt."""
     restore: RestoreFrom | None = None

@@ -91,7 +91,7 @@ from spark_jobs.runtime.start.decision import (
 )
 from spark_jobs.runtime.start.facts import look_at_savepoint, read_facts
 from spark_jobs.runtime.start.incarnations import check_new_stages, check_replacement, close_abandoned
-from spark_jobs.runtime.start.lost_sources import foretell_losses, log_of_cut
+from spark_jobs.runtime.start.lost_sources import log_of_cut, predict_losses
 from spark_jobs.runtime.start.savepoint_start import SavepointStart, savepoint_start
 from spark_jobs.runtime.start.source_identity import (
     FoundSource,
@@ -426,7 +426,7 @@ class Application:
             cuts = state.stages if state else {}
             logs = {name: log_of_cut(self.home, name, cuts.get(name)) for name in stages}
         left_out = {*request.accept_data_loss, *self.graph.skips_what_is_gone}
-        return foretell_losses(self.home, self.graph, plan.planned, logs, read_on, goes_on, left_out)
+        return predict_losses(self.home, self.graph, plan.planned, logs, read_on, goes_on, left_out)
 
     def _plan(
         self,

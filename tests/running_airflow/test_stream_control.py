@@ -101,7 +101,7 @@ def test_a_night_drains_what_the_one_before_has_begun_and_begins_anew(airflow: R
     departed, hourly = (DeltaTable(drained["sinks"][name]["table"]).to_pyarrow_table() for name in ("departed", "hourly_delays"))
     assert sum(hourly["flights"].to_pylist()) == departed.num_rows == FLIGHTS
 
-    until(lambda: home.attempts() == 2 and home.is_at_work(), "it has begun anew", BEGUN_S)
+    until(lambda: home.attempts() == 2 and home.is_at_work(), "it has started over", BEGUN_S)
     second.reaches("deferred")
     restore = home.channel.request(start_request_id(AttemptNumber(2))).restore
     assert restore is not None

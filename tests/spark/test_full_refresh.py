@@ -1,4 +1,4 @@
-"""A full refresh of some tables: their stages begin anew, and their rows are replaced in the publication of all others."""
+"""A full refresh of some tables: their stages start over, and their rows are replaced in the publication of all others."""
 
 from pathlib import Path
 from typing import Any

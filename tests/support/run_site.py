@@ -107,7 +107,7 @@ class RunSite:
             publish: The policy of every sink.
             fresh: True for a fresh start.
             on_rewind: The treatment of public rows at a rewind.
-            full_refresh: Tables that begin anew.
+            full_refresh: Tables that start over.
         """
         return launch(
             self.pipeline,

@@ -129,7 +129,7 @@ class Waiting:
         deadline_s: Deadline by ``now_s``.
         now_s: The clock.
         pause: Waits a moment. Its exceptions, such as a cancel or a permanent failure of a stage, end the search.
-        held: Called with each stage when it is held. The first stage without a call is the one that is waited for.
+        held: Called with each stage when it is held. The search waits for the first stage without a call.
         released: Called, perhaps several times, with each stage that is released because another one is failing.
     """
 
@@ -158,7 +158,7 @@ def take_cut(stages: Sequence[Cuttable], alignment: Alignment, waiting: Waiting)
     """Finds a consistent cut.
 
     A cut does not wait for stages whose inputs all end. They may be in a batch for hours, and are not held: their unread rows are in
-    flight. Nor does a cut wait for failing stages, unless its alignment says so.
+    flight. A cut does not wait for failing stages either, unless its alignment says so.
 
     Args:
         stages: Stages in topological order.

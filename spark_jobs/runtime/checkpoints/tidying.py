@@ -112,7 +112,7 @@ class Tidying:
         Considers only kept rounds.
 
         Args:
-            stages: Stages that begin anew, and whose tables are replaced.
+            stages: Stages that start over, and whose tables are replaced.
             accepted: Sources that are read without their missing files.
 
         Raises:

@@ -43,7 +43,7 @@ def in_sources(
         graph: The pipeline.
         settled: Sources that the stages read.
         found: The present sources.
-        refreshed: Stages that begin anew. They read their sources from the beginning.
+        refreshed: Stages that start over. They read their sources from the beginning.
 
     Raises:
         InvalidPipelineError: The present end of a source cannot be found.

@@ -1,6 +1,6 @@
-"""Decides what a start request leads to, from the home's documents alone, before Spark starts.
+"""Decides the result of a start request before Spark starts.
 
-All facts are arguments.
+The decision follows from the home's documents alone. The module reads nothing: all facts are arguments.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ from spark_jobs.protocol.start_requests import StartRequest
 
 @dataclass(frozen=True)
 class Answer:
-    """The run has its checkpoint already. Only its publication is finished."""
+    """The run already has its checkpoint. The start only completes the publication."""
 
     manifest: Manifest
 
@@ -63,7 +63,7 @@ class BeginIncarnation:
     interrupted: RoundDocument | None = None
     """The round that it replaces, with the same ends, if that has no checkpoint yet."""
     refreshed: frozenset[StageName] = frozenset()
-    """The stages that begin anew by a full refresh."""
+    """The stages that start over by a full refresh."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class HomeFacts:
     """The newest attempt that has begun."""
     latest_round: RoundDocument | None
     final_of: Callable[[RunId], Manifest | None]
-    """Returns the final checkpoint of the round that a run has had an attempt at, while it is kept."""
+    """Returns the final checkpoint of the round in which a run has had an attempt; None if there is none, or if it was deleted."""
     published: Callable[[], Mapping[SinkName, CheckpointId]]
     """Returns the newest public checkpoint of any incarnation by sink. It opens the tables, so it is only called before a recomputation."""
     staging: bool = False
@@ -153,7 +153,7 @@ def decide(
         facts: Past of the home.
         parameters: The pipeline's public parameters.
         graph: Description of its graph.
-        refreshed: The stages that begin anew by the request's full refresh.
+        refreshed: The stages that start over by the request's full refresh.
 
     Raises:
         RejectedError: The request does not fit the home: other parameters than those of the interrupted round or of a finished pipeline,
@@ -393,7 +393,7 @@ def _stage_of(manifest: Manifest, sink: SinkName) -> StageName | None:
 def _still_to_refresh(
     request: StartRequest, facts: HomeFacts, stop: Manifest | None, refreshed: frozenset[StageName]
 ) -> frozenset[StageName]:
-    """Returns the stages that a start has to begin anew. There are none if the run, or the unfinished round, has begun them anew already.
+    """Returns the stages that a start must start over. There are none if the run, or the unfinished round, has already done so.
 
     Raises:
         RejectedError: The request cannot be carried out in this home now.

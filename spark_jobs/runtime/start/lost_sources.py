@@ -1,4 +1,4 @@
-"""Foretells what a start will find gone of its sources: ``spark-jobs run --dry-run`` builds no stage that could be asked."""
+"""Predicts the losses that a start will find in its sources, for ``spark-jobs run --dry-run``, which builds no stages."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import cast
@@ -23,7 +23,7 @@ from spark_jobs.runtime.start.source_identity import Sources
 from spark_jobs.storage.files import Files
 
 
-def foretell_losses(
+def predict_losses(
     home: Files,
     graph: Graph,
     planned: Mapping[StageName, PlannedStage],

@@ -65,8 +65,8 @@ class SavepointTables:
             take: True if staged, unpublished rows are published before that line is closed.
 
         Raises:
-            RejectedError: Rows after the savepoint are public, and the request does not allow them; or rows before it are not public, and
-                never would be.
+            RejectedError: Rows after the savepoint are public, and the request does not allow them; or staged rows before it would never
+                become public.
         """
         manifest, decided = self._opened.manifest, dict[AppId, CheckpointId | None]()
         for sink, cut in self.kept.items():
@@ -131,7 +131,7 @@ class SavepointTables:
                     self._refuse_lost(sink, cut, _before_closing(table, cut.app))
 
     def left_behind(self, along: Container[SinkName] = ()) -> dict[SinkName, int]:
-        """Returns the number of unpublished rows in the savepoint for each sink that is not kept, as far as its own table shows it.
+        """Returns for each sink that is not kept the number of rows in the savepoint that are not public in the sink's own table.
 
         These rows are left behind: they are in no table, and the start goes on after them.
 

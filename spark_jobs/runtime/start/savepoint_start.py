@@ -52,7 +52,7 @@ class SavepointStart:
         take: True if its staged rows are published first.
         again: True if an earlier attempt has begun with it without reaching a checkpoint.
         restore: The savepoint, if the request does not name it.
-        refreshed: Stages that begin anew, as if the savepoint did not have them.
+        refreshed: Stages that start over, as if the savepoint did not have them.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class SavepointStart:
         place = self._home.below(changed_code_path(number))
         export(self._home, number, place, request=None, check=check)
         self._opened = self._without_refreshed(open_savepoint(place.url))
-        why = f"{', '.join(sorted(self._refreshed))} begin anew" if self._refreshed else "the code has changed"
+        why = f"{', '.join(sorted(self._refreshed))} start over" if self._refreshed else "the code has changed"
         _LOG.info("%s: the start begins with savepoint %s of checkpoint %d", why, place.url, number)
         return RestoreFrom(savepoint=place.url)
 

@@ -1,4 +1,4 @@
-"""Foretells whether a run is short, by the last one."""
+"""Predicts from the last run whether a run will be short."""
 
 from datetime import timedelta
 

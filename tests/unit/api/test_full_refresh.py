@@ -1,4 +1,4 @@
-"""The stages that begin anew in a full refresh, from the graph alone."""
+"""The stages that start over in a full refresh, from the graph alone."""
 
 from typing import Any
 

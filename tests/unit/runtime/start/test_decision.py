@@ -538,7 +538,7 @@ class TestABackfill:
 
 
 class TestAFullRefresh:
-    """Some stages begin anew, and the others go on."""
+    """Some stages start over, and the others go on."""
 
     TWO: ClassVar[dict[str, Any]] = GRAPH | {
         "stages": GRAPH["stages"] | {"daily": {"inputs": {"rows": "departures"}, "sink": {"name": "daily"}}}

@@ -40,7 +40,7 @@ ANEW = [
     {"fresh": True, "on_rewind": how, "restore": None, "full_refresh": (), "backfill": ()}
     for how in (OnRewind.KEEP, OnRewind.REPLACE)
 ]
-"""The changed fields of the request for :data:`BEGIN_ANEW`. The command that backfills does not begin anew: ``run`` does."""
+"""The changed fields of the request for :data:`BEGIN_ANEW`. The command that backfills does not start over: ``run`` does."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Refused:
     renamed: Mapping[str, Any] | None = None
     """The graph with the renamed stage, if the remedy requires a new name."""
     refreshed: frozenset[StageName] = frozenset()
-    """The stages that the request's full refresh begins anew."""
+    """The stages that the request's full refresh starts over."""
     ways: int = 1
-    """The number of alternatives in the remedy, except those that begin anew or give earlier parameters."""
+    """The number of alternatives in the remedy, except those that start over or give earlier parameters."""
 
 
 def drained_stop() -> HomeFacts:
