@@ -93,7 +93,7 @@ def _how(stage: StageOutlook) -> str:
 def _source(name: InputName, plan: "StartPlan") -> SourcePlan:
     if name in plan.settled.renewed:
         return SourcePlan(source=name, fate="is another one")
-    return SourcePlan(source=name, fate="is the same" if name in plan.sources_before else "is new")
+    return SourcePlan(source=name, fate="is the same" if name in plan.settled.before else "is new")
 
 
 def _table(plan: "StartPlan", name: SinkName) -> TablePlan:

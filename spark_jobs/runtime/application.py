@@ -446,16 +446,16 @@ class Application:
         reached = start.check(places) if start else None
         check_stores(spark, self.home, places)
         planned = plan_pipeline(self.graph, self.parameters, session, places)
-        sources, before, settled = self._look_at_sources(request, decision, facts, session, adopted)
+        sources, settled = self._look_at_sources(request, decision, facts, session, adopted)
         archives = archive_places(self.graph.archives(self.parameters))
         check_sources(self.home, tables, [*source_places(settled.sources), *archives], planned.partitioned)
         if settled.replaces_round:
             decision = replace_round(decision, facts)
             offsets = {name: place for name, place in decision.adopt_offsets.items() if name not in settled.renewed}
             adopted = old_offsets(self.graph, offsets)
-            before = self._sources_before(decision, facts)
+            settled = replace(settled, before=self._sources_before(decision, facts))
         returned = {name: stage.frame.schema for name, stage in planned.stages.items()}
-        check_waiting(returned, self._waiting(request, decision, facts), gained_columns(before, settled.sources))
+        check_waiting(returned, self._waiting(request, decision, facts), gained_columns(settled.before, settled.sources))
         check_stages(self.graph, session, planned.stages, adopted)
         losses = self._taken_away(request, decision, places, spark, self._tidying(session))
         fates = stage_fates(decision, facts, self.graph.describe())
@@ -470,7 +470,6 @@ class Application:
             tables=planned.tables,
             planned=planned.stages,
             settled=settled,
-            sources_before=before,
             begins_now=self._begins_now(decision, facts, sources, settled),
             adopted=adopted,
             losses=losses,
@@ -493,8 +492,8 @@ class Application:
         facts: HomeFacts,
         session: SparkSession,
         adopted: Mapping[InputName, AdoptedOffsets],
-    ) -> tuple[dict[InputName, FoundSource], Sources, SettledSources]:
-        """Returns the sources as they are now, as they were before, and those that the stages read."""
+    ) -> tuple[dict[InputName, FoundSource], SettledSources]:
+        """Returns the sources as they are now, and those that the stages read."""
         anew = taken_anew(request, decision)
         if isinstance(decision, Continue):
             asked = self.graph.statics.keys() & request.new_sources
@@ -506,7 +505,7 @@ class Application:
         known = {name: each for name, each in before.items() if name not in anew}
         mask = masking(self.parameters.secrets)
         sources = find_sources(self.graph, session, self.parameters.values, mask, before=known, ended=ended, adopted=adopted)
-        return sources, before, self._settle(request, decision, facts, sources, before, anew)
+        return sources, self._settle(request, decision, facts, sources, before, anew)
 
     def _taken_away(
         self,

@@ -409,7 +409,7 @@ class TestThePlan:
         ]  # fmt: skip
         said = "\n".join(map(str, plan_text(shown)))
         assert "take a savepoint of checkpoint 1, because the code has changed, and begin round 2 with it" in said
-        assert found.sources_before.keys() == {"events"}
+        assert found.settled.before.keys() == {"events"}
         assert {sink: planned.table is None for sink, planned in found.tables.items()} == {
             "orders": False, "refunds": True, "paid": True,
         }  # fmt: skip

@@ -49,6 +49,8 @@ class SettledSources:
     """The sources that the stages of a start read."""
 
     sources: Sources = field(default_factory=dict)
+    before: Sources = field(default_factory=dict)
+    """The identities of the sources at the checkpoint that the start goes on from."""
     renewed: frozenset[InputName] = frozenset()
     """The sources that the stages have read before, and now read from their beginning."""
     statics: frozenset[InputName] = frozenset()
@@ -191,7 +193,7 @@ def settle(
     if drained is not None:
         refuse_drained(drained, renewed)
     settled = {name: _settled(name, now, None if name in renewed else before.get(name)) for name, now in found.items()}
-    return SettledSources(settled, renewed, frozenset(anew).difference(found))
+    return SettledSources(settled, before, renewed, frozenset(anew).difference(found))
 
 
 def difference(before: tuple[KnownSource, ...] | None, now: tuple[KnownSource, ...]) -> str | None:

@@ -12,7 +12,7 @@ from spark_jobs.protocol.losses import Loss
 from spark_jobs.runtime.stages.planned import PlannedStage
 from spark_jobs.runtime.start.decision import Begin, BeginIncarnation, Continue, HomeFacts, goes_on_from
 from spark_jobs.runtime.start.savepoint_start import SavepointStart
-from spark_jobs.runtime.start.source_identity import SettledSources, Sources
+from spark_jobs.runtime.start.source_identity import SettledSources
 from spark_jobs.runtime.tables.table_places import TablePlace
 from spark_jobs.runtime.tables.tables import PlannedTable
 
@@ -36,8 +36,6 @@ class StartPlan:
     """The plan of each sink's table."""
     settled: SettledSources
     """The sources that the stages read."""
-    sources_before: Sources
-    """The identities of the sources at the checkpoint that it goes on from."""
     begins_now: Mapping[StageName, Mapping[InputName, tuple[KnownSource, ...]]] = field(default_factory=dict)
     """The beginning in each source for each stage that begins now."""
     adopted: Mapping[InputName, AdoptedOffsets] = field(default_factory=dict)
