@@ -54,10 +54,13 @@ class Ended:
         create_document(self.site.home, f"requests/{name}.json", request)
         return name
 
-    def start(self) -> None:
-        """Does the first step of the next start."""
-        start = StartRequest(request=start_request_id(LIVE), attempt=LIVE, run=RunId("next"), requested_at=NOW)
-        OpenRequests(self.site.home, unmasked, no_spark).roll_forward(self.head, start)
+    def start(self, *, fresh: bool = False) -> None:
+        """Does the first steps of the next start."""
+        start = StartRequest(request=start_request_id(LIVE), attempt=LIVE, run=RunId("next"), requested_at=NOW, fresh=fresh)
+        requests = OpenRequests(self.site.home, unmasked, no_spark)
+        unfinished = requests.roll_forward(self.head, start)
+        if unfinished is not None:
+            requests.abandon_stop(unfinished)
 
     def answer(self, name: RequestId) -> CheckpointResponse:
         answer = self.requests.answer_of(name)
@@ -119,6 +122,19 @@ def test_a_drain_and_a_run_that_has_ended_wait_until_their_rows_are_public(
     with pytest.raises(UnsupportedTableError):
         ended.start()
     assert ended.requests.answer_of(name) is None
+
+
+def test_a_fresh_start_answers_a_stop_that_it_abandons_and_leaves_a_savepoint_to_its_own_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = Ended(tmp_path, request="stop-mine", **STOPPED | {"drained": True})
+    stop, savepoint = ended.ask(Wanted.STOP, drain=True), ended.ask(Wanted.SAVEPOINT)
+    monkeypatch.setattr(publisher, "prepare", refusing)
+    monkeypatch.setattr(blocked_publication, "staged_rows", lambda *_: None)  # the sample's rows are from 2023
+    ended.start(fresh=True)
+    error = ended.answer(stop).error
+    assert error is not None
+    assert (error.failed, ended.requests.answer_of(savepoint)) == ("It refuses.", None)
 
 
 def test_what_is_asked_for_after_the_final_checkpoint_is_turned_down(tmp_path: Path) -> None:

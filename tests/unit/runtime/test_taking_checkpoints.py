@@ -10,6 +10,7 @@ import pytest
 
 from spark_jobs.api.restarts import OnStageFailure
 from spark_jobs.control.lease import AttemptLease
+from spark_jobs.control.request_table import RequestEvent
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import CheckpointKind, Manifest
 from spark_jobs.protocol.errors import (
@@ -74,6 +75,12 @@ class Askers:
         self.completed_with.append((list(requests), manifest.checkpoint))
 
     def failed(self, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
+        self.failed_with.append((list(requests), type(error).__name__))
+
+    def unanswered(self) -> Sequence[CheckpointRequest]:
+        return self.asked.pop(0)
+
+    def reject(self, event: RequestEvent, requests: Sequence[CheckpointRequest], error: StreamPipelineError) -> None:
         self.failed_with.append((list(requests), type(error).__name__))
 
 
@@ -407,6 +414,14 @@ def test_after_a_stop_that_has_failed_checkpoints_go_on(tmp_path: Path) -> None:
     world.stops_end = [None]
     world.run()
     assert world.askers.completed_with == [([A], 1)]
+
+
+def test_an_attempt_that_reads_rows_again_rejects_a_drain_and_follows_a_stop(tmp_path: Path) -> None:
+    drain = OTHER_STOP.model_copy(update={"drain": True})
+    world = World(tmp_path, Askers([A, STOP, drain]))
+    world._take_over_stops()
+    assert [order.kind for order in world.orders] == [CheckpointKind.PERIODIC], "the earlier attempt can no longer stop"
+    assert world.askers.failed_with == [([drain], "RejectedError")]
 
 
 def test_an_idle_pipeline_takes_no_checkpoint_and_asks_instead_whether_it_is_still_live(tmp_path: Path) -> None:

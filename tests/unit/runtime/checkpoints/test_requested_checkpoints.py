@@ -1,5 +1,6 @@
 """The driver's answers to requests for a checkpoint."""
 
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,24 @@ def test_a_stop_whose_savepoint_can_never_be_is_answered_and_bars_no_start(site:
     assert answer is not None
     assert answer.error is not None
     assert answer.error.error == "RejectedError"
+
+
+@pytest.mark.parametrize("wanted", [Wanted.SAVEPOINT, Wanted.STOP])
+def test_only_a_stop_waits_for_a_savepoint_that_another_try_may_make(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Wanted
+) -> None:
+    def goes_away(*_: object) -> None:
+        raise StorageError("the store is away")
+
+    request = asks(site, wanted, str(tmp_path / "mine"))
+    manifest = site.staged.checkpoint({HOURLY: [(1, "a")]}, request=request.request)
+    monkeypatch.setattr(LocalFiles, "copy", goes_away)
+    waits = wanted is Wanted.STOP
+    with pytest.raises(StorageError) if waits else nullcontext():
+        site.driver.ended_with([request], manifest)
+    answer = site.requests.answer_of(request.request)
+    assert (answer is None) is waits
+    assert waits or (answer is not None and answer.error is not None)
 
 
 def test_a_failed_try_is_the_answer_without_its_secrets(site: Site) -> None:
