@@ -27,7 +27,7 @@ class OnViolation(StrEnum):
     """The treatment of a row that violates an expectation."""
 
     FAIL = "fail"
-    """Its batch fails."""
+    """The batch of the row fails."""
     DROP = "drop"
     """The row is counted and left out."""
     DIVERT = "divert"

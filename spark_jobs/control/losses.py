@@ -37,13 +37,13 @@ class LossState(StrEnum):
     """The state of a loss."""
 
     OPEN = "open"
-    """Its rows are left out, and a person has not accepted that."""
+    """The rows are left out, and no person has accepted that."""
     ACCEPTED = "accepted"
     """A person has accepted it, with the start of the run or later."""
     UNDONE = "undone"
     """The pipeline went back to a point before it, and reads its input again."""
     BACKFILLED = "backfilled"
-    """Its rows were processed later."""
+    """The rows were processed later."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from spark_jobs.declarative.session import SPARKS, ProjectSession, Read
 from spark_jobs.declarative.sql import ParserProcess
 
 _LIVE_INTERVAL = "1 minute"
-"""How often a live project computes a view that reads no stream."""
+"""The interval at which a live project computes a view that reads no stream."""
 
 
 def build_pipeline(

@@ -41,35 +41,35 @@ class OnEnd(StrEnum):
     """The end of a round: what happens when bounded inputs have ended."""
 
     DRAIN = "drain"
-    """Everything is flushed, and the pipeline is finished."""
+    """Flush every stage. The pipeline is then finished."""
     SUSPEND = "suspend"
-    """Nothing is flushed, and the next run begins a new round with the same state."""
+    """Flush no stage. The next run begins a new round with the same state."""
 
 
 class Publish(StrEnum):
     """The time at which a complete checkpoint's rows become public."""
 
     FINAL = "final"
-    """Only with a final checkpoint, all pending increments in one Delta transaction."""
+    """At the final checkpoint, with the rows of all earlier checkpoints in one Delta transaction."""
     EVERY_CHECKPOINT = "every_checkpoint"
-    """Each checkpoint in its own Delta transaction."""
+    """At each checkpoint, in a Delta transaction of its own."""
     EXTERNAL = "external"
-    """Somebody else calls ``publish``."""
+    """At a call of ``publish`` by the user."""
 
 
 class SinkMode(StrEnum):
     """The effect of a checkpoint on a sink's table."""
 
     APPEND = "append"
-    """Its rows are added."""
+    """Adds the rows."""
     COMPLETE = "complete"
-    """Its rows replace those of the table."""
+    """Replaces the rows of the table."""
     UPSERT = "upsert"
-    """Its rows replace those with the same keys."""
+    """Replaces the rows with the same keys."""
     INSERT = "insert"
-    """Its rows are added if the table has no row with the same keys."""
+    """Adds the rows whose keys the table does not have."""
     HISTORY = "history"
-    """Its rows are changes. The table has every version of a key with its validity."""
+    """Takes the rows as changes. The table has every version of a key, with its validity."""
 
     @property
     def removes_rows(self) -> bool:
@@ -78,7 +78,7 @@ class SinkMode(StrEnum):
 
     @property
     def has_keys(self) -> bool:
-        """True if its rows are merged by keys."""
+        """True if the rows are merged by keys."""
         return self not in (SinkMode.APPEND, SinkMode.COMPLETE)
 
 
@@ -587,11 +587,11 @@ class StageState(StrEnum):
     """An input has not ended."""
     RUNNING = "running"
     QUIESCED = "quiesced"
-    """It has read and passed on all its rows, because the pipeline is being stopped."""
+    """The stage has read and staged all its rows, because the pipeline is being stopped."""
     RESTARTING = "restarting"
-    """Its query has failed and will be started again."""
+    """The query of the stage has failed and will be started again."""
     FAILED = "failed"
-    """It has failed permanently. The other stages run on without it until the next start."""
+    """The stage has failed permanently. The other stages run on without it until the next start."""
     DRAINING = "draining"
     """The watermark is being advanced to the end of time."""
     ENDED = "ended"

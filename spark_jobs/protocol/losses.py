@@ -167,7 +167,7 @@ class PassedOver(Part):
     error: str
     """The error of the stage's batch."""
     tries: int
-    """How often the batch has failed."""
+    """The number of times that the batch has failed."""
 
 
 Loss = LostFiles | LostVersions | LostOffsets | PassedOver

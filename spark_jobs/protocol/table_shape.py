@@ -13,12 +13,12 @@ class TableShape(Part):
     """The part of a Delta table that decides whether staged rows still fit it later."""
 
     table_schema: str
-    """Its columns, in Delta's JSON."""
+    """The columns, in Delta's JSON."""
     partition_by: tuple[str, ...]
     configuration: dict[str, str]
     """The properties that limit rows and files: CHECK constraints, column mapping and Iceberg compatibility."""
     features: tuple[str, ...]
-    """Its reader and writer features, sorted."""
+    """The reader and writer features, sorted."""
 
     @property
     def has_constraints(self) -> bool:
@@ -43,7 +43,7 @@ class StagedFor(Part):
 
     table_id: str
     since: tuple[StagedSince, ...]
-    """Its shapes, oldest first. The last one is that of the newest attempt."""
+    """The shapes of the table, oldest first. The last one is that of the newest attempt."""
 
     def shapes(self, after: BatchId, last: BatchId) -> tuple[TableShape, ...]:
         """Returns the shapes of the table for the batches after ``after`` up to ``last``, oldest first."""

@@ -16,7 +16,7 @@ from spark_jobs.publication.delta_rs import OpenTable
 
 _REWRITING = frozenset({"DELETE", "MERGE", "OPTIMIZE", "REORG", "UPDATE"})
 _INSERTING = "MERGE"
-"""The one of these operations that adds new rows."""
+"""The operation among them that also adds new rows."""
 
 
 def rows_of_others(

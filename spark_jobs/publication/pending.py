@@ -82,7 +82,7 @@ class WaitingRows:
     """The staged rows of checkpoints that a sink's table lacks."""
 
     lines: tuple[dict[str, Any], ...] = ()
-    """Their files, ``{"add": …, "batch": …}``."""
+    """The files with the rows, ``{"add": …, "batch": …}``."""
     replace: bool = False
     """True if they replace the present rows of the table."""
     shapes: tuple[TableShape, ...] = ()

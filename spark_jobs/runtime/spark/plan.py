@@ -201,7 +201,7 @@ class DeltaFile:
     url: str
     size_bytes: int
     add: Any = field(repr=False, compare=False)
-    """Its entry in the table's log."""
+    """The entry of the file in the table's log."""
 
     @property
     def path(self) -> str:
