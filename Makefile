@@ -31,12 +31,12 @@ help: ## Show this list
 demo: setup ## Run the main job through Airflow on the flights of 2013, and show what it left
 	@$(PYTHON) -m scripts.demo
 
-check: packages ## Lint, types, import contracts and the fast tests (no JVM)
+check: packages ## Lint, types, import contracts and the fast tests (no JVM); COVERAGE=1: also the lines that they run
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTHON) -m pytest $(SIDE_BY_SIDE) -m "not nightly and not hdfs and not slow" $(wildcard $(FAST_TESTS))
+	$(PYTHON) -m pytest $(SIDE_BY_SIDE) $(if $(COVERAGE),--cov) -m "not nightly and not hdfs and not slow" $(wildcard $(FAST_TESTS))
 
 test: warm ## Run every test that a change must pass
 	@$(if $(CHROMIUM),,echo "Without Chromium the tests of pages in a browser are left out. Debian, Ubuntu: apt install chromium")
@@ -79,5 +79,5 @@ packages: ## Set up the packages only
 	@scripts/setup.sh packages
 
 clean: ## Remove what the commands above made, the virtual environment too
-	rm -rf .venv .venvs build dist setup.log .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output
+	rm -rf .venv .venvs build dist setup.log .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
