@@ -160,6 +160,26 @@ def test_a_checkpoint_that_packs_for_too_long_expires_and_the_job_ends_with_it(
     assert (public_count(table), _files(table)) == (events.rows, 1)
 
 
+def test_rows_that_violate_a_constraint_of_their_table_are_packed_and_wait(site: Site, events: Events) -> None:
+    table = site.tables / "packed"
+    site.spark.sql(
+        f"CREATE TABLE delta.`{table}` (id LONG, at TIMESTAMP) USING delta TBLPROPERTIES ('delta.constraints.none' = 'id < 0')"
+    )
+    pipeline = Pipeline("packed", checkpoint=CheckpointSettings(interval="1 hour"))
+    events.source(pipeline)
+    pipeline.stage(sink=DeltaSink(str(table), target_file_size="10mb"), name="packed")(lambda events: events)
+    with Running(site.spark, pipeline, site.home) as running:
+        running.until(lambda: read(running, events))
+        events.add(10)
+        running.until(lambda: read(running, events))
+        assert asked(running, "first").checkpoint == 1
+        running.until(lambda: running.status and running.status.blocked)
+        assert public_count(table) == 0
+        site.spark.sql(f"ALTER TABLE delta.`{table}` DROP CONSTRAINT none")
+        running.until(lambda: public_count(table) == events.rows)
+    assert _files(table) == 1
+
+
 def test_packed_files_with_fewer_rows_complete_no_checkpoint_nor_does_a_job_that_fails(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,7 +280,6 @@ def test_a_constraint_that_staged_rows_break_blocks_publication_over_a_restart_a
 
 SINKS: dict[str, dict[str, Any]] = {
     "append": {},
-    "packed": {"target_file_size": "1mb"},
     "held": {"hold": Hold(time="1 hour")},
     "upsert": {"mode": "upsert", "keys": ["id"]},
 }
