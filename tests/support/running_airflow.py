@@ -31,6 +31,7 @@ SETTINGS = {
     "API__WORKERS": "1",
     "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
     "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+    "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
     "WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
@@ -105,17 +106,19 @@ class RunningAirflow:
 
     def kill_triggerer(self) -> None:
         """Kills the triggerer, as if its host lost power."""
-        triggerer = self.component("triggerer")
-        for process in [*triggerer.children(recursive=True), triggerer]:
-            process.kill()
-        until(lambda: not triggerer.is_running() or triggerer.status() == psutil.STATUS_ZOMBIE, "the triggerer is dead")
+        self._kill("triggerer")
 
     def kill_workers(self) -> None:
         """Kills the workers and the scheduler that started them, as if their host lost power."""
-        scheduler = self.component("scheduler")
-        for process in [*scheduler.children(recursive=True), scheduler]:
+        self._kill("scheduler")
+
+    def _kill(self, name: str) -> None:
+        """Kills a component and all its processes. It is suspended first, so that it starts no other process in between."""
+        component = self.component(name)
+        component.suspend()
+        for process in [*component.children(recursive=True), component]:
             process.kill()
-        until(lambda: not scheduler.is_running() or scheduler.status() == psutil.STATUS_ZOMBIE, "the scheduler is dead")
+        until(lambda: not component.is_running() or component.status() == psutil.STATUS_ZOMBIE, f"the {name} is dead")
 
     def start_triggerer(self) -> None:
         self.others.append(self._start("triggerer"))
