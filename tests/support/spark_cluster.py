@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import rmtree
 
 import psutil
 import pyspark
@@ -43,6 +44,16 @@ class SparkCluster:
                 with suppress(psutil.NoSuchProcess):  # it ended in between
                     found += [child] if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline()) else []
         return found
+
+    def lose_disks(self) -> None:
+        """Deletes everything that executors have on their disks. Waits until none is running."""
+        pause = threading.Event()
+        for _ in range(int(DEADLINE_S / 0.05)):
+            if not self.executors():
+                break
+            pause.wait(0.05)
+        for application in self.directory.glob("worker-*/*"):
+            rmtree(application)
 
     def start(self, name: str, arguments: Sequence[str], within: Sequence[str] = ()) -> Path:
         """Starts a part of the cluster. Returns the path of its log.

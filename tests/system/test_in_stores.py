@@ -27,13 +27,13 @@ from tests.support.kafka_broker import jars
 from tests.support.killed_drivers import PATIENCE_S, KilledDrivers
 from tests.support.object_store import S3_JARS
 from tests.support.run_site import RunSite
-from tests.support.spark_cluster import delta_on_this_host, spark_cluster
+from tests.support.spark_cluster import SparkCluster, delta_on_this_host, spark_cluster
 
 pytestmark = pytest.mark.spark
 
 PARTS = 4
 EXECUTORS = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
-HOSTS = ("first host", "second host")
+HOSTS = ("first host", "second host", "third host")
 ADMIT, WINDOWS = StageName("admit"), SinkName("windows")
 
 
@@ -43,8 +43,8 @@ class StoreSite:
 
     store: str
     marks: Path
-    master: str | None = None
-    """The master of a cluster."""
+    cluster: SparkCluster | None = None
+    """The cluster. None: the driver's host runs the tasks."""
     work_root: str | None = None
     """The work root. None: work directories are on the disk of the driver's host."""
     name: str = "orders"
@@ -79,7 +79,7 @@ def changes(tmp_path: Path) -> Changes:
 
 
 @pytest.fixture
-def master(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def cluster(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkCluster]:
     """A cluster whose executors have the credentials of the store, and see nothing of the drivers' disks."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     hidden = []
@@ -87,8 +87,8 @@ def master(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Itera
         (tmp_path / host).mkdir()
         hidden.append(f'mount -t tmpfs none "{tmp_path / host}"')
     apart = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{" && ".join(hidden)} && exec "$@"', "sh"]
-    with spark_cluster(tmp_path / "cluster", within=apart) as cluster:
-        yield cluster.master
+    with spark_cluster(tmp_path / "cluster", within=apart) as found:
+        yield found
 
 
 @pytest.fixture(
@@ -102,23 +102,24 @@ def master(tmp_path: Path, in_s3: str, monkeypatch: pytest.MonkeyPatch) -> Itera
 )
 def drivers(changes: Changes, request: pytest.FixtureRequest) -> Iterator[Drivers]:
     store = request.getfixturevalue("in_hdfs" if request.param.endswith("hdfs") else "in_s3")
-    master = request.getfixturevalue("master") if request.param == "on_a_cluster" else None
+    cluster = request.getfixturevalue("cluster") if request.param == "on_a_cluster" else None
     work_root = None if request.param in ("in_s3", "in_hdfs") else f"{store}/work"
-    with _drivers(StoreSite(store, changes.path, master, work_root), store_pipeline.__file__) as found:
+    with _drivers(StoreSite(store, changes.path, cluster, work_root), store_pipeline.__file__) as found:
         yield found
 
 
 @pytest.fixture
-def live_drivers(changes: Changes, in_s3: str, master: str) -> Iterator[Drivers]:
+def live_drivers(changes: Changes, in_s3: str, cluster: SparkCluster) -> Iterator[Drivers]:
     """Drivers of a pipeline without an end, with a cluster and everything in S3."""
-    with _drivers(StoreSite(in_s3, changes.path, master, f"{in_s3}/work"), live_store_pipeline.__file__) as found:
+    with _drivers(StoreSite(in_s3, changes.path, cluster, f"{in_s3}/work"), live_store_pipeline.__file__) as found:
         yield found
 
 
 @contextmanager
 def _drivers(site: StoreSite, entry: str) -> Iterator[Drivers]:
     store_pipeline.deliver_weights(site.store)
-    settings = SETTINGS | ({"spark.master": site.master, **EXECUTORS, **delta_on_this_host()} if site.master else {})
+    on_cluster = {"spark.master": site.cluster.master, **EXECUTORS, **delta_on_this_host()} if site.cluster else {}
+    settings = SETTINGS | on_cluster
     found = Drivers(cast(RunSite, site), entry, settings=settings)
     try:
         yield found
@@ -148,7 +149,7 @@ def test_with_everything_in_a_store_a_lost_disk_costs_the_work_since_the_newest_
     drivers: Drivers, changes: Changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = cast(StoreSite, drivers.site)
-    first, second = (tmp_path / host for host in HOSTS)
+    first, second, _ = (tmp_path / host for host in HOSTS)
     killed = on_a_new_host(drivers, first, monkeypatch)
     driver = with_a_checkpoint(killed, changes)
     killed.kill(driver)
@@ -176,14 +177,44 @@ def test_with_everything_in_a_store_a_lost_disk_costs_the_work_since_the_newest_
         assert left == [last.work_directory], "the killed attempt's is deleted"
 
 
+def has_cut(drivers: KilledDrivers, batch: int) -> bool:
+    """Returns True if a checkpoint has a batch of the first stage."""
+    head = CheckpointStore(drivers.files).head()
+    return head is not None and head.stages[ADMIT].batch >= batch
+
+
 @pytest.mark.nightly
-def test_with_everything_in_a_store_a_stopped_run_goes_on_elsewhere_with_its_savepoint(
+def test_with_everything_in_a_store_a_daily_round_kills_lost_disks_and_a_savepoint_leave_the_tables_of_a_batch_query(
     drivers: Drivers, changes: Changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = cast(StoreSite, drivers.site)
-    first, second = (tmp_path / host for host in HOSTS)
-    stopped = on_a_new_host(drivers, first, monkeypatch)
-    driver = with_a_checkpoint(stopped, changes)
+    first, second, third = (tmp_path / host for host in HOSTS)
+
+    store_pipeline.deliver(site.store, range(1))
+    changes.admit(1, "admit")
+    today = on_a_new_host(drivers, first, monkeypatch)
+    found = today.comes_to_its_end(today.drivers.start("--on-end", "suspend", run="today"), changes.begun)
+    assert found.code == 0, found.answer
+    rmtree(first)
+
+    store_pipeline.deliver(site.store, range(1, PARTS))
+    changes.admit(2, "admit")
+    killed = on_a_new_host(drivers, second, monkeypatch)
+    driver = killed.start()
+    killed.until(lambda: has_cut(killed, 1), driver)
+    if site.cluster is not None:
+        site.cluster.executors()[0].kill()
+        changes.admit(3, "admit")
+        killed.until(lambda: has_cut(killed, 2), driver)
+        for executor in site.cluster.executors():
+            executor.kill()
+    killed.kill(driver)
+    rmtree(second)
+    if site.cluster is not None:
+        site.cluster.lose_disks()
+
+    stopped = on_a_new_host(drivers, third, monkeypatch)
+    driver = stopped.start()
     savepoint = f"{site.store}/savepoints/orders"
     asking = Popen([sys.executable, "-m", "spark_jobs", "stop", "--home", site.home, "--target", savepoint], cwd=ROOT)
     stopped.until(lambda: (status := read_status(stopped.files)) and status.stop, driver)
@@ -191,10 +222,10 @@ def test_with_everything_in_a_store_a_stopped_run_goes_on_elsewhere_with_its_sav
     ended(driver)
     assert asking.wait(PATIENCE_S) == 0
     stopped.drivers.wait_gone()
-    rmtree(first)
+    rmtree(third)
 
     moved = replace(drivers, site=cast(RunSite, replace(site, name="moved")))
-    going_on = on_a_new_host(moved, second, monkeypatch)
+    going_on = on_a_new_host(moved, first, monkeypatch)
     going_on.options = ("--restore", savepoint)
     taken = CheckpointStore(going_on.files)
     found = going_on.comes_to_its_end(going_on.start(), lambda: (changes.begun(), taken.taken()))
@@ -211,17 +242,11 @@ def test_on_a_cluster_without_a_common_disk_a_live_pipeline_gets_rows_and_is_dra
     store_pipeline.deliver(site.store, range(PARTS - 1))
     live = on_a_new_host(live_drivers, tmp_path / HOSTS[0], monkeypatch)
     driver = live.start()
-    checkpoints = CheckpointStore(live.files)
-
-    def has_cut(batch: int) -> bool:
-        head = checkpoints.head()
-        return head is not None and head.stages[ADMIT].batch >= batch
-
-    live.until(lambda: has_cut(PARTS - 2), driver)
+    live.until(lambda: has_cut(live, PARTS - 2), driver)
     store_pipeline.deliver(site.store, range(PARTS - 1, PARTS))
-    live.until(lambda: has_cut(PARTS - 1), driver)
+    live.until(lambda: has_cut(live, PARTS - 1), driver)
     drain(live, driver)
-    last = checkpoints.head()
+    last = CheckpointStore(live.files).head()
     assert last is not None
     assert last.drained
     assert store_pipeline.public(site.store, site.warehouse) == store_pipeline.answer(PARTS)
