@@ -94,6 +94,8 @@ class DividedHome:
         self.documents = documents
         self._directory = directory
         self._work = work
+        self._adopted = set[str]()
+        """Files of states that this process has put into the directory and not yet into the documents' storage. They are complete."""
 
     @property
     def url(self) -> str:
@@ -148,7 +150,11 @@ class DividedHome:
         return next((found for files in self._holders(path) if (found := files.size_bytes(path)) is not None), None)
 
     def adopt(self, source: Path, path: str) -> None:
-        (self.directory if _first(path) == STATE else self._at(path)).adopt(source, path)
+        if _first(path) != STATE:
+            self._at(path).adopt(source, path)
+            return
+        self.directory.adopt(source, path)
+        self._adopted.add(path)
 
     def copy(self, source: Files, named: str, path: str) -> Digest:
         return self._at(path).copy(source, named, path)
@@ -162,6 +168,7 @@ class DividedHome:
     def delete(self, path: str) -> None:
         for files in reversed(self._holders(path)):  # the listing of a log is deleted last
             files.delete(path)
+        self._adopted.discard(path)
 
     def sync(self, *paths: str) -> None:
         for files in (self.directory, self._work):
@@ -187,6 +194,8 @@ class DividedHome:
     def _holders(self, path: str) -> list[Files]:
         """Returns the places where a file may be, the better one first."""
         top = _first(path)
+        if top == STATE and path in self._adopted:
+            return [self.directory, self.documents]
         if top == STATE:
             return [self.documents, self.directory]  # a file that still waits there may be incomplete after a crash of the host
         if top == LOGS:
@@ -228,6 +237,7 @@ class DividedHome:
         file = self.directory.local(path)
         assert file is not None
         file.unlink(missing_ok=True)
+        self._adopted.discard(path)
         for above in list(file.parents)[: path.count("/") - STATE_TRY_PARTS + 1]:
             with suppress(OSError):  # others wait there
                 above.rmdir()

@@ -254,11 +254,20 @@ class TestStateThatWaits:
         self, home: DividedHome, documents: MemoryFiles, tmp_path: Path
     ) -> None:
         documents.create(STATE, b"state")
-        home.adopt(spark_wrote(tmp_path, b"st"), STATE)
+        DividedHome(documents, home.directory).adopt(spark_wrote(tmp_path, b"st"), STATE)
         assert home.read(STATE) == b"".join(home.chunks(STATE)) == b"state"
         assert home.digest(STATE).size_bytes == 5
 
-    def test_it_is_found_while_it_is_brought_in(self, tmp_path: Path) -> None:
+    def test_the_process_that_has_put_it_there_reads_it_without_a_request(self, tmp_path: Path) -> None:
+        class NeverAsked(MemoryFiles):
+            def digest(self, path: str):  # type: ignore[no-untyped-def]
+                raise AssertionError(f"{path} was looked for in the store")
+
+        home = DividedHome(NeverAsked(), LocalFiles(tmp_path / "cache"))
+        home.adopt(spark_wrote(tmp_path), STATE)
+        assert home.digest(STATE).size_bytes == 5
+
+    def test_another_process_finds_it_while_it_is_brought_in(self, tmp_path: Path) -> None:
         class BroughtIn(MemoryFiles):
             """A store that lacks the file at the first request and has it at the second."""
 
@@ -269,9 +278,10 @@ class TestStateThatWaits:
                     waiting.sync(path)
                     raise
 
-        waiting = DividedHome(BroughtIn(), LocalFiles(tmp_path / "cache"))
+        store = BroughtIn()
+        waiting = DividedHome(store, LocalFiles(tmp_path / "cache"))
         waiting.adopt(spark_wrote(tmp_path), STATE)
-        assert waiting.digest(STATE).size_bytes == 5
+        assert DividedHome(store, waiting.directory).digest(STATE).size_bytes == 5
 
     def test_it_goes_with_its_checkpoint_wherever_it_is(self, home: DividedHome, documents: MemoryFiles, tmp_path: Path) -> None:
         home.adopt(spark_wrote(tmp_path), STATE)
