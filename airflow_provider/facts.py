@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from airflow_provider.waits.pipeline_states import newest_checkpoint
+from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.cancelling import Cancelled, outcome_of
 from spark_jobs.control.losses import LedgerEntry, LossLedger, LossState
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse
@@ -147,22 +148,24 @@ def checkpoint_facts(files: Files, found: Manifest | StartResponse) -> dict[str,
     return _facts(files.url, found, LossLedger(files).is_exact(found)) | {"sinks": sinks}
 
 
-def savepoint_facts(home: str, answer: CheckpointResponse) -> dict[str, Any]:
+def savepoint_facts(files: Files, answer: CheckpointResponse) -> dict[str, Any]:
     """Returns the result of a savepoint or a stop.
 
     Returns:
-        ``home``, ``request``, ``checkpoint``, ``savepoint`` (a URL), ``drained``, ``behind`` and ``blocked`` as in :func:`run_facts`,
-        and by sink under ``sinks`` its ``table``, Delta ``version`` (None while the rows are only staged) and the ``rows`` that the
-        checkpoint has added.
+        ``home``, ``request``, ``checkpoint``, ``savepoint`` (a URL), ``drained``, ``behind``, ``exact`` and ``blocked`` as in
+        :func:`run_facts`, and by sink under ``sinks`` its ``table``, Delta ``version`` (None while the rows are only staged) and the
+        ``rows`` that the checkpoint has added.
     """
+    manifest = CheckpointStore(files).kept(answer.checkpoint) if answer.checkpoint else None
     sinks = {name: {"table": sink.table, "version": sink.version, "rows": sink.rows} for name, sink in answer.sinks.items()}
     return {
-        "home": home,
+        "home": files.url,
         "request": answer.request,
         "checkpoint": answer.checkpoint,
         "savepoint": answer.savepoint,
         "drained": answer.drained,
         "behind": list(answer.behind),
+        "exact": LossLedger(files).is_exact(manifest) if manifest else None,
         "blocked": _blocked(answer.blocked),
         "sinks": sinks,
     }

@@ -36,10 +36,10 @@ class StreamPipelineRunFacet(RunFacet):
     """The checkpoints that a task has completed or published."""
 
     homes: dict[str, dict[str, Any]]
-    """By URL of the home: ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained``, ``behind`` and ``losses``, as in the XCom."""
+    """By home: ``run``, ``round``, ``attempt``, ``checkpoint``, ``drained``, ``behind``, ``exact`` and ``losses`` of an XCom."""
 
 
-_SHOWN = ("run", "round", "attempt", "checkpoint", "drained", "behind", "losses")
+_SHOWN = ("run", "round", "attempt", "checkpoint", "drained", "behind", "exact", "losses")
 
 
 class _Input(NamedTuple):

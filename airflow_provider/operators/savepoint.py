@@ -82,7 +82,7 @@ class TriggerCheckpointOperator(WaitingOperator):
     def _result(self, context: "Context", home: str, request: RequestId) -> dict[str, Any]:
         files = self.hook.files(home)
         answer = answer_to(files, request)
-        facts = savepoint_facts(files.url, answer)
+        facts = savepoint_facts(files, answer)
         record_homes(context, self.conn_id, {files.url: answer.checkpoint})
         self.log.info("Checkpoint %s is complete; savepoint: %s", answer.checkpoint, answer.savepoint or "none was requested")
         if answer.blocked:

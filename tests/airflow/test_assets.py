@@ -14,6 +14,7 @@ FACTS = {
     "home": "file:///homes/orders",
     "checkpoint": 4,
     "behind": [],
+    "exact": True,
     "sinks": {
         "orders": {"table": "file:///t/orders", "version": 7, "rows": 3},
         "refunds": {"table": "file:///t/ref%20unds", "version": None, "rows": 1},
@@ -28,7 +29,7 @@ def emitted(*outlets: Any, **changes: Any) -> list[list[tuple[str, Any]]]:
 
 
 def test_each_public_table_is_told_through_each_alias_with_its_version() -> None:
-    extra = {"home": "file:///homes/orders", "sink": "orders", "checkpoint": 4, "version": 7, "behind": False}
+    extra = {"home": "file:///homes/orders", "sink": "orders", "checkpoint": 4, "version": 7, "behind": False, "exact": True}
     assert emitted(AssetAlias("shop"), AssetAlias("all")) == [[("file:///t/orders", extra)]] * 2
 
 

@@ -39,7 +39,7 @@ COLUMNS = {
     ],
 }
 SHAPE = TableShape(table_schema=json.dumps(COLUMNS), partition_by=(), configuration={}, features=())
-FACTS = {"home": "file:///homes/orders", "checkpoint": 4, "behind": []}
+FACTS = {"home": "file:///homes/orders", "checkpoint": 4, "behind": [], "exact": False}
 
 
 def field(name: str, kind: str, *fields: dict[str, Any]) -> dict[str, Any]:

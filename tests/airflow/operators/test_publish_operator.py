@@ -94,7 +94,7 @@ def test_each_table_of_each_pipeline_is_told_of_through_an_alias(homes: Homes) -
     expected = [
         (
             pipeline.tables[HOURLY],
-            {"home": pipeline.files.url, "sink": "hourly", "checkpoint": 1, "version": 1, "behind": False},
+            {"home": pipeline.files.url, "sink": "hourly", "checkpoint": 1, "version": 1, "behind": False, "exact": True},
         )
         for pipeline in pipelines
     ]

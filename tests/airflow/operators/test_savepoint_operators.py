@@ -138,7 +138,10 @@ def test_the_tables_that_a_savepoint_has_made_public_are_told_of_through_an_alia
         facts = savepoint(deferrable=False, outlets=[alias]).execute(cast(Context, {**context(), "outlet_events": {alias: told}}))
     table, version = (facts["sinks"]["hourly"][name] for name in ("table", "version"))
     assert told.added == [
-        (table, {"home": running.files.url, "sink": "hourly", "checkpoint": 1, "version": version, "behind": False})
+        (
+            table,
+            {"home": running.files.url, "sink": "hourly", "checkpoint": 1, "version": version, "behind": False, "exact": True},
+        )
     ]
     assert version is not None
 
