@@ -16,6 +16,7 @@ from rich.console import Console
 
 from benchmarks import (
     backpressure,
+    beside_flink,
     declarative,
     failures,
     final_checkpoint,
@@ -58,6 +59,7 @@ PARTS = {
             waiting,
         ),
         *(running, freshness, backpressure, failures, state_sizes, stops, in_stores, pages),
+        beside_flink,
     )
 }
 

@@ -45,10 +45,10 @@ def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
             ours, plain = (found[way][table] for way in (_ours, _plain))
             for share, most_s in _MOST_S.items():
                 limit_s = most_s if interval_s == 1 else None
-                yield Figure(FRESHNESS, f"{name}: {share}", [_share(share, ours)], [_share(share, plain)], most=limit_s)
+                yield Figure(FRESHNESS, f"{name}: {share}", [share_of(share, ours)], [share_of(share, plain)], most=limit_s)
 
 
-def _share(name: str, values: list[float]) -> float:
+def share_of(name: str, values: list[float]) -> float:
     return median(values) if name == "median" else quantiles(values, n=20)[-1]
 
 

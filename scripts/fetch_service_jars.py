@@ -5,7 +5,8 @@ For the tests only. Who runs pipelines names a source to Spark: ``--packages org
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,27 @@ WITHOUT = "software.amazon.awssdk:bundle,io.netty:*,commons-logging:*,commons-co
 
 
 def main(broker: Path, sources: Path, hdfs: Path, s3: Path) -> None:
+    scala = [str(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")]  # Spark never fetches it
+    with _java() as jvm:
+        write_list(broker, _resolved(jvm, BROKER, transitive=True) + scala)
+        write_list(sources, _resolved(jvm, SOURCES, transitive=False))
+        write_list(hdfs, _resolved(jvm, HDFS, transitive=True))
+        write_list(s3, _resolved(jvm, S3, transitive=True, without=WITHOUT))
+
+
+def fetched(package: str) -> list[Path]:
+    """Returns the jar of a package, without those that the package needs."""
+    with _java() as jvm:
+        return [Path(jar) for jar in _resolved(jvm, [package], transitive=False)]
+
+
+@contextmanager
+def _java() -> Iterator[Any]:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     launch: Any = launch_gateway
     gateway = launch()
     try:
-        scala = [
-            str(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
-        ]  # Spark never fetches it
-        write_list(broker, _resolved(gateway.jvm, BROKER, transitive=True) + scala)
-        write_list(sources, _resolved(gateway.jvm, SOURCES, transitive=False))
-        write_list(hdfs, _resolved(gateway.jvm, HDFS, transitive=True))
-        write_list(s3, _resolved(gateway.jvm, S3, transitive=True, without=WITHOUT))
+        yield gateway.jvm
     finally:
         gateway.shutdown()
         gateway.proc.stdin.close()
