@@ -33,8 +33,8 @@ class CancelPipelineOperator(WaitingOperator):
 
     Raises:
         PipelineRunRefusedError: The home is not allowed; Airflow does not retry.
-        PipelineRunError: The driver has not ended in time, or another task owns its attempt since; a retry waits for it, or cancels it
-            again.
+        PipelineRunError: The driver has not ended in time, or another task has taken the lease of its attempt. A retry waits for the
+            driver, or cancels it again.
     """
 
     operator_extra_links = LINKS

@@ -44,8 +44,8 @@ class EmitFinishedPartitionsOperator(PipelineOperator):
     """Emits an asset event with a partition for each hour or day of a public table that has become complete since the last event.
 
     A partition is finished when the watermark has passed its end, in the newest checkpoint that is public in the table. The events of a
-    task are created together with its success, and they are the memory of the next run: a task that is killed at any time emits each
-    partition once. If nothing was finished, the task is skipped.
+    task are created together with its success, and the next run reads them. So each partition is emitted once, even if a task is killed.
+    If nothing was finished, the task is skipped.
 
     Schedule its DAG on an asset with a :class:`~airflow_provider.triggers.publication.PublicationTrigger`, with ``max_active_runs=1``. Use
     one asset for each sink.
@@ -56,14 +56,14 @@ class EmitFinishedPartitionsOperator(PipelineOperator):
         home: The pipeline's home, inside the connection's home roots. Templated.
         sink: The sink. Its stage has windows, or another operator that drops late rows.
         every: The length of a partition, ``"hour"`` or ``"day"``, in UTC.
-        allowance: An additional delay, for stages whose rows are older than their watermark, such as joins of time ranges.
+        allowance: The longest time by which rows of the stage are older than its watermark, as for joins of time ranges.
         table_property: The name of a table property that is set to the end of the newest finished partition, before the events are
             emitted. None: no property is set. Delta fails transactions of other writers that began before such a commit.
         kwargs: As for :class:`~airflow_provider.operators.pipeline_task.PipelineOperator`. ``outlets`` names one asset.
 
     Raises:
-        PipelineRunRefusedError: The sink does not exist, its table is complete at no time, or it has a feature with which only Spark
-            can set a property. Airflow does not retry.
+        PipelineRunRefusedError: The sink does not exist, its stage drops no late rows, or its table has a feature with which only Spark can
+            set a property. Airflow does not retry.
         PipelineRunError: The home or the table cannot be read; a retry reads again.
     """
 
@@ -158,7 +158,10 @@ def _floor(time: datetime, length: timedelta) -> datetime:
 
 
 def _starts(before: datetime | None, end: datetime | None, length: timedelta, count_max: int) -> Iterator[datetime]:
-    """Yields the starts of at most ``count_max`` finished partitions up to ``end``, oldest first. Without earlier ones, only the newest."""
+    """Yields the starts of at most ``count_max`` finished partitions up to ``end``, oldest first.
+
+    If none was emitted before, yields only the newest.
+    """
     if end is None:
         return
     start = end - length if before is None else before

@@ -38,7 +38,8 @@ class TriggerCheckpointOperator(WaitingOperator):
     Returns as XCom the value of :func:`airflow_provider.facts.savepoint_facts`.
 
     Args:
-        restart_timeout_s: How long the wait tolerates that no driver is at work. A pipeline that starts again answers the request.
+        restart_timeout_s: How long the wait tolerates that no driver is at work. A pipeline that starts again in this time answers the
+            request.
         kwargs: As for :class:`~airflow_provider.operators.pipeline_task.WaitingOperator`.
 
     Raises:
@@ -128,7 +129,7 @@ class StopWithSavepointOperator(TriggerSavepointOperator):
     Returns as XCom the value of :func:`airflow_provider.facts.savepoint_facts`.
 
     Args:
-        drain: Flush everything first, for good. Templated: a text has to be ``true`` or ``false``, in any case, or empty.
+        drain: Flush everything first, for good. Templated: a text has to be ``true`` or ``false``, in upper or lower case, or empty.
         kwargs: As for :class:`TriggerSavepointOperator`.
 
     Raises:

@@ -202,7 +202,7 @@ async def wait_for(
                 while True:
                     async with asyncio.timeout(looking.pace.rarest_s + patience.look_max_s(time.monotonic())):
                         each = await anext(found)
-                    if patience.is_tried:
+                    if patience.last_look_failed:
                         home_is_back(time.monotonic())
                     async with asyncio.timeout(patience.look_max_s(time.monotonic())):  # it may hang although the look did not
                         result = await judge(each, None if end_s is None else end_s - time.monotonic())

@@ -2,9 +2,9 @@
 
 The module has no side effects. :class:`spark_jobs.control.lease.AttemptLease` reads the state from the home.
 
-A process that waits for an attempt and may end it takes the attempt's lease. A later process may take the lease at any time: the next try
-of a task, or a user who cancels. Only the newest owner's cancel counts. If a task has cancelled, its next try continues the run. If a
-user has cancelled, only a user may start the run again.
+A process takes the lease of an attempt in order to wait for it and, if necessary, to end it. A later process may take the lease at any
+time: the next try of a task, or a user who cancels. Only the newest owner's cancel counts. If a task has cancelled, its next try continues
+the run. If a user has cancelled, only a user may start the run again.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class LeaseState(StrEnum):
-    """The state of a lease, as the process sees it that reads it."""
+    """The state of a lease, as seen by the process that reads it."""
 
     FREE = "free"
     """No process has taken the lease."""
@@ -34,7 +34,7 @@ class LeaseEvent(StrEnum):
     """An event in the life of an attempt."""
 
     ATTEMPT_CONTINUES = "attempt_continues"
-    """The attempt is about to go on: its driver works on, or a start that is due follows from it."""
+    """The attempt is about to continue: its driver works on, or a start that is due follows the attempt."""
     RUN_CONTINUES = "run_continues"
     """The run of an ended attempt is about to continue without a user's request."""
     DRIVER_IS_GONE = "driver_is_gone"
@@ -42,7 +42,7 @@ class LeaseEvent(StrEnum):
     DRIVER_HAS_NOT_BEGUN = "driver_has_not_begun"
     """The driver of the attempt has not begun in time."""
     TASK_ENDS_DRIVER = "task_ends_driver"
-    """A task is about to end the process of its driver."""
+    """A task is about to end the process of the attempt's driver."""
     WAIT_HAS_FAILED = "wait_has_failed"
     """A task's wait for the attempt has ended with an error."""
     CANCEL_WAITS = "cancel_waits"
@@ -53,7 +53,7 @@ class LeaseAction(StrEnum):
     """The action after an event."""
 
     CONTINUE = "continue"
-    """Go on as if there were no lease."""
+    """Continue as if there were no lease."""
     END = "end"
     """End the attempt, or the run that was about to continue."""
     ANSWER = "answer"

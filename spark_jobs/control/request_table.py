@@ -2,8 +2,8 @@
 
 The module has no side effects. :class:`spark_jobs.runtime.checkpoints.requested_checkpoints.RequestedCheckpoints` executes the actions.
 
-A request asks for a checkpoint, a savepoint or a stop. A checkpoint that covers it answers it, whatever it asks for. An uncovered request
-waits for the next checkpoint, in this attempt or the next one, until no checkpoint can follow that does its work.
+A request asks for a checkpoint, a savepoint or a stop. A request of any kind is answered with the checkpoint that covers it. A request that
+no checkpoint covers waits for the next checkpoint, in this attempt or the next one, as long as such a checkpoint can follow.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ class RequestState(StrEnum):
     """The state of an open request, at an event."""
 
     COVERED = "covered"
-    """A checkpoint was triggered after it, or its savepoint was begun with one. Only its own checkpoint covers a stop."""
+    """A checkpoint was triggered after the request, or the savepoint was begun with one. Only the checkpoint of a stop covers it."""
     CHECKPOINT = "checkpoint"
     """A request for a checkpoint that no checkpoint covers."""
     SAVEPOINT = "savepoint"
@@ -31,7 +31,7 @@ class RequestEvent(StrEnum):
     """An event in the life of a driver that concerns open requests."""
 
     ATTEMPT_BEGINS = "attempt_begins"
-    """An attempt begins at a checkpoint. The attempt before may have died after that checkpoint and before its answers."""
+    """An attempt begins at a checkpoint. The attempt before may have died after it took that checkpoint and before it answered."""
     WORK_IS_LOST = "work_is_lost"
     """An attempt begins without the work directory of the attempt before, and reads rows again."""
     CHECKPOINT_IS_ABANDONED = "checkpoint_is_abandoned"
@@ -53,7 +53,7 @@ class RequestEvent(StrEnum):
     RUN_DRAINED = "run_drained"
     """The final checkpoint of a run is complete and published. It was drained."""
     LAST_ANSWERS_GIVEN = "last_answers_given"
-    """The requests that the last checkpoint answers have their answers. The attempt does no further work."""
+    """The requests that the last checkpoint covers have been answered. The attempt does no further work."""
 
 
 class RequestAction(StrEnum):

@@ -76,8 +76,8 @@ def publish(
 ) -> dict[SinkName, SinkResult]:
     """Makes a complete checkpoint, and all earlier ones of its incarnation, public in its sinks.
 
-    Idempotent: public rows are left alone and reported in the same way. This also holds if the pipeline has discarded the checkpoint since:
-    only its rows are not counted any more. Sinks are published one after the other, in topological order. After a crash in between, the
+    Idempotent: rows that are public stay as they are, and the result is the same. If the checkpoint was discarded since, the result counts
+    no rows. Sinks are published one after the other, in topological order. After a crash in between, the
     same call does the rest. Sinks that are behind come first: a table that refuses its rows holds the others.
 
     Args:
@@ -200,7 +200,7 @@ class Publication:
                 with self.holding.of(sink):
                     again = partial(prepare, store, manifest, sink, by_round=sink in self.by_round, together=self.together)
                     changed += [(sink, table) for table in _publish_sink(manifest, sink, again, plan, publishers)]
-        for sink, table in changed:  # no table waits for it
+        for sink, table in changed:  # last, so that no publication waits for it
             _keep_deleted_keys(manifest.sinks[sink], table, publishers)
             publishers.keep_log_short(table)
         return {
@@ -242,7 +242,7 @@ def plan_publication(
     plans, holding = dict[SinkName, Sequence[PendingTransaction]](), Holding(store, manifest, holds)
     for sink in lacking:
         with holding.of(sink):
-            plans[sink] = _persist(partial(prepare, store, manifest, sink, by_round=sink in by_round, together=by_policy))
+            plans[sink] = _retry(partial(prepare, store, manifest, sink, by_round=sink in by_round, together=by_policy))
     return Publication(files, number, manifest, wanted, by_round, _behind_first(plans, manifest), holding, by_policy)
 
 
@@ -288,16 +288,16 @@ class SinkLine:
     app: AppId
     publisher: Publisher
     has_keys: bool = False
-    """True if the sink's rows are merged by keys. Then Spark may publish some of them, and delta-rs others."""
+    """True if the sink's rows are merged by keys. Then Spark may publish some transactions, and delta-rs others."""
 
 
 def close_incarnation(line: SinkLine, decided_on: CheckpointId | None, publishers: Publishers) -> None:
-    """Prevents all pending publications of an abandoned incarnation into one table.
+    """Closes an abandoned incarnation in one table: none of its pending publications can succeed any more.
 
     Idempotent, durable on return.
 
     Args:
-        line: The line to close.
+        line: The incarnation in the sink.
         decided_on: Checkpoint that the table had reached when the incarnation was abandoned.
         publishers: Publishers of this process.
 
@@ -326,7 +326,7 @@ def close_incarnation(line: SinkLine, decided_on: CheckpointId | None, publisher
 
 
 def _close(line: SinkLine, decided_on: CheckpointId | None, publishers: Publishers, publisher: Publisher) -> CheckpointId | None:
-    """Closes a line unless its table has reached another checkpoint than ``decided_on``. Returns the reached one."""
+    """Closes an incarnation in one table, unless the table has reached another checkpoint than ``decided_on``. Returns the reached one."""
 
     def close() -> CheckpointId | None:
         transaction = publishers.begin(publisher, line.table, line.app)
@@ -338,7 +338,7 @@ def _close(line: SinkLine, decided_on: CheckpointId | None, publishers: Publishe
         return reached
 
     with _alone(line.table, takes_turns=publisher is Publisher.SPARK or line.has_keys):
-        return _persist(close)
+        return _retry(close)
 
 
 def _behind_first(
@@ -379,11 +379,14 @@ def _publish_sink(
                 _commit(sink, transaction, publishers)
             return (_confirm(cut, sink, manifest.checkpoint),)
 
-    return _persist(carry_out, tries=_TRIES + len(plan))  # each transaction of another process costs at most one try
+    return _retry(carry_out, tries=_TRIES + len(plan))  # each transaction of another process costs at most one try
 
 
 def _keep_deleted_keys(cut: SinkCut, table: OpenTable, publishers: Publishers) -> None:
-    """Keeps the deleted keys of a sink small, alone as in a publication. A failure is only logged: the next publication repeats it."""
+    """Folds the deleted keys of a sink while no other process publishes into the table.
+
+    A failure is only logged: the next publication repeats it.
+    """
     if cut.merge is None or cut.merge.tombstones is None:
         return
     try:
@@ -539,8 +542,8 @@ def _land(commit: Callable[[], None], table: str, app: AppId, version: Checkpoin
             raise
 
 
-def _persist(call: Callable[[], T], tries: int = _TRIES) -> T:
-    """Repeats ``call``, which reads the table again each time, while others are faster or the answer is lost."""
+def _retry(call: Callable[[], T], tries: int = _TRIES) -> T:
+    """Repeats ``call`` while other processes are faster or the answer is lost. Each call reads the table again."""
     return Retrying(
         retry=retry_if_exception_type((ConflictError, OutcomeUnknownError)),
         stop=stop_after_attempt(tries),
@@ -552,9 +555,12 @@ def _persist(call: Callable[[], T], tries: int = _TRIES) -> T:
 def _result(
     store: CheckpointStore, manifest: Manifest, sink: SinkName, checkpoint: CheckpointId, *, held: bool = False
 ) -> SinkResult:
-    """Returns the result of ``checkpoint`` in a sink. ``manifest`` is its own, or a later one of its incarnation. Skips a held table."""
+    """Returns the result of ``checkpoint`` in a sink. The result of a held table has no version.
+
+    ``manifest`` is that of the checkpoint, or a later one of its incarnation.
+    """
     cut, rows, oldest = manifest.sinks[sink], 0, None
-    for oldest in _round(store, checkpoint):
+    for oldest in _checkpoints_of_round(store, checkpoint):
         rows += oldest.sinks[sink].actions.rows if sink in oldest.sinks else 0
         rows += sum(each.actions.rows for each in oldest.brought.get(sink, ()))
     if oldest and sink in oldest.sinks and oldest.parent is not None and store.usable(oldest.parent) is None:
@@ -563,7 +569,7 @@ def _result(
     return SinkResult(table=cut.table, checkpoint=checkpoint, version=version, rows=rows)
 
 
-def _round(store: CheckpointStore, checkpoint: CheckpointId) -> Iterator[Manifest]:
+def _checkpoints_of_round(store: CheckpointStore, checkpoint: CheckpointId) -> Iterator[Manifest]:
     """Yields the checkpoints of a round up to ``checkpoint``, newest first, as far back as they can be used."""
     try:
         ancestry = store.ancestry(checkpoint)

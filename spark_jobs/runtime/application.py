@@ -376,7 +376,7 @@ class Application:
             run.tidy()
             build_work_directory(self.home, attempt, facts, spark)
             run.subsumption.begin()
-            manifest, results = RunningPipeline(run).go_on(first=facts.newest_attempt is None)
+            manifest, results = RunningPipeline(run).run_to_end(first=facts.newest_attempt is None)
             return _success(request, manifest, results, run.blocking.told)
 
     def plan(self, request: StartRequest) -> StartPlan | Manifest:

@@ -367,7 +367,7 @@ class RoundRun:
             StreamPipelineError: The checkpoint was not completed, or the outcome is unknown; see :meth:`landed`.
         """
 
-        def look() -> dict[InputName, tuple[Pin, ...]]:
+        def check_pins() -> dict[InputName, tuple[Pin, ...]]:
             Attempts(self.home).check_live(self.attempt.attempt)
             inputs = {pinned.input: pinned.pins for pinned in self._pinned() if pinned}
             refuse_moved(self.round.adopted)
@@ -380,7 +380,7 @@ class RoundRun:
             self.round,
             order,
             parent,
-            look,
+            check_pins,
             self.mask,
             self.site.sources,
             self.site.losses,

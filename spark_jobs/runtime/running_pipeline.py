@@ -1,4 +1,4 @@
-"""A running pipeline: each stage runs on its own, and checkpoints are taken and published while they run, the final one at the end.
+"""A running pipeline: its stages run independently while checkpoints are taken and published. The final checkpoint is taken at the end.
 
 One thread, that of :class:`RunningPipeline`, takes the checkpoints. Publications and answers run in other threads.
 """
@@ -96,7 +96,7 @@ class RunningPipeline:
         self._state_before_hold: dict[StageName, StageState] = {}
         """The heartbeat's state of each held stage before the hold."""
 
-    def go_on(self, *, first: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
+    def run_to_end(self, *, first: bool) -> tuple[Manifest, Mapping[SinkName, SinkResult]]:
         """Runs the pipeline. Returns the final checkpoint, or that of a stop, published by policy.
 
         Args:
@@ -109,7 +109,7 @@ class RunningPipeline:
         """
         self._requests.resume(self._parent)
         try:
-            manifest = self._go_on(first)
+            manifest = self._run_or_drain(first)
         finally:
             self._is_ending.set()
             self._end_threads()
@@ -117,10 +117,10 @@ class RunningPipeline:
             self._answers.end()
         return manifest, self._published or {}
 
-    def _go_on(self, first: bool) -> Manifest:
+    def _run_or_drain(self, first: bool) -> Manifest:
         drain = drain_begun(self._run.site.work)
         if drain is not None:
-            return self._go_on_draining(drain)
+            return self._continue_drain(drain)
         if not is_taken_over(self._run.site.work):
             if not first:
                 self._take_over_stops()
@@ -159,7 +159,7 @@ class RunningPipeline:
             time.sleep(_LOOK_S)
 
     def _built(self) -> list[StageAtWork]:
-        """Returns the stages, ready to start."""
+        """Builds the stages, and returns them ready to start."""
         run, at_work = self._run, list[StageAtWork]()
         isolated = run.graph.on_stage_failure is OnStageFailure.ISOLATE
         for built in self._build():
@@ -182,21 +182,21 @@ class RunningPipeline:
         while True:
             try:
                 return self._run.build()
-            except SourceChangedError:  # while they were built
+            except SourceChangedError:  # a source has got other columns while the stages were built
                 self._run.look_again(self._parent)
 
     def _take_checkpoints(self) -> Manifest:
         """Takes checkpoints when they are due, one at a time. Returns the last one: the final checkpoint, or the one of a stop.
 
-        A checkpoint answers every request that is open when it is triggered, for any reason. The answer is written when the checkpoint is
-        public or its publication is blocked. The last checkpoint also answers all waiting requests.
+        A checkpoint answers every request that is open when it is triggered, also if it was triggered because it was due. The answer is
+        written when the checkpoint is public or its publication is blocked. The last checkpoint also answers all waiting requests.
 
         A stop after the end of all stages gets the final checkpoint. A drain at that time still flushes every stage.
 
         Raises:
             RunCancelledError: The attempt was cancelled.
             FencedError: A later attempt is live.
-            InterruptedRunError: Too many tries have failed, or one with an error that no other try heals. Savepoints do not count.
+            InterruptedRunError: Too many tries have failed, or one with an error that no other try heals. Failed savepoints do not count.
             IncompleteError: The pipeline was stopped, and a step after its checkpoint failed.
             StreamPipelineError: A stage has failed permanently, the final checkpoint or its publication failed, or a checkpoint can never
                 become public.
@@ -293,8 +293,8 @@ class RunningPipeline:
                 checkpoint can never become public.
         """
         self._run.site.cancellation.check()
-        self._publishing.go_on(None if self._answers.copies_deleted_keys else self._parent)
-        self._answers.go_on(self._publishing.is_settled)
+        self._publishing.advance(None if self._answers.copies_deleted_keys else self._parent)
+        self._answers.advance(self._publishing.is_settled)
         failure = next((stage.failure for stage in self.stages if stage.failure is not None), None) or self._failure_of_all()
         if failure is not None:
             raise failure
@@ -322,7 +322,7 @@ class RunningPipeline:
         return time.monotonic() + self._timeout_s
 
     def quiesce(self, request: CheckpointRequest) -> None:
-        """Holds every stage when it has no rows left, and keeps it held. Permanently failed stages are at rest.
+        """Holds each stage as soon as it has read all its rows, and keeps it held. Permanently failed stages need no hold.
 
         Raises:
             RejectedError: A stage has failed permanently, and the stop needs it.
@@ -370,7 +370,7 @@ class RunningPipeline:
     def flush(self, request: CheckpointRequest) -> None:
         """Ends every stage at its present position, one after the other: each flushes into the next. Idempotent, also for the next attempt.
 
-        It cannot be undone, except from a checkpoint.
+        Only a start from an earlier checkpoint undoes a flush.
         """
         begin_drain(self._run.site.work, request.request)
         self._end_threads()
@@ -392,7 +392,7 @@ class RunningPipeline:
         except (FencedError, RunCancelledError):
             raise
         except StreamPipelineError as error:
-            if self._in_doubt:  # the answer must not say that it was not taken
+            if self._in_doubt:  # the answer must not say that the checkpoint was not taken
                 raise self._unknown(request, error) from error
             raise
 
@@ -478,7 +478,7 @@ class RunningPipeline:
             request=request.request,
         )
 
-    def _go_on_draining(self, drain: RequestId) -> Manifest:
+    def _continue_drain(self, drain: RequestId) -> Manifest:
         """Continues the drain of a dead attempt: no stage may run any more, and flushed rows stay flushed."""
         asked = sorted(self._requests.unanswered(), key=lambda each: each.request != drain)
         manifest = self.stop(asked)
@@ -493,10 +493,10 @@ class RunningPipeline:
         return manifest
 
     def _take_over_stops(self) -> None:
-        """Refuses the drains that the earlier attempt was asked for.
+        """Takes a checkpoint if requests for a stop are open, and rejects those for a drain. Stops without a drain stay open.
 
-        Rows that it had read after its last checkpoint are read again, so a drain must be requested after that. The earlier attempt may
-        still be stopping on another host. When the next checkpoint is taken, that stop can no longer finish, whatever the answer here is.
+        A drain would flush too early: the rows that the earlier attempt had read after its last checkpoint have yet to be read again. The
+        earlier attempt may still be stopping on another host. After the checkpoint of this attempt, that stop can no longer finish.
         """
         stops = [request for request in self._requests.unanswered() if request.wanted is Wanted.STOP]
         number = self._parent.checkpoint if self._parent else None
@@ -530,8 +530,8 @@ class RunningPipeline:
     def complete(self, order: CheckpointOrder) -> Manifest:
         """Completes a checkpoint. Durable on return.
 
-        If the manifest exists, the checkpoint is complete, even if a later step has failed. Otherwise the next checkpoint would take the
-        same number again.
+        A checkpoint whose manifest exists counts as complete, even if a later step has failed. Otherwise the next checkpoint
+        would get the same number.
 
         Raises:
             FencedError: A later attempt is live.

@@ -25,13 +25,13 @@ class HomeWait(ABC, Generic[L, R]):
     kind: ClassVar[str]
     """The name of the subclass, by which another process finds it."""
     lasting: ClassVar[bool] = True
-    """True if the result stays true. A later wait may then begin with an earlier look."""
+    """True if a result holds for ever. A later wait may then begin with a look of an earlier one."""
     event_fields: ClassVar[tuple[str, ...]] = ()
     """The fields that a trigger repeats in its event."""
 
     files: Files
     _said: str | None = field(default=None, init=False, repr=False, compare=False)
-    """The last activity in the log."""
+    """The activity that was logged last."""
 
     def arguments(self) -> dict[str, Any]:
         """Returns the fields from which another process makes the same wait."""

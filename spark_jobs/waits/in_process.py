@@ -43,7 +43,7 @@ def wait_here(
     """
     patience = Patience(end_s, limits)
     while True:
-        was_away = patience.is_tried
+        was_away = patience.last_look_failed
         look = patient_look(wait.look, patience, log, check)
         if look is not None:
             now_s = time.monotonic()

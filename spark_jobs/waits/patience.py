@@ -22,12 +22,12 @@ class Patience:
         self._away_since_s, self._has_seen = None, True
 
     @property
-    def is_tried(self) -> bool:
+    def last_look_failed(self) -> bool:
         """True if the last look has failed."""
         return self._away_since_s is not None
 
     def look_max_s(self, now_s: float) -> float:
-        """Returns how long a look that begins now may take. A second look would hang like the first one, in one more thread."""
+        """Returns how long a look that begins now may take. The limit is long, because another look would hang too, in one more thread."""
         longest_s = self._limits.storage_s
         return longest_s if self._end_s is None else min(longest_s, max(0.0, self._end_s - now_s) + self._limits.last_look_s)
 

@@ -29,7 +29,7 @@ class RequestLook(NamedTuple):
     activity: str | None = None
     """The activity of the attempt at work."""
     unfinished: UnfinishedRequest | None = None
-    """The unfinished result of a request, if no driver works on it."""
+    """The unfinished result of the request, if no driver works on it."""
     runs_on: bool = False
     """True if the pipeline does not end after its answer: the answer is an error, or a later attempt has begun."""
 
@@ -87,8 +87,8 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
     def _answer(self) -> CheckpointResponse | None:
         """Returns the answer.
 
-        An answer is kept for at least an hour, and looks are seconds apart. So only the first look, after a triggerer was away for long,
-        has to tell an open request from one whose answer was deleted.
+        An answer is kept for at least an hour, and looks are seconds apart. So an answer can only be deleted unseen before the first look,
+        for example if the triggerer was down for hours. Only the first look checks for this.
         """
         requests = CheckpointRequests(self.files)
         answer = requests.answer_of(self._request)

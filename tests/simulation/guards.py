@@ -27,7 +27,7 @@ from spark_jobs.runtime.checkpoints.publishing import Publishing
 from spark_jobs.runtime.checkpoints.sweep import NamedByCheckpoints, sweep
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.running_pipeline import RunningPipeline
-from spark_jobs.runtime.staged.private_log import Staged
+from spark_jobs.runtime.staged.private_log import StagedAmount
 from spark_jobs.runtime.start import attempt, restore, work_directory
 from spark_jobs.runtime.state import pinning
 from tests.simulation.promises import SimulatedHold
@@ -303,7 +303,7 @@ def _who_has_rows_in_flight_is_not_named(site: Site, patch: pytest.MonkeyPatch) 
     real = CheckpointTry._read_logs
 
     def read_logs(effort: CheckpointTry, *arguments: Any) -> dict[Any, Any]:
-        return {name: replace(logged, in_flight=Staged()) for name, logged in real(effort, *arguments).items()}
+        return {name: replace(logged, in_flight=StagedAmount()) for name, logged in real(effort, *arguments).items()}
 
     patch.setattr(CheckpointTry, "_read_logs", read_logs)
 

@@ -54,7 +54,7 @@ class Answers:
         if asked:
             self._waiting.append((asked, manifest))
 
-    def go_on(self, is_settled: Callable[[Manifest], bool]) -> None:
+    def advance(self, is_settled: Callable[[Manifest], bool]) -> None:
         """Removes finished answers, and begins the next one.
 
         Args:

@@ -46,7 +46,7 @@ from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.channel_bound import Consumption
 from spark_jobs.runtime.staged.channel_cut import cut_channel
 from spark_jobs.runtime.staged.log_folding import ConsumerCut
-from spark_jobs.runtime.staged.private_log import Staged
+from spark_jobs.runtime.staged.private_log import StagedAmount
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState, StateCopies, persist, pin, place_of
 from spark_jobs.storage.files import Files
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Logged:
-    """A stage at its cut, by Spark's logs."""
+    """The facts about a stage at its cut, from Spark's logs."""
 
     facts: dict[str, Any]
     """Fields of the stage's cut."""
@@ -65,8 +65,8 @@ class _Logged:
     """The cuts of its channel's consumers."""
     streams: Sequence[SourceStream]
     """The streams of its sources, at the positions of the cut."""
-    in_flight: Staged
-    """The rows in the cut of upstream stages that it has not read."""
+    in_flight: StagedAmount
+    """The rows in the cuts of upstream stages that the stage has not read."""
 
 
 @dataclass
@@ -79,11 +79,11 @@ class CheckpointTry:
     round: RoundDocument
     order: CheckpointOrder
     parent: Manifest | None
-    """The checkpoint that it continues."""
-    look: Callable[[], dict[InputName, tuple[Pin, ...]]]
+    """The checkpoint that the new one continues."""
+    check_pins: Callable[[], dict[InputName, tuple[Pin, ...]]]
     """Checks that the checkpoint may be taken, and returns the pins of the round. Its errors are recorded in the history."""
     mask: Mask = unmasked
-    """Removes secrets from a recorded failure, which may be that of a stage whose code quotes them."""
+    """Removes secrets from a recorded failure: the message of a failed stage may contain some."""
     sources: Mapping[InputName, tuple[KnownSource, ...]] = field(default_factory=dict)
     """The identity of each source."""
     losses: Sequence[Loss] = ()
@@ -91,7 +91,7 @@ class CheckpointTry:
     held: tuple[SinkName, ...] = ()
     """The sinks that wait while the others are published."""
     backfilled: Collection[LossId] = ()
-    """The losses whose rows the stages have staged since. Every cut contains these rows."""
+    """The losses whose rows the stages have staged after the loss. Every cut contains these rows."""
 
     def take(self, stages: Sequence[StageRun]) -> Manifest:
         """Completes the checkpoint. Durable on return. The history has a record of it.
@@ -117,9 +117,9 @@ class CheckpointTry:
         return manifest
 
     def _take(self, store: CheckpointStore, number: CheckpointId, history: TryHistory, stages: Sequence[StageRun]) -> Manifest:
-        inputs = self._in_time(self.look)
+        inputs = self._in_time(self.check_pins)
         published = self._in_time(lambda: published_checkpoints(self.parent) if self.parent else {})
-        # Before the cut, which then contains their last batch.
+        # Read before the cut is found, so that the cut contains the last batch of these stages.
         finished = tuple(stage.stage.name for stage in stages if stage.output.ended.is_set())
         with history.timed("cut"):
             cut, found = self._cut(stages, finished)
@@ -195,7 +195,7 @@ class CheckpointTry:
         )
         run_with_deadline(partial(store.complete_newest, manifest), self.order.deadline_s, lambda: unanswered)
 
-    def _after(self, stage: StageName) -> BatchId:
+    def _parent_batch(self, stage: StageName) -> BatchId:
         """Returns the last batch of a stage in the parent."""
         return self.parent.stages[stage].batch if self.parent and stage in self.parent.stages else NO_BATCH
 
@@ -210,12 +210,12 @@ class CheckpointTry:
         sink, public, name = stage.stage.sink, stage.outlet.public, stage.stage.name
         if sink is None or public is None:
             raise ValueError(f"stage {name} has no sink")
-        staged = stage.log.between(self._after(name), last)
+        staged = stage.log.between(self._parent_batch(name), last)
         whole = sink.mode is SinkMode.COMPLETE
         counting = [batch for batch in staged if batch.offsets][-1:] if whole else staged
         lines: Sequence[Mapping[str, Any]] = [{"add": add, "batch": batch.batch} for batch in counting for add in batch.adds]
         if sink.target_file_size_bytes:
-            lines = pack(stage, lines, sink.target_file_size_bytes, last, self._look)
+            lines = pack(stage, lines, sink.target_file_size_bytes, last, self._check_and_pause)
         staged_for, publish = stage.log.staged_for(), self.round.publish or Publish(sink.publish)
         if staged_for is None:
             raise ValueError(f"the log of stage {name} was begun without its table")
@@ -231,7 +231,7 @@ class CheckpointTry:
             before = self._in_time(lambda: carried(store, number, self.parent, sink.name, known))
         others = self._in_time(lambda: named_before(store, number, self.parent, sink.name, stage.log.oldest(), before, reached))
         replaces_own = known is None and (rewinds or self._parent_replaces_own(sink))
-        shapes = [shape for each in before for shape in each.staged_for] + [*staged_for.shapes(self._after(name), last)]
+        shapes = [shape for each in before for shape in each.staged_for] + [*staged_for.shapes(self._parent_batch(name), last)]
         return SinkCut(
             stage=name,
             mode=sink.mode,
@@ -261,7 +261,7 @@ class CheckpointTry:
         return sink.mode is not SinkMode.COMPLETE and any(each.replace for each in self.parent.brought.get(sink.name, ()))
 
     def _cut(self, stages: Sequence[StageRun], finished: Collection[StageName]) -> tuple[Cut, dict[StageName, _Logged]]:
-        """Finds a cut. Returns it with the facts in Spark's logs.
+        """Finds a cut. Returns it with the facts about each stage from Spark's logs.
 
         While the try waits for one stage, a stage that is already cut goes on, and Spark may purge the batch of its cut from its logs. Then
         all stages are cut again. If the same batch is missing a second time, Spark has not purged it, which is an error.
@@ -315,7 +315,7 @@ class CheckpointTry:
         name = stage.stage.name
         rows = late_rows = 0
         input_rows, violations = Counter[str](), Counter[str](self._violated_before(name))
-        for staged in stage.log.between(self._after(name), cut.batches[name]):
+        for staged in stage.log.between(self._parent_batch(name), cut.batches[name]):
             rows, late_rows = rows + staged.rows, late_rows + staged.late_rows
             input_rows.update(staged.input_rows)
             violations.update(staged.violations)
@@ -344,7 +344,7 @@ class CheckpointTry:
         channels = {}
         for stage in stages:
             name, logged = stage.stage.name, found[stage.stage.name]
-            parent = self._after(name) if self.parent else None
+            parent = self._parent_batch(name) if self.parent else None
             channels[name] = cut_channel(store, number, name, stage.log, logged.facts["batch"], logged.consumers, parent)
         return channels
 
@@ -355,9 +355,9 @@ class CheckpointTry:
         the directory of this try or names with content hashes in the directory of its number, and makes those durable. No manifest
         names them, an existing name is not changed, and leftovers are deleted when the number is settled.
         """
-        return run_watched(work, self._look)
+        return run_watched(work, self._check_and_pause)
 
-    def _look(self) -> None:
+    def _check_and_pause(self) -> None:
         self._check_in_time()
         self.order.pause()
 
@@ -367,6 +367,7 @@ class CheckpointTry:
 
 
 def _merge(rule: MergeCut | None) -> MergeCut | None:
+    """Returns a merge rule with the present version of its deleted keys."""
     if rule is None or rule.tombstones is None:
         return rule
     log = OwnTable(table_files(rule.tombstones), "").log()
@@ -374,7 +375,7 @@ def _merge(rule: MergeCut | None) -> MergeCut | None:
 
 
 def stages_behind(stages: Sequence[StageRun], first: Collection[StageName]) -> tuple[StageName, ...]:
-    """Returns these stages and all stages downstream of them, in topological order."""
+    """Returns the stages named in ``first`` and all stages downstream of them, in topological order."""
     behind: list[StageName] = []
     for stage in stages:
         if stage.stage.name in first or any(output.producer in behind for output in stage.upstream):

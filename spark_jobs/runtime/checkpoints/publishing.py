@@ -105,7 +105,7 @@ class Publishing:
             return True
         return all(self._reached.get(sink, _NONE) >= manifest.checkpoint for sink in self._not_held(manifest))
 
-    def go_on(self, newest: Manifest | None) -> None:
+    def advance(self, newest: Manifest | None) -> None:
         """Takes the results of ended work and begins work that is due. Call it repeatedly.
 
         Args:
@@ -129,16 +129,16 @@ class Publishing:
         """Begins no further work, and waits for work that is under way.
 
         Args:
-            pause: Waits a moment. It may call :meth:`go_on`.
+            pause: Waits a moment. It may call :meth:`advance`.
 
         Raises:
-            StreamPipelineError: See :meth:`go_on`.
+            StreamPipelineError: See :meth:`advance`.
         """
         self._is_resting = True
-        self.go_on(None)
+        self.advance(None)
         while self._under_way:
             pause()
-            self.go_on(None)
+            self.advance(None)
 
     def end(self) -> None:
         """Waits for work that is under way, because the attempt ends. Never raises."""

@@ -19,7 +19,7 @@ from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.stage_cut import StageCut, StateFile
 from spark_jobs.runtime.checkpoints.cut import Cut
-from spark_jobs.runtime.staged.private_log import Staged
+from spark_jobs.runtime.staged.private_log import StagedAmount
 from spark_jobs.runtime.stages.stage import StageRun
 from spark_jobs.runtime.state.pinning import PinnedState
 
@@ -55,7 +55,7 @@ class TryHistory:
         cut: Cut,
         finished: tuple[StageName, ...],
         behind: tuple[StageName, ...],
-        in_flight: Sequence[Staged],
+        in_flight: Sequence[StagedAmount],
     ) -> None:
         """Records the cuts of the stages and the batches in flight there."""
         self._seen = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from spark_jobs.protocol.ids import BatchId, StageName
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET, Bound
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog
-from spark_jobs.runtime.staged.private_log import PrivateLog, Staged, StagedBatch, total
+from spark_jobs.runtime.staged.private_log import PrivateLog, StagedAmount, StagedBatch, total
 
 _VERSION = "reservoirVersion"
 _BEFORE_THE_FIRST_FILE = -1
@@ -101,11 +101,11 @@ class Consumption:
         left = self._left(self._spark_log.last_commit())
         return sum(bound.log.amount_after(batch).size_bytes for _, bound, batch in left if bound.producer in producers)
 
-    def lag(self) -> Mapping[int, Staged]:
+    def lag(self) -> Mapping[int, StagedAmount]:
         """Returns the unread amount of each stream that reads a channel."""
         return {number: bound.log.amount_after(batch) for number, bound, batch in self._left(self._spark_log.last_commit())}
 
-    def in_flight(self, stage: StageName, cut: Mapping[StageName, BatchId]) -> Staged:
+    def in_flight(self, stage: StageName, cut: Mapping[StageName, BatchId]) -> StagedAmount:
         """Returns the unread amount at a cut: from the position of ``stage`` to the cuts of its producers."""
         return total(bound.log.amount_after(batch, cut[bound.producer]) for _, bound, batch in self._left(cut[stage]))
 

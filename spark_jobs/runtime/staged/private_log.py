@@ -9,7 +9,7 @@ Invariants:
 4. A folded batch is in a segment. The versions of folded batches are deleted later, but never version 0 and those of batches that are not
    folded. A Delta reader finds a checkpoint and all versions after it, even if it has listed the log just before it was folded.
 5. There is one writer. It lists the log once and remembers the newest version.
-6. A checksum file of Delta only saves a reader the versions before. Without one, or with one that is not whole, it reads them.
+6. A checksum file of Delta saves a reader from reading the versions before it. If the file is missing or not whole, the reader reads them.
 """
 
 import json
@@ -39,7 +39,7 @@ SEGMENT_BATCHES_MAX = 1_000
 _CHECKPOINT = ".checkpoint.parquet"
 _VERSION = ".json"
 _CHECKSUM = ".crc"
-"""A file of Delta beside a version, from which it takes schema and protocol. Otherwise it reads all versions since the last checkpoint."""
+"""Delta's checksum file of a version. A reader without it reads all versions since the last checkpoint for schema and protocol."""
 _SEAL = "sha256"
 """The key of a version's hash in its facts."""
 
@@ -78,7 +78,7 @@ class LogIdentity:
     """The public table of the stage's sink. None without a sink, or if the log does not know it yet."""
 
 
-class Staged(NamedTuple):
+class StagedAmount(NamedTuple):
     """An amount of staged rows."""
 
     rows: int = 0
@@ -86,12 +86,12 @@ class Staged(NamedTuple):
     files: int = 0
 
 
-def total(amounts: Iterable[Staged]) -> Staged:
+def total(amounts: Iterable[StagedAmount]) -> StagedAmount:
     """Returns the sum of amounts."""
     rows, sizes, files = 0, 0, 0
     for amount in amounts:
         rows, sizes, files = rows + amount.rows, sizes + amount.size_bytes, files + amount.files
-    return Staged(rows, sizes, files)
+    return StagedAmount(rows, sizes, files)
 
 
 class PrivateLog:
@@ -107,7 +107,7 @@ class PrivateLog:
         self._latest: int | None = None
         self._folding = Lock()
         self._counting = Lock()
-        self._amounts: dict[BatchId, Staged] = {}
+        self._amounts: dict[BatchId, StagedAmount] = {}
         self._identity: LogIdentity | None = None
         self._has_checksums = False
 
@@ -252,9 +252,9 @@ class PrivateLog:
         return self._latest
 
     def write_checksums(self) -> None:
-        """Gives each further version a checksum file, because Delta reads the log while it grows. Again, it has no effect.
+        """Gives each further version a checksum file, because Delta reads the log while it grows. A second call has no effect.
 
-        Deletes earlier ones: since then version 0 may have been replaced, or a disk have damaged them.
+        Deletes earlier checksum files: version 0 may have been replaced since they were written, or they may be damaged.
         """
         if self._has_checksums:
             return
@@ -273,7 +273,7 @@ class PrivateLog:
             empty = StagedBatch(staged.batch, "", 0, 0, staged.newest_event_ms, ())
             self._create(missing, _version(_facts(empty), []))
         with step(Step.STAGE_VERSION):
-            if self._has_checksums:  # before the version: a reader that finds the version finds it, too
+            if self._has_checksums:  # before the version, so that a reader who finds the version also finds the checksum file
                 self._files.replace(self._path(staged.batch + 1, _CHECKSUM), self._checksum(staged))
             self._write_batch(staged)
 
@@ -299,11 +299,11 @@ class PrivateLog:
             )
         known = self._segments.all()  # listed once: otherwise a fold in between could hide a batch
         segments = (segment for segment in known if segment.last > after and segment.first <= last)
-        folded = (staged for segment in segments for staged in self._of(segment) if after < staged.batch <= last)
+        folded = (staged for segment in segments for staged in self._batches_of(segment) if after < staged.batch <= last)
         versions = range(max(after, known[-1].last if known else NO_BATCH) + 1, min(last + 1, self.latest()))
         return chain(folded, (self._read_version(BatchId(batch)) for batch in versions))
 
-    def amount_after(self, batch: BatchId, last: BatchId | None = None) -> Staged:
+    def amount_after(self, batch: BatchId, last: BatchId | None = None) -> StagedAmount:
         """Returns the staged rows, bytes and files of the batches after ``batch`` up to ``last``.
 
         It is called often while a stage runs, so the amounts are cached.
@@ -352,12 +352,12 @@ class PrivateLog:
         """Deletes segments whose batches all end at ``until`` or before. Idempotent.
 
         Args:
-            until: Batch before which no checkpoint will be cut.
+            until: Last batch of a checkpoint that all later checkpoints continue.
             discard: Called with each batch before it is deleted, and again after a crash in between.
         """
         with self._folding:
             for segment in self._segments.forgettable(until):
-                for staged in self._of(segment):
+                for staged in self._batches_of(segment):
                     discard(staged)
                 self._segments.forget(segment)
 
@@ -369,13 +369,13 @@ class PrivateLog:
         """
         right = self._checkpoint()
         path = self._path(self.folded() + 1, _CHECKPOINT)
-        if self.folded() == NO_BATCH or self._is(path, right):
+        if self.folded() == NO_BATCH or self._has_content(path, right):
             return
         _LOG.warning("%s/%s is damaged or missing: it is written again", self._files.url, path)
         self._files.replace(path, right)
         self._files.sync(path)
 
-    def _is(self, path: str, data: bytes) -> bool:
+    def _has_content(self, path: str, data: bytes) -> bool:
         try:
             return self._files.read(path) == data
         except NotFoundError:
@@ -385,7 +385,7 @@ class PrivateLog:
         return empty_checkpoint(self.identity().protocol, self.identity().metadata)
 
     def _checksum(self, staged: StagedBatch) -> bytes:
-        """Returns the checksum file of a batch that comes next. Its files are those that are not folded."""
+        """Returns the checksum file for the version of the next batch. It counts the files of all batches that are not folded."""
         identity, amount = self.identity(), total([self.amount_after(self.folded()), _amount(staged)])
         counts = {"tableSizeBytes": amount.size_bytes, "numFiles": amount.files, "numMetadata": 1, "numProtocol": 1}
         return canonical(
@@ -427,7 +427,7 @@ class PrivateLog:
             pass
         raise not_whole(f"{self._files.url}/{path}", "version")
 
-    def _of(self, segment: Segment) -> Iterator[StagedBatch]:
+    def _batches_of(self, segment: Segment) -> Iterator[StagedBatch]:
         return map(batch_of, self._segments.read(segment))
 
     def _names(self) -> list[tuple[int, str]]:
@@ -452,8 +452,8 @@ class PrivateLog:
         return f"{self._directory}/_delta_log/{version:020d}{kind}"
 
 
-def _amount(staged: StagedBatch) -> Staged:
-    return Staged(staged.rows, sum(int(add["size"]) for add in staged.adds), len(staged.adds))
+def _amount(staged: StagedBatch) -> StagedAmount:
+    return StagedAmount(staged.rows, sum(int(add["size"]) for add in staged.adds), len(staged.adds))
 
 
 def line_of(staged: StagedBatch) -> dict[str, Any]:

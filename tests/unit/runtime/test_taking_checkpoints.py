@@ -194,8 +194,8 @@ class World(RunningPipeline):
 
     def _pause(self) -> None:
         for _ in range(4):  # a check, a publication, an answer, and its end
-            self._publishing.go_on(self._parent)
-            self._answers.go_on(self._publishing.is_settled)
+            self._publishing.advance(self._parent)
+            self._answers.advance(self._publishing.is_settled)
         if not self.askers.asked and not self.errors and self._tries <= 0 and not self.blocking.is_blocked:
             raise TheEnd
         super()._pause()

@@ -61,7 +61,7 @@ def test_an_answer_waits_until_its_checkpoint_is_public_and_those_before_it_are_
     found.add([SAVEPOINT], a_manifest(3))
 
     def look() -> None:
-        found.go_on(lambda manifest: manifest.checkpoint <= public)
+        found.advance(lambda manifest: manifest.checkpoint <= public)
 
     look()
     assert not requests.under_way
@@ -83,16 +83,16 @@ def test_an_answer_waits_until_its_checkpoint_is_public_and_those_before_it_are_
 def test_what_an_answer_finds_of_a_later_attempt_ends_this_one(requests: Requests) -> None:
     requests.error = FencedError("A later attempt is live.")
     requests.answers.add([CHECKPOINT], a_manifest(1))
-    requests.answers.go_on(lambda manifest: True)
+    requests.answers.advance(lambda manifest: True)
     requests.end()
     with pytest.raises(FencedError):
-        requests.answers.go_on(lambda manifest: True)
+        requests.answers.advance(lambda manifest: True)
 
 
 def test_at_the_end_what_is_being_answered_is_waited_for_and_the_rest_is_left_to_the_last_checkpoint(requests: Requests) -> None:
     for number, asked in enumerate((CHECKPOINT, SAVEPOINT), start=1):
         requests.answers.add([asked], a_manifest(number))
-    requests.answers.go_on(lambda manifest: True)
+    requests.answers.advance(lambda manifest: True)
     requests.end()
     requests.answers.end()
     assert (requests.answers.waiting, requests.under_way) == ([SAVEPOINT], [])
@@ -109,8 +109,8 @@ def test_deleted_keys_are_being_copied_while_the_savepoint_is_made(
     cut = a_sink_cut("kept", mode=SinkMode.UPSERT, merge=merge)
     requests.answers.add([asked], a_manifest(1, sinks={SinkName("kept"): cut}))
     assert not requests.answers.copies_deleted_keys
-    requests.answers.go_on(lambda manifest: True)
+    requests.answers.advance(lambda manifest: True)
     assert requests.answers.copies_deleted_keys is expected
     requests.end()
-    requests.answers.go_on(lambda manifest: True)
+    requests.answers.advance(lambda manifest: True)
     assert not requests.answers.copies_deleted_keys

@@ -75,7 +75,7 @@ def a_try(
     find_cut: Callable[[], Cut],
     deadline_s: float = math.inf,
     pause: Callable[[], object] = lambda: None,
-    look: Callable[[], dict[InputName, tuple[Pin, ...]]] = dict,
+    check_pins: Callable[[], dict[InputName, tuple[Pin, ...]]] = dict,
 ) -> CheckpointTry:
     """A try at the first checkpoint, which a user has requested."""
     return CheckpointTry(
@@ -85,7 +85,7 @@ def a_try(
         ROUND,
         CheckpointOrder(CheckpointKind.PERIODIC, find_cut, RequestId("checkpoint-now"), deadline_s, pause),
         None,
-        look,
+        check_pins,
         masking([SECRET]),
     )
 
@@ -113,11 +113,11 @@ def test_a_checkpoint_remembers_its_cut_and_carries_its_request(files: MemoryFil
 
 
 def test_a_table_that_cannot_be_looked_at_is_a_failed_try_that_is_remembered(files: MemoryFiles) -> None:
-    def look() -> dict[InputName, tuple[Pin, ...]]:
+    def check_pins() -> dict[InputName, tuple[Pin, ...]]:
         raise StorageError("The table is away.")
 
     with pytest.raises(StorageError):
-        a_try(files, lambda: Cut({}, aligned=True, alignment_s=0.0), look=look).take([])
+        a_try(files, lambda: Cut({}, aligned=True, alignment_s=0.0), check_pins=check_pins).take([])
     (tried,) = CheckpointStore(files).history()
     assert tried.failure is not None
     assert (tried.checkpoint, tried.failure.failed) == (1, "The table is away.")

@@ -98,7 +98,7 @@ class Pipeline:
     def look(self) -> None:
         """Looks twice, because work that a check allows begins at the next look."""
         for _ in range(2):
-            self.publishing.go_on(self.manifest(self.newest) if self.newest else None)
+            self.publishing.advance(self.manifest(self.newest) if self.newest else None)
 
     def end(self, what: str, error: StreamPipelineError | None = None) -> None:
         self.under_way.pop(what)(error)

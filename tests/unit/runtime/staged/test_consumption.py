@@ -6,7 +6,7 @@ from spark_jobs.protocol.ids import BatchId
 from spark_jobs.runtime.inputs.bounds import NO_OFFSET
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.runtime.staged.channel_bound import ChannelBound, channel_position
-from spark_jobs.runtime.staged.private_log import Staged
+from spark_jobs.runtime.staged.private_log import StagedAmount
 from tests.support.channels import CONSUMER, PRODUCER, Channel
 
 FILE_ROWS, FILE_BYTES = 2, 9
@@ -17,8 +17,8 @@ def channel() -> Channel:
     return Channel()
 
 
-def amount(files: int) -> Staged:
-    return Staged(files * FILE_ROWS, files * FILE_BYTES, files)
+def amount(files: int) -> StagedAmount:
+    return StagedAmount(files * FILE_ROWS, files * FILE_BYTES, files)
 
 
 def test_before_its_first_batch_everything_is_left(channel: Channel) -> None:
