@@ -28,7 +28,7 @@ def emitted(*outlets: Any, **changes: Any) -> list[list[tuple[str, Any]]]:
     return [events[outlet].added for outlet in outlets]
 
 
-def test_each_public_table_is_told_through_each_alias_with_its_version() -> None:
+def test_each_alias_gets_an_event_for_each_public_table_with_its_version() -> None:
     extra = {"home": "file:///homes/orders", "sink": "orders", "checkpoint": 4, "version": 7, "behind": False, "exact": True}
     assert emitted(AssetAlias("shop"), AssetAlias("all")) == [[("file:///t/orders", extra)]] * 2
 
@@ -39,6 +39,6 @@ def test_an_event_says_that_its_table_shows_less_than_the_others(behind: list[st
     assert extra["behind"] is told
 
 
-def test_without_an_alias_nothing_is_told() -> None:
+def test_without_an_alias_no_event_is_emitted() -> None:
     assert emitted() == []
     assert emitted(Asset("orders")) == [[]]

@@ -98,5 +98,5 @@ def test_it_has_no_settings_to_lose() -> None:
         (1, 0, 3, False),  # a test run of the DAG
     ],
 )
-def test_a_retry_is_told_from_a_clear(try_number: int, max_tries: int, retries: int | None, *, automatic: bool) -> None:
+def test_a_retry_is_distinguished_from_a_clear(try_number: int, max_tries: int, retries: int | None, *, automatic: bool) -> None:
     assert is_automatic_retry(SimpleNamespace(try_number=try_number, max_tries=max_tries), retries) is automatic

@@ -128,7 +128,7 @@ def check(home: Path, command_lines: CommandLines, triggers: list[str], said: st
     assert list(holding(home, Path(AIRFLOW_HOME.name), but=but)) == []
 
 
-def test_nobody_who_looks_sees_a_secret(homes: Homes, triggers: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_place_that_users_see_shows_a_secret(homes: Homes, triggers: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     ending = once(lambda: triggers, (homes.path() / ".go").touch)
     with CommandLines() as command_lines:
         assert run(entry="/pipelines/waits.py") == "success"

@@ -15,7 +15,7 @@ TASK = BaseOperator(task_id="run")
 JARS = {"spark.jars": "/opt/udfs.jar", "spark.executor.memory": "4g"}
 
 
-def test_what_stands_in_the_dag_file_is_the_authors() -> None:
+def test_settings_that_the_dag_file_contains_are_allowed() -> None:
     assert checked_conf(TASK, JARS, dict(JARS)) == JARS
 
 

@@ -194,7 +194,7 @@ def test_delete_removes_a_file_or_a_tree_and_may_be_repeated(home: Files) -> Non
     home.create("c/1/manifest.json", b"a name is free again once it is deleted")
 
 
-def test_sync_misses_what_nobody_wrote(home: Files) -> None:
+def test_sync_fails_for_a_missing_file(home: Files) -> None:
     home.create("part=1/0.parquet", b"rows")
     home.sync("part=1/0.parquet")
     with pytest.raises(NotFoundError):
@@ -202,7 +202,7 @@ def test_sync_misses_what_nobody_wrote(home: Files) -> None:
 
 
 @only_local
-def test_sync_takes_what_somebody_else_wrote_and_misses_what_nobody_did(home: Files, tmp_path: Path) -> None:
+def test_sync_accepts_a_file_of_another_writer_and_fails_for_a_missing_file(home: Files, tmp_path: Path) -> None:
     (tmp_path / "home" / "part=1").mkdir(parents=True)
     (tmp_path / "home" / "part=1" / "0.parquet").write_bytes(b"rows")
     home.sync("part=1/0.parquet")
@@ -244,7 +244,7 @@ def test_a_copy_is_a_file_of_its_own(home: Files, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size_bytes", [0, 1, (8 << 20) - 1, 8 << 20, (8 << 20) + 1, 20_000_000])
 @pytest.mark.slow
-def test_a_copy_of_any_size_is_whole_and_its_digest_is_told(home: Files, tmp_path: Path, size_bytes: int) -> None:
+def test_a_copy_of_any_size_is_whole_and_returns_its_digest(home: Files, tmp_path: Path, size_bytes: int) -> None:
     data = bytes(range(256)) * (size_bytes // 256 + 1)
     (tmp_path / "theirs").write_bytes(data[:size_bytes])
     assert home.copy(LocalFiles(tmp_path), "theirs", "a/copy") == (size_bytes, sha256(data[:size_bytes]))

@@ -150,7 +150,7 @@ def test_the_error_says_what_was_expected_what_was_found_and_what_to_do() -> Non
 
 
 @every_sample
-def test_a_newer_version_is_refused_and_told_to_upgrade(sample: Document) -> None:
+def test_a_newer_version_is_refused_and_the_error_says_to_upgrade(sample: Document) -> None:
     newer = sample.format_version + 1
     with pytest.raises(UnsupportedFormatError, match="Upgrade this package") as refused:
         decode(type(sample), _sealed(_envelope(sample) | {"format_version": newer}), PATH)

@@ -102,7 +102,7 @@ def test_a_link_below_a_home_is_not_followed_and_one_to_the_home_is(tmp_path: Pa
         home.read(NAME)
 
 
-def test_a_link_in_place_of_a_document_is_not_taken_for_it_by_its_writer(tmp_path: Path) -> None:
+def test_a_writer_refuses_a_link_in_place_of_a_document(tmp_path: Path) -> None:
     home = LocalFiles(tmp_path / "home")
     (tmp_path / "elsewhere").write_bytes(b"same")
     home.create("other", b"")
@@ -158,7 +158,7 @@ def test_the_report_of_an_error_is_always_a_document() -> None:
     assert isinstance(report, ErrorReport)
 
 
-def test_what_was_found_is_not_told_at_length() -> None:
+def test_the_error_quotes_a_long_value_in_short() -> None:
     document = next(sample for sample in SAMPLES if isinstance(sample, PipelineDocument))
     envelope: dict[str, Any] = json.loads(encode(document)) | {"kind": "k" * 1_000_000}
     with pytest.raises(CorruptDocumentError) as corrupt:

@@ -126,7 +126,7 @@ def test_what_has_become_of_a_rename_is_asked_until_somebody_answers(line: Lossy
 
 
 @pytest.mark.parametrize("answer_only", [True, False])
-def test_a_create_whose_end_nobody_tells_is_of_unknown_outcome_and_in_time(
+def test_a_create_without_an_answer_has_an_unknown_outcome_in_time(
     line: LossyLine, home: HdfsFiles, root: str, answer_only: bool
 ) -> None:
     over_line = HdfsFiles(line.authority, root, 2.0)
@@ -236,7 +236,7 @@ def test_a_name_node_that_is_not_ready_is_waited_for(cluster: HdfsCluster, home:
     assert home.read("a/c") == b"data"
 
 
-def test_a_full_quota_is_told_at_once(cluster: HdfsCluster, home: HdfsFiles, root: str) -> None:
+def test_a_full_quota_is_an_error_at_once(cluster: HdfsCluster, home: HdfsFiles, root: str) -> None:
     home.create("names/b", b"data")
     home.create("bytes/b", b"data")
     cluster.admin("-setQuota", "2", f"{root}/names")
@@ -249,9 +249,7 @@ def test_a_full_quota_is_told_at_once(cluster: HdfsCluster, home: HdfsFiles, roo
         assert everything(cluster, f"{root}/{directory}") == ["b"]
 
 
-def test_a_writer_that_has_failed_asks_nobody_when_it_is_removed_from_memory(
-    cluster: HdfsCluster, home: HdfsFiles, root: str
-) -> None:
+def test_a_failed_writer_makes_no_call_when_it_is_garbage_collected(cluster: HdfsCluster, home: HdfsFiles, root: str) -> None:
     home.create("a/b", b"data")
     cluster.admin("-setSpaceQuota", "1000", f"{root}/a")
     kept: list[StorageFullError] = []  # and with it all objects in its traceback
@@ -269,7 +267,7 @@ def test_a_writer_that_has_failed_asks_nobody_when_it_is_removed_from_memory(
         pool.submit(forget).result(LOOK_S)
 
 
-def test_who_may_not_write_is_told_at_once(
+def test_a_missing_permission_to_write_is_an_error_at_once(
     cluster: HdfsCluster, home: HdfsFiles, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home.create("a/b", b"data")

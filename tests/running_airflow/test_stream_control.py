@@ -89,7 +89,7 @@ def test_new_code_goes_on_with_the_savepoint_and_a_cancel_ends_it_without_a_retr
     assert {replace(upgrade, task_id=name).state for name in ("cancel_new", "old_code")} == {"upstream_failed"}
 
 
-def test_a_night_drains_what_the_one_before_has_begun_and_begins_anew(airflow: RunningAirflow, roots: Path) -> None:
+def test_a_night_drains_the_round_of_the_night_before_and_begins_a_new_one(airflow: RunningAirflow, roots: Path) -> None:
     home = Home(roots / "nightly_drain")
     first = begun_stream(airflow, home, "nightly_drain")
     assert replace(first, task_id="drain").state == "skipped"
@@ -197,7 +197,7 @@ def test_of_a_stop_beside_a_cancel_nothing_is_lost_and_the_stop_is_done_once(air
     assert DeltaTable(supervising.xcom()["sinks"]["departed"]["table"]).count() == FLIGHTS
 
 
-def test_of_two_stops_at_once_one_wins_and_the_other_is_told_which(airflow: RunningAirflow, roots: Path) -> None:
+def test_one_of_two_stops_wins_and_the_other_gets_an_error_that_names_it(airflow: RunningAirflow, roots: Path) -> None:
     home = Home(roots / "raced")
     supervising = begun_stream(airflow, home, "raced")
     driver = suspended_driver(home)  # the driver must find both requests at the same time

@@ -42,9 +42,7 @@ def test_a_driver_that_is_killed_twice_costs_no_retry(airflow: RunningAirflow, h
 
 
 @pytest.mark.nightly
-def test_an_exhausted_strategy_ends_the_task_in_its_first_try_and_its_callback_is_told(
-    airflow: RunningAirflow, home: Home
-) -> None:
+def test_an_exhausted_strategy_ends_the_task_in_its_first_try_and_calls_its_callback(airflow: RunningAirflow, home: Home) -> None:
     task = at_work(airflow, home, "live_deferred", "deferred")
     for number in (2, 3):
         home.kill_driver()

@@ -173,7 +173,7 @@ def test_an_old_query_that_goes_on_meanwhile_lets_no_checkpoint_complete(delta: 
 
 
 @pytest.mark.nightly
-def test_files_are_told_apart_after_the_old_log_was_compacted(files: Move) -> None:
+def test_files_are_distinguished_after_the_old_log_was_compacted(files: Move) -> None:
     for seed in range(10, 18):
         _deliver(files.input, seed)
     files.old.run(files.site.spark)

@@ -220,7 +220,7 @@ def test_what_others_write_is_merged_with(spark: SparkSession, tmp_path: Path) -
     assert shown(site, 1) == [("a", 1, 5), ("b", 5, 9), ("c", 9, None)]
 
 
-def test_only_files_of_keys_that_change_are_written_anew(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_files_of_changed_keys_are_rewritten(spark: SparkSession, tmp_path: Path) -> None:
     site = Site(spark, tmp_path, SinkMode.HISTORY)
     site.publish([change(1, "a")])
     site.publish([change(1, "b", number=1)])

@@ -142,7 +142,7 @@ def hide_the_connection() -> DataFrame:
         raise Unheard("of a client") from error
 
 
-def test_a_mistake_in_a_function_is_told_with_its_file_and_its_line(site: Site, events: Path) -> None:
+def test_the_error_of_a_function_names_its_file_and_line(site: Site, events: Path) -> None:
     error = refusal(site, pipeline_of(site, events, {"changed": ("rows", lambda rows: fail_as_nobody_knows())}))
     assert error.retry is Retry.NEVER
     assert error.evidence["stage"] == "changed"
@@ -177,7 +177,7 @@ def test_every_input_of_a_stage_is_looked_at_also_behind_one_with_a_mistake(site
     assert [mistake["input"] for mistake in error.evidence["mistakes"]] == ["one", "two", "three"]
 
 
-def test_a_table_that_does_not_fit_is_told_beside_the_mistake_of_another_stage(site: Site, events: Path) -> None:
+def test_one_error_names_a_table_that_does_not_fit_and_the_mistake_of_another_stage(site: Site, events: Path) -> None:
     write_deltalake(site.tables / "right", pa.table({"id": ["text"]}), mode="error")
     stages = {"wrong": ("rows", lambda rows: rows.select("unknown")), "right": ("rows", lambda rows: rows.select("id", "word"))}
     with pytest.raises(InvalidPipelineError, match="2 mistakes were found") as caught:

@@ -46,7 +46,7 @@ def test_a_requested_checkpoint_makes_public_what_was_read_before_it(site: Site,
 
 
 @bounded_at_night
-def test_a_request_that_nobody_came_to_answer_is_answered_by_the_next_attempt(site: Site, events: Events) -> None:
+def test_the_next_attempt_answers_a_request_that_was_left_open(site: Site, events: Events) -> None:
     pipeline = three_stages(site, events, interval="1 hour")
     with Running(site.spark, pipeline, site.home) as running:
         running.until(lambda: running.status and running.status.stages[StageName(events.furthest)].rows_in == events.rows)
@@ -62,9 +62,7 @@ def test_a_request_that_nobody_came_to_answer_is_answered_by_the_next_attempt(si
     assert (answer.checkpoint, answer.attempt, running.store.taken()) == (1, 2, [1])
 
 
-def test_a_pipeline_that_is_started_anew_with_inputs_that_end_answers_what_was_asked_of_it_before(
-    site: Site, events: Events
-) -> None:
+def test_a_pipeline_that_starts_again_with_bounded_inputs_answers_earlier_requests(site: Site, events: Events) -> None:
     with Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
         running.until(lambda: running.status and running.status.stages[StageName("again")].rows_in == events.rows)
     request = CheckpointRequest(request=request_id("too-late"), requested_at=datetime.now(UTC))

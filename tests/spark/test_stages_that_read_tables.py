@@ -182,7 +182,7 @@ def test_the_next_attempt_computes_them_again(library: Library, point: Point) ->
     assert_same(public(library.site.tables / "report"), answer(spark.sql(EXPECTED["report"])))
 
 
-def test_rows_of_checkpoints_that_nobody_has_published_are_read(library: Library) -> None:
+def test_rows_of_unpublished_checkpoints_are_read(library: Library) -> None:
     library.run(publish="external")
     library.deliver()
     library.run(publish="external")

@@ -207,7 +207,7 @@ def test_a_drain_flushes_one_stage_into_the_next_and_takes_one_checkpoint(site: 
 
 
 @bounded_at_night
-def test_of_two_stops_one_wins_and_the_other_is_told(site: Site, events: Events) -> None:
+def test_one_of_two_stops_wins_and_the_other_gets_an_error(site: Site, events: Events) -> None:
     with Running(site.spark, three_stages(site, events, interval="1 hour"), site.home) as running:
         running.until(has_staged(running, events.furthest, events.rows))
         requests = CheckpointRequests(running.files)

@@ -69,7 +69,7 @@ def _write_log(table: Path, refused: Refused) -> None:
 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: refused.evidence)
-def test_a_table_that_nobody_can_publish_into_is_refused_by_name(site: Site, refused: Refused) -> None:
+def test_a_table_without_a_publisher_is_refused_by_name(site: Site, refused: Refused) -> None:
     table = site.tables / "kept"
     _write_log(table, refused)
     _deliver(site, 1, 2)

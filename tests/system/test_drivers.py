@@ -68,7 +68,7 @@ def test_of_two_drivers_for_one_request_one_does_it_and_both_are_content(drivers
 
 
 @pytest.mark.nightly
-def test_of_two_runs_at_once_one_is_told_who_is_at_work(drivers: Drivers) -> None:
+def test_one_of_two_runs_gets_an_error_that_names_the_driver_at_work(drivers: Drivers) -> None:
     done, refused = both(drivers.start(run="first"), drivers.start(run="second"))
     assert done.code == ExitCode.DONE, done
     assert refused.code == ExitCode.FAILED, refused

@@ -91,7 +91,7 @@ def test_however_many_directories_hang_homes_elsewhere_and_cancels_have_threads(
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-def test_a_look_that_hangs_keeps_its_place_when_nobody_waits_for_it_any_more(*, given_up: bool) -> None:
+def test_a_hanging_look_keeps_its_place_after_its_wait_has_ended(*, given_up: bool) -> None:
     """Otherwise each try of each task would hold one more thread."""
     with pytest.raises(TimeoutError):
         while_others_hang(run_in_lane(BESIDE, lambda: "seen"), given_up=given_up, limit_s=A_WHILE_S)
@@ -159,7 +159,7 @@ def test_cancels_wait_for_no_other_cancel() -> None:
     assert asyncio.run(run()) == "cancelled"
 
 
-def test_a_look_that_nobody_waits_for_any_more_does_not_begin() -> None:
+def test_a_look_whose_wait_has_ended_does_not_begin() -> None:
     began = Event()
 
     async def run() -> None:

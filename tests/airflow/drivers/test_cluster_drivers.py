@@ -167,7 +167,7 @@ def test_a_driver_that_does_not_begin_in_time_is_given_up_and_ends_by_itself(hom
 
 
 @deferred
-def test_a_request_that_nobody_has_given_up_in_time_is_by_the_next_try(homes: Homes, cluster: Cluster) -> None:
+def test_the_next_try_gives_up_a_request_that_was_not_given_up_in_time(homes: Homes, cluster: Cluster) -> None:
     """The worker was lost while its task waited."""
     asked_by_an_earlier_try()
     files, first = LocalFiles(homes.path()), start_request_id(AttemptNumber(1))
@@ -204,7 +204,7 @@ def test_a_task_whose_own_time_is_up_leaves_the_driver_in_the_queue(homes: Homes
     begun.join()
 
 
-def test_a_submission_that_fails_is_an_error_with_its_words_and_a_next_try_asks_anew(
+def test_a_failed_submission_is_an_error_with_its_output_and_the_next_try_submits_again(
     homes: Homes, cluster: Cluster, task_log: TaskLog
 ) -> None:
     cluster.refuse("the queue is closed")

@@ -87,7 +87,7 @@ def option(argv: list[str], name: str) -> list[str]:
         ("k8s://http://127.0.0.1:8001/cluster", MasterKind.KUBERNETES),
     ],
 )
-def test_a_master_is_told_by_its_whole_address(master: str, kind: MasterKind) -> None:
+def test_the_kind_of_a_master_is_recognized_by_its_whole_address(master: str, kind: MasterKind) -> None:
     assert parse_master(master) is kind
 
 
@@ -104,7 +104,7 @@ def test_what_is_no_master_is_refused_by_name(master: str) -> None:
     assert refused.value.evidence == {"master": master}
 
 
-def test_a_driver_on_a_standalone_cluster_runs_in_client_mode_unless_told_otherwise(spark: Spark, program: Path) -> None:
+def test_a_driver_on_a_standalone_cluster_runs_in_client_mode_by_default(spark: Spark, program: Path) -> None:
     submission = spark.plan(STANDALONE, conf={"spark.executor.memory": "2g"})
     assert submission.driver_is_here
     assert command(submission) == [

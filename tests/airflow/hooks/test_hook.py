@@ -187,7 +187,7 @@ def test_what_only_resembles_a_secret_is_a_setting(key: str, value: str) -> None
     assert Settings().driver_conf({key: value}) == {key: value}
 
 
-def test_a_driver_runs_in_the_workers_python_unless_told_otherwise() -> None:
+def test_a_driver_runs_in_the_workers_python_by_default() -> None:
     assert Settings().python == sys.executable
 
 
@@ -254,7 +254,7 @@ def test_the_test_of_a_connection_says_what_is_wrong(
     assert expected in said
 
 
-def test_a_connection_without_java_is_told_so(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_of_a_connection_without_java_reports_it(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(homes.root))
     well, said = StreamPipelineHook().test_connection()
     assert not well
@@ -317,7 +317,7 @@ def test_the_last_lines_of_a_log_are_readable(tmp_path: Path) -> None:
     assert last_lines(log, 4) == ["line 499", "noon info hello", "[1]", "{}"]
 
 
-def test_a_task_is_told_the_last_fifty_lines_of_its_driver(tmp_path: Path) -> None:
+def test_the_task_log_shows_the_last_fifty_lines_of_the_driver(tmp_path: Path) -> None:
     log, task_log = tmp_path / "1.log", TaskLog()
     log.write_text("".join(f"line {n}\n" for n in range(500)))
     log_last_lines(task_log, LogFile("logs/driver-1.log", log))

@@ -101,7 +101,7 @@ def test_it_waits_in_the_triggerer_until_the_driver_has_ended(homes: Homes) -> N
 
 
 @pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
-def test_who_waits_for_a_driver_to_end_is_told_once_what_it_does(
+def test_a_wait_for_a_drivers_end_logs_each_activity_once(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
     log = TaskLog()
@@ -115,7 +115,9 @@ def test_who_waits_for_a_driver_to_end_is_told_once_what_it_does(
 
 
 @pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
-def test_a_storage_that_is_away_for_a_while_is_borne(homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool) -> None:
+def test_the_wait_tolerates_a_storage_that_is_away_for_a_while(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
+) -> None:
     log = TaskLog()
     for waits in (HomeTrigger, CancelPipelineOperator):
         monkeypatch.setattr(waits, "log", log)
@@ -313,7 +315,7 @@ def test_a_driver_that_somebody_has_taken_charge_of_since_is_cancelled_by_the_ne
     assert owners.cancelled() is not None
 
 
-def test_a_driver_that_does_not_end_is_told_of(homes: Homes) -> None:
+def test_a_driver_that_does_not_end_is_an_error(homes: Homes) -> None:
     a_driver_at_work(homes, entry="live_stubborn")
     with pytest.raises(PipelineRunError) as caught:
         cancel(timeout_s=0.1)

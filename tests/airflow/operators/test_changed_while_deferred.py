@@ -79,7 +79,7 @@ def test_a_sensor_whose_home_was_changed_meanwhile_tells_of_the_home_in_which_it
     assert (found["home"], found["run"]) == (f"file://{homes.path()}", "ours")
 
 
-def test_a_home_that_was_made_anew_meanwhile_has_no_answer_for_the_task(homes: Homes) -> None:
+def test_a_home_that_was_created_again_has_no_answer_for_the_task(homes: Homes) -> None:
     waiting = deferred(operator("waits"))
     (homes.path() / ".go").touch()
     until(lambda: not StreamPipelineHook().is_at_work("flights"))
@@ -90,7 +90,7 @@ def test_a_home_that_was_made_anew_meanwhile_has_no_answer_for_the_task(homes: H
     assert type(caught.value.error) is InterruptedRunError
 
 
-def test_a_task_that_is_killed_ends_no_attempt_of_a_home_that_was_made_anew(homes: Homes) -> None:
+def test_a_killed_task_ends_no_attempt_of_a_home_that_was_created_again(homes: Homes) -> None:
     waiting = deferred(operator("waits"))
     (homes.path() / ".go").touch()
     until(lambda: not StreamPipelineHook().is_at_work("flights"))

@@ -21,7 +21,7 @@ __all__ = ["task_log"]
 PUBLIC = {"table": "file:///t/flights", "checkpoint": 1, "version": 1, "rows": 1}
 
 
-def test_a_run_whose_checkpoint_was_discarded_since_is_told_as_it_was_answered(homes: Homes) -> None:
+def test_a_run_whose_checkpoint_was_discarded_gets_the_same_answer(homes: Homes) -> None:
     """The run's task was cleared long after the pipeline was stopped and continued."""
     request = Channel(open_files(str(homes.path()))).request_start(RUN, parameters={})
     answer = {"request": request.request, "attempt": request.attempt, "run": RUN, "checkpoint": 1, "sinks": {}}

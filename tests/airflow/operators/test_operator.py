@@ -320,7 +320,7 @@ def test_a_driver_outlives_a_task_whose_time_is_up(homes: Homes) -> None:
     finish.join()
 
 
-def test_a_driver_that_is_on_its_way_out_is_let_end(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_attempt_waits_for_a_driver_that_is_about_to_end(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     failure(operator("failed"), InterruptedRunError)
     at_work = iter([True, True, False])
     monkeypatch.setattr("airflow_provider.waits.first_looks.driver_at_work", lambda files: next(at_work, False))

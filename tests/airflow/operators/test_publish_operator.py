@@ -86,7 +86,7 @@ def test_a_checkpoint_of_another_tasks_xcom_may_be_named(homes: Homes) -> None:
     assert pipeline.commits(HOURLY) == [1]
 
 
-def test_each_table_of_each_pipeline_is_told_of_through_an_alias(homes: Homes) -> None:
+def test_an_alias_gets_an_event_for_each_table_of_each_pipeline(homes: Homes) -> None:
     pipelines = [staged(homes, name) for name in ("orders", "customers")]
     told, alias = Events(), AssetAlias("tables")
     task = PublishCheckpointOperator(task_id="publish", pipelines=["orders", "customers"], outlets=[alias])

@@ -102,7 +102,7 @@ def test_a_savepoint_in_an_object_store_is_made_and_deleted_inside_its_root_alon
 
 
 @WAYS
-def test_a_storage_that_is_away_for_a_while_is_borne(
+def test_the_wait_tolerates_a_storage_that_is_away_for_a_while(
     used: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
     log = TaskLog()
@@ -131,7 +131,7 @@ def test_a_storage_that_stays_away_ends_the_wait(used: UsedHome, *, deferrable: 
         pipeline.join()
 
 
-def test_the_tables_that_a_savepoint_has_made_public_are_told_of_through_an_alias(running: UsedHome) -> None:
+def test_an_alias_gets_events_for_the_tables_that_a_savepoint_made_public(running: UsedHome) -> None:
     """A stop uses the same operator."""
     told, alias = Events(), AssetAlias("tables")
     with Driver(running):
@@ -164,7 +164,7 @@ def test_a_stop_says_whether_it_drains_also_where_a_form_says_it(running: UsedHo
     assert (asked.wanted.value, asked.drain) == ("stop", drains)
 
 
-def test_a_try_whose_request_was_answered_with_an_error_asks_anew(running: UsedHome) -> None:
+def test_a_try_after_an_answer_with_an_error_makes_a_new_request(running: UsedHome) -> None:
     task = savepoint(deferrable=False)
     with Driver(running, DeadlineExceededError("Checkpoint expired before completing.")), pytest.raises(PipelineRunError):
         carry_out(task, context())
@@ -201,7 +201,7 @@ def test_between_two_attempts_a_retry_asks_again(used: UsedHome) -> None:
     assert CheckpointRequests(used.files).open() == ()
 
 
-def test_a_restart_that_begins_while_nobody_is_found_at_work_is_asked(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_starts_just_after_the_check_gets_the_request(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([False, True])
     monkeypatch.setattr("spark_jobs.control.checkpoint_requests.driver_at_work", lambda files: next(found))
     request = ask_once(running.files, Wanted.STOP, RunId("a task"))
@@ -253,7 +253,7 @@ def test_a_stop_that_was_cut_short_after_its_checkpoint_is_incomplete_and_names_
     assert caught.value.error.evidence == {"request": asked.request, "checkpoint": 1, "savepoint": made.url}
 
 
-def test_the_time_in_which_nobody_could_look_is_no_absence_of_the_driver() -> None:
+def test_time_without_looks_does_not_count_as_absence_of_the_driver() -> None:
     wait = waits()
     assert wait.judge(GONE, 0.0) is None
     wait.home_is_back(0.0)
@@ -313,7 +313,7 @@ def test_the_driver_at_work_is_not_about_to_end_if_a_stop_has_failed_or_another_
     assert look().is_over is over
 
 
-def test_who_waits_for_a_request_whose_answer_was_forgotten_is_told_so(running: UsedHome) -> None:
+def test_a_wait_fails_if_the_answer_to_its_request_was_deleted(running: UsedHome) -> None:
     """The triggerer was down for a long time, and many others have made requests since. The wait would never end."""
     with pytest.raises(InterruptedRunError, match="any more"):
         RequestWait(running.files, "savepoint-a", 10.0).look()
@@ -338,9 +338,7 @@ def test_an_answer_that_is_there_when_time_is_up_counts() -> None:
 
 
 @WAYS
-def test_whoever_waits_is_told_how_far_the_stop_is_once_for_each_step(
-    running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
-) -> None:
+def test_the_wait_logs_each_step_of_a_stop_once(running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool) -> None:
     log = TaskLog()
     for waits in (HomeTrigger, StopWithSavepointOperator):
         monkeypatch.setattr(waits, "log", log)

@@ -100,7 +100,7 @@ def test_an_exhausted_strategy_ends_the_task_without_another_try(homes: Homes) -
     assert len(homes.starts()) == 3
 
 
-def test_a_task_that_is_cleared_after_that_counts_anew(homes: Homes) -> None:
+def test_a_cleared_task_counts_its_restarts_from_zero(homes: Homes) -> None:
     ended(operator("live_killed"), RestartsExhaustedError)
     ended(operator("live_killed"), RestartsExhaustedError)
     assert len(homes.starts()) == 6
@@ -239,7 +239,7 @@ def test_a_kill_in_the_delay_ends_the_task_and_no_driver_follows(homes: Homes, w
     assert len(homes.starts()) == 1
 
 
-def test_a_trigger_that_somebody_else_has_taken_over_from_answers_for_nobody(homes: Homes) -> None:
+def test_a_trigger_without_the_lease_answers_no_request(homes: Homes) -> None:
     driver = a_driver_at_work(homes, entry="live_waits")
     hook = StreamPipelineHook()
     for token in ("a try that is gone", "the next try"):
@@ -293,7 +293,7 @@ def test_a_run_that_was_answered_meanwhile_has_its_result(homes: Homes, wait_for
     assert carry_out(operator("answers", wait_for=wait_for), context())["checkpoint"] == 1
 
 
-def test_nobody_supervises_a_pipeline_that_only_had_to_run(homes: Homes) -> None:
+def test_a_pipeline_that_only_had_to_run_is_not_supervised(homes: Homes) -> None:
     """The pipeline may fail before it runs. Airflow's retries then start it again, with their own count."""
     error = ended(operator("live_failed_at_once", wait_for="running"), InterruptedRunError)
     assert not isinstance(error, PipelineRunRefusedError)
@@ -311,7 +311,7 @@ def test_a_driver_that_is_to_outlive_its_task_is_refused_in_a_container_that_end
     assert list(homes.root.iterdir()) == []
 
 
-def test_another_run_is_told_of_a_pipeline_that_was_left_at_work(homes: Homes) -> None:
+def test_another_run_is_refused_while_the_pipeline_still_runs(homes: Homes) -> None:
     carry_out(operator("live_waits", wait_for="running"), context())
     with pytest.raises(PipelineRunError, match="in use"):
         carry_out(operator("live_waits", wait_for="running"), context("manual__2"))

@@ -55,7 +55,7 @@ def test_it_waits_while_there_is_no_checkpoint_and_writes_nothing(homes: Homes) 
     assert list(homes.root.iterdir()) == []
 
 
-def test_any_final_checkpoint_will_do_unless_told_otherwise(homes: Homes) -> None:
+def test_any_final_checkpoint_ends_the_wait_by_default(homes: Homes) -> None:
     complete(homes, 1)
     assert found()["checkpoint"] == 1
     assert found()["home"] == f"file://{homes.path()}"
@@ -126,7 +126,7 @@ def test_two_runs_cannot_be_asked_for() -> None:
         FinalCheckpointSensor(task_id="wait", home="flights", run="a", run_of_task="b")
 
 
-def test_any_checkpoint_will_do_for_the_sensor_of_all(homes: Homes) -> None:
+def test_any_checkpoint_ends_the_wait_of_the_checkpoint_sensor(homes: Homes) -> None:
     complete(homes, 1, kind=CheckpointKind.PERIODIC)
     sensor = CheckpointSensor(task_id="wait", home="flights")
     assert carry_out(sensor, cast(Context, {"ti": TASK}))["checkpoint"] == 1

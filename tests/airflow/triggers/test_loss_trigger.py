@@ -77,7 +77,7 @@ def a_trigger(store: StateStore) -> LossTrigger:
     return made
 
 
-def test_each_loss_is_an_event_and_a_trigger_that_is_started_anew_goes_on_after_it(files: Files) -> None:
+def test_each_loss_is_an_event_and_a_restarted_trigger_continues_after_it(files: Files) -> None:
     store = StateStore()
     trigger = a_trigger(store)
     trigger.kept_after_s = 0.0

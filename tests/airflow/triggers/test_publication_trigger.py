@@ -99,7 +99,7 @@ def test_a_checkpoint_that_one_table_lacks_is_not_found(staged: StagedPipeline) 
     assert found_by(looking, staged) == [2]
 
 
-def test_a_home_that_was_made_anew_begins_anew(staged: StagedPipeline) -> None:
+def test_a_trigger_begins_again_in_a_home_that_was_created_again(staged: StagedPipeline) -> None:
     make_public(staged)
     looking = PublicationSearch(staged.files, PipelineUuid("another"), CheckpointId(1))
     assert found_by(looking, staged) == [1]
@@ -132,7 +132,7 @@ def test_an_event_names_a_held_table_that_a_checkpoint_is_published_without(stag
     assert (found.checkpoint, list(found.tables), found.tables.behind) == (1, [DAILY], (HOURLY,))
 
 
-def test_a_trigger_that_is_started_anew_goes_on_after_what_was_sent(
+def test_a_restarted_trigger_continues_after_the_events_that_it_sent(
     staged: StagedPipeline,
 ) -> None:
     store = StateStore()
@@ -222,7 +222,7 @@ def test_a_home_outside_the_roots_is_never_read(homes: Homes, capsys: pytest.Cap
 @pytest.mark.parametrize(
     "hangs", ["airflow_provider.triggers.home_events.open_allowed_home", f"{PublicationSearch.__module__}.PublicationSearch.find"]
 )
-def test_a_storage_that_does_not_answer_is_told_of_and_asked_again(
+def test_a_storage_that_does_not_answer_is_logged_and_read_again(
     staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hangs: str
 ) -> None:
     trigger = a_trigger()

@@ -53,7 +53,7 @@ def test_a_pipeline_without_rows_runs_once_it_has_not_failed_for_a_while() -> No
     assert [runs(status(IDLE), now_s, goal) for now_s in (100.0, 129.0, 130.0)] == [False, False, True]
 
 
-def test_a_failure_begins_that_while_anew() -> None:
+def test_a_failure_restarts_the_settle_time() -> None:
     goal = Goal(WaitFor.RUNNING, idle_s=30.0)
     seen = [(100.0, IDLE), (120.0, FAILING), (131.0, IDLE), (160.0, IDLE), (161.0, IDLE)]
     assert [runs(status(stage), now_s, goal) for now_s, stage in seen] == [False, False, False, False, True]

@@ -257,7 +257,7 @@ def test_progress_makes_no_look_more_frequent_but_what_a_task_may_end_with_does(
     assert not same_run(runs, seen(RunState.RUNNING, 1))
 
 
-def test_who_waits_for_a_start_that_was_forgotten_is_told_so(files: CountedFiles) -> None:
+def test_a_wait_fails_if_its_start_was_deleted(files: CountedFiles) -> None:
     """The run was answered again in the meantime, and only the newer answer is kept."""
     channel = Channel(files)
     request = channel.request_start(RUN, parameters={})

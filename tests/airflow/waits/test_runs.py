@@ -169,7 +169,7 @@ def test_a_second_driver_that_met_the_firsts_lock_leaves_us_with_the_first() -> 
         waiting.judge(look(exit_code=3), 102.0)
 
 
-def test_a_driver_that_met_the_lock_of_another_request_is_told_as_that_at_once() -> None:
+def test_a_driver_that_found_the_home_locked_is_an_error_at_once() -> None:
     with pytest.raises(HomeInUseError, match="works on start-7"):
         wait().judge(replace(look(exit_code=3), taken_by=RequestId("start-7")), 101.0)
 
@@ -194,7 +194,7 @@ def test_a_silent_home_is_given_a_grace_and_then_is_an_error() -> None:
         waiting.judge(look(), 215.0)
 
 
-def test_a_driver_that_is_seen_again_begins_the_grace_anew() -> None:
+def test_a_driver_that_is_seen_again_restarts_the_grace_period() -> None:
     waiting = wait()
     assert waiting.judge(look(), 110.0) is None
     assert waiting.judge(look(at_work=True), 112.0) is None
@@ -252,7 +252,7 @@ def test_a_start_timeout_that_is_over_leaves_a_wait_its_grace() -> None:
         waiting.judge(NOTHING, 115.0)
 
 
-def test_what_nobody_could_see_was_no_silence() -> None:
+def test_time_without_looks_does_not_count_as_silence() -> None:
     waiting = wait()
     waiting.home_is_back(400.0)
     assert waiting.judge(NOTHING, 414.9) is None

@@ -161,7 +161,7 @@ def test_a_look_begins_a_beat_before_its_pause_is_over(pause_s: float) -> None:
     assert pause_s * 14 / 16 - 0.01 <= asyncio.run(begin()) <= pause_s * 15 / 16
 
 
-def test_nothing_is_looked_at_once_nobody_waits() -> None:
+def test_no_look_is_made_after_the_last_wait_has_ended() -> None:
     home = Home(1)
 
     async def work() -> int:

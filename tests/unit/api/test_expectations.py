@@ -92,7 +92,7 @@ def test_a_batch_may_fail_into_any_sink(mode: Any) -> None:
     assert found.on_violation is OnViolation.FAIL
 
 
-def test_all_mistakes_of_a_stages_expectations_are_told_at_once() -> None:
+def test_one_error_names_all_mistakes_of_a_stages_expectations() -> None:
     with pytest.raises(InvalidPipelineError, match="3 mistakes were found") as caught:
         declared(expect={"1st": "amount > 0", "known": " "}, on_violation="ignore")
     assert len(caught.value.evidence["mistakes"]) == 3

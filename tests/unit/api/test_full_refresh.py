@@ -31,7 +31,7 @@ def graph() -> Graph:
 
 
 @pytest.mark.parametrize("name", ["paid", "PAID"])
-def test_a_table_that_reads_a_source_alone_begins_anew_alone(name: str) -> None:
+def test_a_refresh_of_a_table_that_reads_only_a_source_refreshes_no_other_table(name: str) -> None:
     assert refreshed_stages(graph(), [name]) == {"paid"}
 
 
@@ -41,7 +41,7 @@ def test_a_table_in_sparks_own_catalog_is_found_by_each_of_its_names(name: str) 
 
 
 @pytest.mark.parametrize("name", ["orders", "shop.orders", "lake.shop.Orders", "`lake`.shop.orders"])
-def test_tables_that_read_one_another_begin_anew_together_with_stages_without_a_table_and_complete_results(name: str) -> None:
+def test_a_refresh_includes_tables_that_read_one_another_stages_without_a_table_and_complete_results(name: str) -> None:
     assert refreshed_stages(graph(), [name, "hourly"]) == {"clean", "orders", "hourly", "totals"}
 
 
@@ -61,5 +61,5 @@ def test_a_name_that_is_no_table_of_the_pipeline_is_refused(name: str) -> None:
             check(graph(), [name])
 
 
-def test_nothing_begins_anew_if_nothing_is_named() -> None:
+def test_no_table_is_refreshed_if_none_is_named() -> None:
     assert refreshed_stages(graph(), []) == frozenset()

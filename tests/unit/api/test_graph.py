@@ -266,7 +266,7 @@ def test_a_runs_policy_goes_before_the_sinks() -> None:
     assert {sink.publish for sink in graph.sinks.values()} == {Publish.EXTERNAL}
 
 
-def test_nobody_waits_for_an_end_that_never_comes() -> None:
+def test_the_policy_final_is_refused_where_inputs_never_end() -> None:
     final = DeltaSink("/joined", publish="final")
     pipeline = add(add(live(), "seen", "clicks"), "joined", "seen", "history", sink=final)
     error = refused(pipeline, "sink 'joined': publish=\"final\" waits for the end of all inputs")
@@ -304,7 +304,7 @@ def test_a_stage_is_held_back_for_those_that_read_it_at_the_same_time(first: str
     assert graph.stages[StageName("made")].limits.max_channel_bytes == 9
 
 
-def test_a_stage_that_nobody_reads_is_held_back_for_nobody() -> None:
+def test_a_stage_without_consumers_cannot_have_max_channel_bytes() -> None:
     pipeline = add(add(live(), "seen", "clicks", max_channel_bytes=1), "archived", "history")
     refused(pipeline, "stage 'seen': it has max_channel_bytes, .* but no stage does")
 

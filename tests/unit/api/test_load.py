@@ -145,7 +145,7 @@ def test_a_neighbour_can_still_be_imported_when_a_function_runs(file: Path) -> N
     assert sys.path[0] != str(file.parent)
 
 
-def test_a_relative_import_is_told_the_other_form(file: Path) -> None:
+def test_the_error_of_a_relative_import_shows_the_right_form(file: Path) -> None:
     refused(write(file, "from .rules import x\n"), "cannot use relative imports.*Name it as package.module")
 
 
@@ -191,7 +191,7 @@ def pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("pyspark")
-def test_a_module_that_starts_spark_is_told_the_line_to_remove(file: Path) -> None:
+def test_the_error_of_a_module_that_starts_spark_names_the_line_to_remove(file: Path) -> None:
     unused = "def later():\n    return session.getOrCreate()\n\n"
     error = refused(write(file, unused + STARTS + ONE), "it starts a Spark session when it is imported")
     assert error.remedy.startswith(f"Remove line 6 of {file}")

@@ -163,7 +163,7 @@ def test_a_secret_in_its_wrapping_is_taken_from_a_program() -> None:
     assert values(Params, {"flights": "/in", "token": SecretStr("hush")}).token.get_secret_value() == "hush"
 
 
-def test_a_missing_secret_is_told_its_variable() -> None:
+def test_the_error_of_a_missing_secret_names_its_variable() -> None:
     class Needed(BaseModel):
         token: SecretStr
 

@@ -90,7 +90,7 @@ def test_a_column_that_is_used_without_a_session_is_no_column_yet(tmp_path: Path
     ],
 )
 @pytest.mark.parametrize("file", ["flights.py", "settings.py"])
-def test_who_asks_for_a_session_at_module_level_is_told_the_line(tmp_path: Path, text: str, file: str) -> None:
+def test_the_error_of_a_session_at_module_level_names_the_line(tmp_path: Path, text: str, file: str) -> None:
     entry = write(tmp_path, {"flights.py": "import settings\n" + PIPELINE, "settings.py": ""} | {file: text + PIPELINE})
     with pytest.raises(InvalidPipelineError, match="it asks for a Spark session when it is imported") as caught:
         load_pipeline(entry)

@@ -145,7 +145,7 @@ def test_a_sink_has_either_a_path_or_a_name(path: str | None, table: str | None)
         graph_with(DeltaSink(path, table=table))
 
 
-def test_a_tables_name_takes_parameters_and_is_told_from_a_path() -> None:
+def test_a_tables_name_takes_parameters_and_is_distinguished_from_a_path() -> None:
     pipeline = Pipeline("flights", params=Params)
     (address,) = graph_with(DeltaSink(table="{warehouse}.hourly")).tables(pipeline.bind({"warehouse": "main.db"})).values()
     assert (str(address), address.named) == ("main.db.hourly", True)
@@ -277,7 +277,7 @@ def test_a_stage_gives_its_sink_what_the_sink_can_take(mode: Any, output_mode: A
         assert pipeline.graph().stages[StageName("a")].output_mode == gives
 
 
-def test_nobody_reads_a_stage_that_repeats_its_whole_result() -> None:
+def test_no_stage_may_read_a_stage_that_repeats_its_whole_result() -> None:
     pipeline = Pipeline("flights")
     pipeline.source(bounded=True, name="departures")(lambda spark: None)
     pipeline.stage(sink=DeltaSink("/t", mode="complete"), name="a")(lambda departures: None)

@@ -71,7 +71,7 @@ def test_a_source_whose_delay_is_unknown_is_not_missed_by_the_stages_behind_it(t
     assert looked_at(tmp_path, text, OnEnd.SUSPEND) == (["hourly", "daily"], ["events"], ["source events"])
 
 
-def test_the_end_of_a_round_and_a_stage_that_are_wrong_are_told_together(tmp_path: Path) -> None:
+def test_one_error_names_a_wrong_end_of_a_round_and_a_wrong_stage(tmp_path: Path) -> None:
     text = changed(
         (EVENTS, 'bounded=False, event_time="at", watermark_delay="1 hour"'), ("def daily(hourly)", "def daily(hourli)")
     )

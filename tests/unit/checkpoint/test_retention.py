@@ -404,7 +404,7 @@ def test_the_batches_that_not_every_sink_has_begin_after_the_newest_public_cut(p
     assert unpublished_from(manifests, {SINK: CheckpointId(published)}, HOURLY) == first
 
 
-def test_where_the_parent_of_what_is_not_public_is_gone_nobody_knows_where_its_batches_begin() -> None:
+def test_without_the_parent_of_unpublished_rows_their_first_batch_is_unknown() -> None:
     manifests = [with_sink(k).model_copy(update={"parent": CheckpointId(k - 1)}) for k in (2, 3)]
     assert unpublished_from(manifests, {SINK: CheckpointId(1)}, HOURLY) == 0
 

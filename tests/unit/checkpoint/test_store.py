@@ -86,7 +86,7 @@ def test_completing_twice_with_the_same_manifest_is_one_checkpoint(store: Checkp
     assert store.taken() == [1]
 
 
-def test_of_two_manifests_for_one_number_the_second_is_told(store: CheckpointStore) -> None:
+def test_the_second_manifest_for_one_number_is_an_error(store: CheckpointStore) -> None:
     complete(store, 1)
     with pytest.raises(AlreadyExistsError):
         complete(store, 1)
@@ -267,7 +267,7 @@ def test_what_cannot_be_published_or_counted_is_refused_before_it_is_written(
     assert files.contents == {}
 
 
-def test_each_durable_step_is_told(store: CheckpointStore) -> None:
+def test_each_durable_step_is_observed(store: CheckpointStore) -> None:
     class Recorder:
         def __init__(self) -> None:
             self.steps: list[Step] = []

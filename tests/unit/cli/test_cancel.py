@@ -69,7 +69,7 @@ def error_of(home: UsedHome, request: str = "start-1") -> ErrorReport:
     return answer.error
 
 
-def test_the_end_of_the_driver_is_waited_for_and_what_stands_is_told(home: UsedHome) -> None:
+def test_the_command_waits_for_the_end_of_the_driver_and_shows_the_newest_checkpoint(home: UsedHome) -> None:
     home.complete()
     with driver(home, first(home)):
         shown = spark_jobs("cancel", "--home", home.url, "--reason", "the cluster is needed")
@@ -127,7 +127,7 @@ def test_it_is_refused_where_nothing_runs(home: UsedHome, tmp_path: Path) -> Non
         assert home.files.names("requests") == before
 
 
-def test_a_driver_that_does_not_end_in_time_is_told_of_and_the_cancel_stays(home: UsedHome) -> None:
+def test_a_driver_that_does_not_end_in_time_is_an_error_and_the_cancel_stays(home: UsedHome) -> None:
     with driver(home, first(home), stays=True):
         shown = spark_jobs("cancel", "--home", home.url, "--timeout", 0, "--output", "json")
         assert (shown.exit_code, json.loads(shown.stdout)["error"]["error"]) == (3, "DeadlineExceededError")

@@ -74,7 +74,7 @@ def test_without_an_answer_in_time_the_request_stays_and_is_named(running: UsedH
     assert [asked.request for asked in CheckpointRequests(running.files).open()] == ["checkpoint-nightly"]
 
 
-def test_who_waits_no_longer_is_told_which_request_stays(running: UsedHome) -> None:
+def test_the_error_after_the_timeout_names_the_request_that_stays(running: UsedHome) -> None:
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
@@ -106,7 +106,7 @@ def test_a_storage_that_is_unavailable_for_a_while_is_tolerated(at_rest: UsedHom
     assert "The home cannot be read" in caplog.text
 
 
-def test_it_is_refused_where_nobody_is_at_work(at_rest: UsedHome) -> None:
+def test_a_request_is_refused_while_no_driver_is_at_work(at_rest: UsedHome) -> None:
     shown = ask(at_rest)
     assert (shown.exit_code, "No attempt is running" in shown.stderr) == (2, True)
 

@@ -42,7 +42,7 @@ def test_without_a_history_the_manifest_says_how_long_it_took(drained: UsedHome)
     assert (entry["steps_s"], entry["duration_s"]) == ({}, 2.0)
 
 
-def test_what_is_public_is_told_per_sink(drained: UsedHome) -> None:
+def test_public_rows_are_shown_by_sink(drained: UsedHome) -> None:
     publish(drained.files, sinks=[HOURLY])
     (entry,) = document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]
     assert entry["published"] == {"hourly": True, "daily": False}
@@ -68,7 +68,7 @@ def test_of_a_closed_incarnation_what_was_published_before_is_public_and_the_res
     ]
 
 
-def test_of_a_closed_incarnation_that_was_published_in_part_both_are_told(drained: UsedHome) -> None:
+def test_the_public_and_the_abandoned_sinks_of_a_closed_incarnation_are_shown(drained: UsedHome) -> None:
     publish(drained.files, sinks=[HOURLY])
     manifest = drained.staged.store.manifest(CheckpointId(1))
     drained.staged.close(DAILY, manifest.sinks[DAILY].app, None)
@@ -134,7 +134,7 @@ def test_of_many_checkpoints_people_are_shown_the_newest(drained: UsedHome) -> N
     assert len(document(spark_jobs("checkpoints", "--home", drained.url, "--output", "json"))["checkpoints"]) == 129
 
 
-def test_a_checkpoint_that_somebody_has_asked_for_is_told_from_a_periodic_one(drained: UsedHome) -> None:
+def test_a_requested_checkpoint_is_distinguished_from_a_periodic_one(drained: UsedHome) -> None:
     drained.complete(checkpoint_kind=CheckpointKind.PERIODIC, request="checkpoint-now")
     shown = spark_jobs("checkpoints", "--home", drained.url).stdout
     assert [word for word in ("final", "requested", "periodic") if f" {word} " in shown] == ["final", "requested"]

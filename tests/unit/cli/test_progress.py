@@ -21,7 +21,7 @@ def a_stage(**fields: Any) -> StageStatus:
     return StageStatus(state=StageState.RUNNING, **fields)
 
 
-def test_a_change_of_a_stage_is_told_at_once() -> None:
+def test_a_change_of_a_stage_is_shown_at_once() -> None:
     lines = ProgressLines()
     assert lines.tick(0.0, "starting", None) == ["starting"]
     running = a_status(hourly=StageState.RUNNING, daily=StageState.WAITING)

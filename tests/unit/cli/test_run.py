@@ -256,7 +256,7 @@ def test_a_home_that_is_a_file_is_refused_by_that(unused: UsedHome, below: str, 
     assert f"Refused: {unused.entry}{below} cannot be a directory: {what} is a file." in refused.stderr
 
 
-def test_a_request_that_nobody_made_is_named(interrupted: UsedHome) -> None:
+def test_the_error_names_a_request_that_does_not_exist(interrupted: UsedHome) -> None:
     failed = run(interrupted, "--request", "start-9", "--output", "json")
     assert document(failed)["error"]["error"] == "NotFoundError"
     assert "start-9" in failed.stderr
@@ -413,7 +413,7 @@ EVERY_KIND_OF_OPTION = [
 ]
 
 
-def test_the_command_that_goes_on_has_every_option_that_was_given(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_to_continue_has_every_option_that_was_given(unused: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     fails(monkeypatch, KeyboardInterrupt())
     (unused.directory / "p.json").write_text("{}")
     monkeypatch.chdir(unused.directory)
@@ -515,7 +515,7 @@ def test_without_java_a_drained_pipeline_has_nothing_left_to_do(drained: UsedHom
     assert again.exit_code == 0
 
 
-def test_spark_submit_is_told_which_options_came_too_late(unused: UsedHome) -> None:
+def test_the_error_for_spark_submit_names_the_options_that_came_too_late(unused: UsedHome) -> None:
     arguments = ["run", unused.entry, "--home", unused.url, *unused.params, "--driver-memory", "1g"]
     refused = CliRunner().invoke(app, arguments, obj=SUBMITTED)
     assert refused.exit_code == 2

@@ -229,7 +229,7 @@ def test_progress_is_seen_while_the_descriptors_are_redirected(tmp_path: Path, c
     assert (tmp_path / "spark.log").read_text() == ""
 
 
-def test_a_full_disk_is_told_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_full_disk_names_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -141,7 +141,7 @@ def test_the_error_that_ended_the_newest_attempt_is_shown_with_its_remedy(interr
     assert document(spark_jobs("status", "--home", interrupted.url, "--output", "json"))["error"] is None
 
 
-def test_who_stops_watching_is_told_that_the_pipeline_was_not_stopped(
+def test_an_interrupted_watch_says_that_the_pipeline_was_not_stopped(
     interrupted: UsedHome,
 ) -> None:
     def interrupt(_: float) -> None:

@@ -34,7 +34,7 @@ def running(at_rest: UsedHome) -> Iterator[UsedHome]:
         yield at_rest
 
 
-def test_a_savepoint_is_waited_for_and_its_place_is_told(running: UsedHome, tmp_path: Path) -> None:
+def test_the_command_waits_for_the_savepoint_and_shows_its_place(running: UsedHome, tmp_path: Path) -> None:
     target = tmp_path / "mine"
     with Driver(running):
         shown = spark_jobs("savepoint", "--home", running.url, "--request", "weekly", "--target", target)

@@ -21,7 +21,7 @@ def shell(line: str, *arguments: str, **environment: str) -> subprocess.Complete
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_a_full_standard_output_is_told(drained: UsedHome, output: str) -> None:
+def test_a_full_standard_output_is_reported(drained: UsedHome, output: str) -> None:
     told = shell('"$@" >/dev/full', "inspect", "--home", drained.url, "--output", output)
     assert told.returncode == 3
     assert " ".join(told.stderr.split()).startswith(FULL)
@@ -30,7 +30,7 @@ def test_a_full_standard_output_is_told(drained: UsedHome, output: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--output", "schema"]])
-def test_a_full_standard_output_is_told_where_no_command_begins(arguments: list[str]) -> None:
+def test_a_full_standard_output_is_reported_without_a_command(arguments: list[str]) -> None:
     told = shell('"$@" >/dev/full', *arguments)
     assert told.returncode == 3
     assert " ".join(told.stderr.split()).startswith(FULL)

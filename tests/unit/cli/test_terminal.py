@@ -141,7 +141,7 @@ def test_a_command_leaves_another_handler_of_termination_alone() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_disk_that_fills_up_anywhere_is_told_with_the_path(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_any_full_disk_names_the_path(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended, command(Output.JSON):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/home/work/spark.log")
     shown = capsys.readouterr()

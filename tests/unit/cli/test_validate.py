@@ -77,7 +77,7 @@ def test_a_table_in_another_home_is_refused_without_a_home_too(unused: UsedHome)
     assert "is inside the home" in " ".join(refused.stderr.split())
 
 
-def test_without_a_home_nothing_is_foretold(unused: UsedHome) -> None:
+def test_without_a_home_no_outlook_is_shown(unused: UsedHome) -> None:
     answer = document(validate(unused.entry, *unused.params, "--output", "json"))
     assert (answer["home"], answer["outlook"]) == (None, None)
     assert answer["tables"]["hourly"] == f"{unused.directory}/warehouse/hourly"
@@ -115,7 +115,7 @@ def unbounded(home: UsedHome) -> UsedHome:
     ids=["in place", "gone", "host went down", "other partitions"],
 )
 @pytest.mark.parametrize("taken", [True, False], ids=["a checkpoint", "none yet"])
-def test_a_start_is_told_whether_it_would_go_on_in_place_or_from_which_checkpoint(
+def test_the_outlook_says_whether_a_start_would_continue_in_place_or_from_which_checkpoint(
     unused: UsedHome, boot: str | None, present: bool, options: list[str], why: str | None, taken: bool
 ) -> None:
     home = unbounded(unused)
@@ -173,7 +173,7 @@ def test_after_a_suspended_round_the_next_one_would_begin(interrupted: UsedHome)
     assert (found["decision"], found["round"], found["checkpoint"]) == ("begin", 2, 1)
 
 
-def test_a_fresh_start_would_begin_anew(drained: UsedHome) -> None:
+def test_the_outlook_of_a_fresh_start_is_a_new_incarnation(drained: UsedHome) -> None:
     assert outlook(drained, "--fresh")["decision"] == "begin_incarnation"
     spark_jobs("publish", "--home", drained.url)
     arguments = ["validate", "--no-spark", drained.entry, *drained.params, "--home", drained.url, "--fresh"]
@@ -218,7 +218,7 @@ def test_a_table_that_cannot_be_published_into_is_refused(unused: UsedHome) -> N
     assert "daily" in refused.stderr
 
 
-def test_changed_code_is_told_what_becomes_of_each_stage(unused: UsedHome) -> None:
+def test_the_outlook_of_changed_code_says_what_becomes_of_each_stage(unused: UsedHome) -> None:
     stages = unused.graph["stages"]
     savepoint = savepoint_of(unused, {"hourly": stages["hourly"], "weekly": stages["daily"]})
     refused = validate(unused.entry, *unused.params, "--home", unused.url, "--restore", savepoint)
@@ -295,7 +295,7 @@ def test_a_file_where_a_table_is_to_be_is_refused_before_anything_is_written(
     assert unused.files.names("") == []
 
 
-def test_all_mistakes_of_the_declarations_are_told_at_once(tmp_path: Path) -> None:
+def test_one_error_names_all_mistakes_of_the_declarations(tmp_path: Path) -> None:
     entry = tmp_path / "flights.py"
     text = FLIGHTS.replace('bounded=True, event_time="at"', "bounded=True, watermark_delay='1 hour'").replace(
         '"{warehouse}/daily")', '"{warehouse}/daily"), output_mode="sometimes"'
@@ -308,7 +308,7 @@ def test_all_mistakes_of_the_declarations_are_told_at_once(tmp_path: Path) -> No
     assert all(mistake["remedy"] for mistake in mistakes)
 
 
-def test_mistakes_of_declarations_graph_parameters_and_home_are_told_at_once(tmp_path: Path) -> None:
+def test_one_error_names_mistakes_of_declarations_graph_parameters_and_home(tmp_path: Path) -> None:
     entry = tmp_path / "flights.py"
     text = FLIGHTS.replace("def daily(hourly)", "def daily(hourlies)").replace("def hourly(events,", "def hourly(event,")
     entry.write_text(text.replace('bounded=True, event_time="at"', "bounded=True, watermark_delay='1 hour'"))
@@ -319,7 +319,7 @@ def test_mistakes_of_declarations_graph_parameters_and_home_are_told_at_once(tmp
     assert [words in failed[number] for number, words in enumerate(told)] == [True] * 5
 
 
-def test_no_start_is_foretold_of_a_pipeline_with_a_mistake(interrupted: UsedHome) -> None:
+def test_a_pipeline_with_a_mistake_has_no_outlook(interrupted: UsedHome) -> None:
     interrupted.files.create("work/work/stages/hourly/checkpoint/offsets/0", b"")  # a batch was planned
     Path(interrupted.entry).write_text(FLIGHTS.replace("def daily(hourly)", "def daily(hourlies)"))
     shown = validate(interrupted.entry, *interrupted.params, "--home", interrupted.url, "--output", "json")
@@ -327,7 +327,7 @@ def test_no_start_is_foretold_of_a_pipeline_with_a_mistake(interrupted: UsedHome
     assert document(shown)["error"]["failed"].startswith("Pipeline 'flights', stage 'daily': it reads 'hourlies'")
 
 
-def test_every_table_that_cannot_be_published_into_is_told(unused: UsedHome) -> None:
+def test_the_error_names_every_table_that_cannot_be_published_into(unused: UsedHome) -> None:
     for sink in ("hourly", "daily"):
         (unused.directory / "warehouse" / sink).write_text("a file")
     shown = validate(unused.entry, *unused.params, "--output", "json")

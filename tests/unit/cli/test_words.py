@@ -52,7 +52,7 @@ def test_a_command_can_be_copied() -> None:
     assert words.command_line("spark-jobs", "inspect", "--home", "/a b").plain.strip() == "spark-jobs inspect --home '/a b'"
 
 
-def test_violations_are_told_by_stage_and_expectation() -> None:
+def test_violations_are_shown_by_stage_and_expectation() -> None:
     found = words.violations({StageName("orders"): {"positive": 1_200, "known": 1}, StageName("daily"): {}})
     assert [text.plain for text in found] == [
         "1,200 rows of the round violate positive, which stage orders expects.",

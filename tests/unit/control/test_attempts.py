@@ -65,7 +65,7 @@ def test_an_attempt_does_not_begin_where_a_lower_one_has_begun_unseen() -> None:
     assert [each.attempt for each in attempts.begun()] == [1, 2]
 
 
-def test_an_attempt_that_has_claimed_its_number_and_not_begun_is_in_nobodys_way() -> None:
+def test_an_attempt_that_has_claimed_a_number_and_not_begun_does_not_block_the_next() -> None:
     attempts = claimed(1)
     attempts.begin(attempt(2), set())
     assert [each.attempt for each in attempts.begun()] == [2]

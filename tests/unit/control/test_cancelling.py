@@ -81,12 +81,12 @@ def test_a_run_stays_cancelled_until_somebody_takes_charge_of_it_or_starts_it(ch
     assert cancelled_by_user(channel.files, RUN) is None
 
 
-def test_a_driver_of_a_home_that_was_made_anew_is_no_attempt_of_this_one(channel: Channel, tmp_path: Path) -> None:
+def test_a_driver_of_an_earlier_home_at_the_same_place_is_not_cancelled(channel: Channel, tmp_path: Path) -> None:
     with holding(tmp_path / DRIVER_LOCK, "start-7"):
         assert cancel_newest(channel.files, "a person", "") is None
 
 
-def test_who_waits_for_the_end_of_an_attempt_that_was_forgotten_is_told_so(channel: Channel) -> None:
+def test_a_wait_for_the_end_of_a_deleted_attempt_fails(channel: Channel) -> None:
     begun(channel)
     forgotten = Cancelled(AttemptNumber(7), OwnerNumber(1))
     assert has_ended(channel.files, forgotten)

@@ -148,7 +148,7 @@ def test_the_newest_request_of_a_run_is_found(channel: Channel) -> None:
     assert (found.attempt, found.run) == (2, A)
 
 
-def test_a_run_that_nobody_answered_has_no_answer(channel: Channel) -> None:
+def test_a_run_without_a_response_has_no_answer(channel: Channel) -> None:
     channel.request_start(A, parameters={})
     assert channel.answer(A) is None
 

@@ -103,7 +103,7 @@ def test_a_torn_request_is_still_one(files: LocalFiles) -> None:
     assert ids(CheckpointRequests(files)) == ["checkpoint-torn"]
 
 
-def test_where_nobody_is_at_work_nothing_is_asked(files: LocalFiles) -> None:
+def test_no_request_is_made_while_no_driver_is_at_work(files: LocalFiles) -> None:
     begin_round(files, False)
     with pytest.raises(RejectedError, match="No attempt is running"):
         CheckpointRequests(files).ask(request_id())
@@ -133,7 +133,7 @@ FAILED = ErrorReport(error="InterruptedRunError", retry="with_backoff", failed="
     ids=["lost", "failed", "suspended", "drained", "unreadable"],
 )
 @pytest.mark.parametrize("wanted", Wanted)
-def test_a_request_that_comes_after_a_run_has_ended_is_told_how_it_ended(
+def test_the_error_of_a_request_after_the_end_of_a_run_says_how_it_ended(
     files: LocalFiles, ending: dict[str, Any] | None, told: str, wanted: Wanted
 ) -> None:
     begin_round(files, True, True)
@@ -275,7 +275,7 @@ def test_a_torn_stop_is_one_without_a_drain(files: LocalFiles) -> None:
     assert [(asked.wanted, asked.drain) for asked in CheckpointRequests(files).open()] == [(Wanted.STOP, False)]
 
 
-def test_who_asks_a_pipeline_that_was_stopped_is_told_by_whom(files: LocalFiles) -> None:
+def test_the_error_of_a_request_to_a_stopped_pipeline_names_the_stop(files: LocalFiles) -> None:
     begin_round(files, False)
     requests = CheckpointRequests(files)
     stop = request_id("nightly", Wanted.STOP)

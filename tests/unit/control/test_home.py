@@ -114,7 +114,7 @@ class TestCache:
         Channel(home).claim(FLIGHTS)
         return home
 
-    def test_nobody_is_at_work_in_a_home_that_has_not_begun(self, documents: MemoryFiles, disk: Path) -> None:
+    def test_no_driver_is_at_work_in_a_home_without_attempts(self, documents: MemoryFiles, disk: Path) -> None:
         home = DividedHome(documents)
         assert not driver_at_work(home)
         assert claimed_request(home) is None
@@ -157,7 +157,7 @@ class TestCache:
         with pytest.raises(RejectedError, match="it was begun at memory: and copied"):
             check_claim(DividedHome(copy), Channel(copy).pipeline())
 
-    def test_a_user_without_a_directory_for_caches_is_told_what_to_name(
+    def test_the_error_for_a_user_without_a_cache_directory_names_the_setting(
         self, documents: MemoryFiles, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

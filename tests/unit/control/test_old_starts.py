@@ -232,7 +232,7 @@ def test_what_is_corrupt_is_left_and_the_rest_goes(files: MemoryFiles) -> None:
     assert [name.partition(".")[0] for name in files.names(ROUNDS)] == ["3", "3"], "an attempt that is left keeps no round"
 
 
-def test_a_run_that_is_repeated_after_a_hundred_others_is_told_what_it_was_told(files: MemoryFiles) -> None:
+def test_a_run_that_is_repeated_after_a_hundred_others_gets_the_same_answer(files: MemoryFiles) -> None:
     first = run_round(files, OLD)
     for number in range(STARTS_KEPT + 5):
         run_round(files, f"run-{number}")

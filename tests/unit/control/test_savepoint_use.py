@@ -41,7 +41,7 @@ def asks(home: Files, target: str | None) -> None:
     create_document(home, "requests/stop-a.json", request)
 
 
-def test_nobody_in_a_home_that_knows_nothing_of_it(home: Files, savepoint: Files) -> None:
+def test_a_home_without_references_does_not_need_the_savepoint(home: Files, savepoint: Files) -> None:
     assert needed_by(home, savepoint) == []
 
 

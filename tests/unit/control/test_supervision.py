@@ -143,7 +143,7 @@ def test_a_backoff_grows_over_attempts(files: Files) -> None:
     assert delays_s == [10.0, 20.0, 40.0, 60.0]
 
 
-def test_a_start_that_somebody_asks_for_counts_anew(files: Files) -> None:
+def test_a_requested_start_counts_restarts_from_zero(files: Files) -> None:
     for _ in range(3):
         request = an_attempt(files, FixedDelay(attempts=1, delay_ms=0))
         following = after_end(files, request.attempt, OwnerNumber(1), LOST)
@@ -233,7 +233,7 @@ def test_the_strategy_of_another_run_has_no_say(files: Files) -> None:
     assert after_end(files, other.attempt, None, LOST) is None
 
 
-def test_nobody_answers_for_a_driver_that_somebody_else_has_charge_of(files: Files) -> None:
+def test_a_process_without_the_lease_does_not_answer_for_the_driver(files: Files) -> None:
     request = an_attempt(files)
     AttemptLease(files, request.attempt).take("the next try")
     assert after_end(files, request.attempt, OwnerNumber(1), LOST) is None
@@ -249,7 +249,7 @@ def test_a_driver_that_was_killed_after_a_cancel_was_not_lost(files: Files) -> N
     assert Channel(files).response(request.request) is None
 
 
-def test_a_driver_that_was_lost_while_nobody_looked_is_found_by_the_next_try(files: Files) -> None:
+def test_the_next_try_finds_a_driver_that_was_lost_unseen(files: Files) -> None:
     request = an_attempt(files)
     following = next_start(files, RUN)
     assert isinstance(following, Restart)

@@ -43,7 +43,7 @@ def literals(path: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_attempts_their_beginnings_and_owners_are_told_apart_by_one_listing() -> None:
+def test_one_listing_distinguishes_attempts_their_beginnings_and_owners() -> None:
     one, two, ten = map(AttemptNumber, (1, 2, 10))
     paths = [layout.attempt_path(ten), layout.attempt_path(one), layout.begun_path(one), layout.begun_path(two)]
     paths += [layout.owner_path(two, OwnerNumber(9)), layout.owner_path(two, OwnerNumber(10))]
@@ -52,7 +52,7 @@ def test_attempts_their_beginnings_and_owners_are_told_apart_by_one_listing() ->
     assert found == ((1, 10), (1,), {2: 10}), "an attempt that was not claimed has not begun, whatever says so"
 
 
-def test_rounds_are_told_from_their_pins() -> None:
+def test_rounds_are_distinguished_from_their_pins() -> None:
     paths = [
         layout.round_path(RoundNumber(10)),
         layout.round_path(RoundNumber(9)),

@@ -151,7 +151,7 @@ def test_failures_while_a_restart_is_pending_are_one(settings: RestartSettings) 
 
 
 @pytest.mark.parametrize("settings", STRATEGIES, ids=lambda settings: settings.type)
-def test_a_clock_that_was_set_back_makes_nobody_wait_for_it(settings: RestartSettings) -> None:
+def test_a_clock_that_was_set_back_prolongs_no_wait(settings: RestartSettings) -> None:
     decision = follow(settings, [10 * HOUR_MS, 0])[-1]
     assert isinstance(decision, RestartIn)
     assert decision.delay_s <= 60

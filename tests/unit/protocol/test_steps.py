@@ -22,7 +22,7 @@ class _Recorder:
             raise KeyboardInterrupt(what)
 
 
-def test_an_observer_is_told_before_and_after_the_work() -> None:
+def test_an_observer_is_called_before_and_after_the_work() -> None:
     recorder = _Recorder()
     with observed_by(recorder), step(Step.MANIFEST_CREATE):
         recorder.told.append("work")

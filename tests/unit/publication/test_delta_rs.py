@@ -302,7 +302,7 @@ def test_a_property_of_a_table_with_a_feature_that_only_spark_writes_is_refused(
 
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("appended", [0, 1, 2])
-def test_a_table_that_was_made_anew_after_it_was_opened_gets_nothing(
+def test_a_table_that_was_created_again_after_it_was_opened_gets_no_commit(
     pipeline: StagedPipeline, appended: int, replace: bool
 ) -> None:
     uri, row = pipeline.tables[HOURLY], pa.table({"id": [9], "day": ["x"]})

@@ -43,7 +43,7 @@ def test_every_exception_of_delta_rs_has_a_meaning(name: str, reading: bool) -> 
     ],
 )
 @pytest.mark.parametrize("raised", [OSError, delta_exceptions.DeltaError, delta_exceptions.CommitFailedError])
-def test_an_error_of_the_operating_system_is_told_by_its_number(
+def test_an_error_of_the_operating_system_is_recognized_by_its_number(
     number: int, kind: type[StorageError], raised: type[Exception]
 ) -> None:
     error = translated(raised(f"Generic LocalFileSystem error (os error {number})"), "file:///t", reading=False)

@@ -148,7 +148,7 @@ def test_what_never_heals_is_not_held(tables: Tables) -> None:
         tables.publish(tables.checkpoint())
 
 
-def test_who_asks_for_a_publication_is_told_what_a_table_refuses(tables: Tables) -> None:
+def test_a_requested_publication_fails_with_the_refusal_of_a_table(tables: Tables) -> None:
     """A hold only applies to the pipeline's own publications."""
     tables.refuse(HOURLY, UnsupportedTableError("It refuses."), at_commit=False)
     with pytest.raises(UnsupportedTableError):

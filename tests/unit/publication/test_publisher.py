@@ -252,7 +252,7 @@ def test_there_must_be_a_checkpoint(pipeline: StagedPipeline) -> None:
         publish(pipeline.files, CheckpointId(7))
 
 
-def test_of_one_that_was_discarded_it_is_told_that_it_is_there_no_more(pipeline: StagedPipeline) -> None:
+def test_the_error_of_a_discarded_checkpoint_says_that_it_was_discarded(pipeline: StagedPipeline) -> None:
     for number in (1, 2, 3):
         pipeline.checkpoint({HOURLY: [(number, "a")]}, publish=Publish.EXTERNAL)
     discard(pipeline.files, [CheckpointId(1)])

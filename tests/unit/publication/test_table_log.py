@@ -143,7 +143,7 @@ def test_a_table_that_is_not_there_is_not_found(table: Table, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("newer", [0, 1, 2, 3])
-def test_a_table_that_was_made_anew_is_another_one_whatever_its_version(table: Table, newer: int) -> None:
+def test_a_table_that_was_created_again_is_another_table_at_any_version(table: Table, newer: int) -> None:
     table.append(ONE, 1)
     table.append(ONE, 2)
     old = table.looked.newest()
@@ -325,7 +325,7 @@ def test_a_table_that_was_dropped_gets_no_commit_and_is_not_made_again(table: Ta
     assert not table.log.exists()
 
 
-def test_a_table_that_was_made_anew_gets_no_commit(table: Table) -> None:
+def test_a_table_that_was_created_again_gets_no_commit(table: Table) -> None:
     table.append()
     state = table.looked.newest()
     table.drop()

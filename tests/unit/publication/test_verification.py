@@ -111,7 +111,7 @@ def test_staged_rows_that_a_savepoint_has_brought_are_looked_at(site: SavepointS
             assert found(site) == [str(path)]
 
 
-def test_a_damaged_file_that_several_checkpoints_name_is_told_once(site: SavepointSite) -> None:
+def test_a_damaged_file_that_several_checkpoints_name_is_listed_once(site: SavepointSite) -> None:
     shared = [path for path in named(site) if path.name == "metadata"]
     flip(shared[0])
     assert found(site) == [str(shared[0])]

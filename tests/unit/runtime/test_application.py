@@ -550,7 +550,7 @@ def test_a_run_that_began_afresh_and_is_repeated_does_not_abandon_a_stop_since_t
     assert home.answer() is None
 
 
-def test_a_stopped_run_gets_its_answer_again_where_another_one_has_begun_anew_and_has_no_checkpoint_yet(tmp_path: Path) -> None:
+def test_a_stopped_run_gets_its_answer_again_after_a_fresh_start_without_a_checkpoint(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.begun(socket.gethostname(), datetime.now(UTC))
     head = StagedPipeline(home.files, tmp_path).checkpoint(

@@ -199,7 +199,7 @@ def test_a_stop_is_refused_where_others_have_read_a_batch_that_the_failed_stage_
         pipeline.running.quiesce(STOP)
 
 
-def test_a_drain_is_refused_while_a_stage_has_failed_and_holds_nobody(pipeline: Pipeline) -> None:
+def test_a_drain_is_refused_while_a_stage_has_failed_and_holds_no_stage(pipeline: Pipeline) -> None:
     give_up(pipeline, SECOND)
     with pytest.raises(RejectedError, match="stage 'second' has failed, and a drain flushes every stage"):
         pipeline.running.quiesce(STOP.model_copy(update={"drain": True}))

@@ -246,7 +246,7 @@ def test_a_request_is_taken_at_once_although_none_is_due(tmp_path: Path) -> None
     assert world.askers.completed_with == [([A], 1)]
 
 
-def test_all_who_had_asked_are_told_of_one_checkpoint(tmp_path: Path) -> None:
+def test_one_checkpoint_answers_all_open_requests(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A, B]))
     world.run()
     assert [order.request for order in world.orders] == [A.request]
@@ -287,7 +287,7 @@ def test_a_periodic_one_answers_those_who_had_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [DeadlineExceededError, SparkJobFailedError, StorageError])
-def test_those_who_had_asked_are_told_that_the_try_has_failed_and_the_pipeline_runs_on(
+def test_a_failed_try_is_the_answer_to_all_open_requests_and_the_pipeline_runs_on(
     tmp_path: Path, kind: type[StreamPipelineError]
 ) -> None:
     world = World(tmp_path, Askers([A], [B]), tolerable_failures=1)
@@ -376,7 +376,7 @@ def test_a_publication_that_fails_in_an_attempt_that_was_fenced_blocks_nothing(t
     assert world.blocking.failures == []
 
 
-def test_an_attempt_that_is_fenced_answers_nobody(tmp_path: Path) -> None:
+def test_a_fenced_attempt_answers_no_request(tmp_path: Path) -> None:
     world = World(tmp_path, Askers([A]), tolerable_failures=5)
     world.errors = [FencedError("Another attempt is live.")]
     world.run_until(FencedError)

@@ -60,7 +60,7 @@ CALLS: list[Callable[[Files], object]] = [
 
 @pytest.mark.parametrize("number", range(len(CALLS)))
 @pytest.mark.slow
-def test_a_call_that_nobody_answers_ends_in_time(silent: str, number: int) -> None:
+def test_a_call_without_an_answer_ends_in_time(silent: str, number: int) -> None:
     files = HdfsFiles(silent, "/home", retry_timeout_s=0.4)
     began_s = time.monotonic()
     with pytest.raises(StorageError, match="no answer") as failed:
@@ -69,11 +69,11 @@ def test_a_call_that_nobody_answers_ends_in_time(silent: str, number: int) -> No
     assert type(failed.value) is StorageError, "may be repeated"
 
 
-def test_leftovers_are_let_be_where_nobody_answers(silent: str) -> None:
+def test_leftovers_stay_if_the_name_node_does_not_answer(silent: str) -> None:
     HdfsFiles(silent, "/home", retry_timeout_s=0.2).remove_unfinished("a/b")
 
 
-def test_where_nobody_listens_a_call_is_repeated_for_as_long_as_it_was_told() -> None:
+def test_a_refused_connection_is_tried_again_until_the_retry_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         nobody = f"127.0.0.1:{listening.getsockname()[1]}"
     files = HdfsFiles(nobody, "/home", retry_timeout_s=1.0)
@@ -83,7 +83,7 @@ def test_where_nobody_listens_a_call_is_repeated_for_as_long_as_it_was_told() ->
     assert 0.5 < time.monotonic() - began_s < 9 / 8 + LOOK_S
 
 
-def test_a_call_after_one_that_nobody_has_answered_has_a_connection_of_its_own(silent: str) -> None:
+def test_a_call_after_one_without_an_answer_opens_a_new_connection(silent: str) -> None:
     client = HdfsClient(silent, 0.4)
     seen: list[object] = []
 

@@ -162,7 +162,7 @@ class _RemovesUnfinished(RealSystem):
             Path(target).write_bytes(self._theirs)
 
 
-def test_a_writer_whose_unfinished_file_was_removed_is_told_to_look_again(tmp_path: Path) -> None:
+def test_a_writer_whose_unfinished_file_was_removed_gets_a_conflict(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path, _RemovesUnfinished(theirs=None))
     with pytest.raises(ConflictError, match="at the same time"):
         files.create("a", b"ours")

@@ -207,7 +207,7 @@ def test_what_is_not_there_is_not_found(files: Files) -> None:
         files.below("x").read("a")
 
 
-def test_a_process_without_credentials_is_told_so(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_process_without_credentials_says_so(store: _Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{store.server_port}")
@@ -279,7 +279,7 @@ def test_a_name_that_no_object_can_have_is_refused(files: Files, path: str) -> N
         files.read(path)
 
 
-def test_what_a_store_says_is_told_by_its_code_and_not_what_was_signed(store: _Store, files: Files) -> None:
+def test_the_error_of_a_store_has_its_code_but_no_signature(store: _Store, files: Files) -> None:
     store.always = 403
     store.says = (
         b'<?xml version="1.0"?>\n<Error><Code>SignatureDoesNotMatch</Code><CanonicalRequest>x-amz-security-token:hidden'
@@ -358,7 +358,7 @@ def _read_in_fork(files: Files, answers: "Queue[str]") -> None:
         answers.put(error.failed)
 
 
-def test_a_process_that_was_forked_from_a_user_is_told_so_and_does_not_wait_for_ever(store: _Store, files: Files) -> None:
+def test_a_forked_process_gets_an_error_and_does_not_wait_for_ever(store: _Store, files: Files) -> None:
     store.objects["/bucket/savepoint/a"] = b"rows"
     files.read("a")
     context = multiprocessing.get_context("fork")

@@ -62,7 +62,7 @@ def test_the_url_of_any_accepted_path_opens_the_same_directory(name: str) -> Non
     ],
 )
 @pytest.mark.parametrize("place", ["/data/{}", "/data/{}/home", "s3://bucket/{}/home", "hdfs://namenode:8020/data/{}"])
-def test_a_name_that_nobody_can_tell_from_another_or_that_no_one_meant_is_refused(place: str, name: str, why: str) -> None:
+def test_an_ambiguous_or_mistyped_name_is_refused(place: str, name: str, why: str) -> None:
     with pytest.raises(InvalidParameterError, match=why) as refused:
         open_place(place.format(name))
     assert refused.value.failed.isascii()

@@ -8,7 +8,7 @@ from spark_jobs.protocol.errors import InvalidParameterError, UnsupportedTableEr
 from spark_jobs.storage.table_uris import is_in_store, spark_path, table_files, table_uri
 
 
-def test_a_directory_is_named_with_escapes_and_told_to_spark_without(tmp_path: Path) -> None:
+def test_a_url_has_escapes_and_the_path_for_spark_has_none(tmp_path: Path) -> None:
     uri = table_uri(str(tmp_path / "ware house"))
     assert uri == f"file://{tmp_path}/ware%20house"
     assert spark_path(uri) == str(tmp_path / "ware house")
@@ -25,7 +25,7 @@ def test_the_two_spellings_of_a_place_in_s3_are_one_table() -> None:
 
 
 @pytest.mark.parametrize("place", ["gs://lake/flights", "abfss://lake@account.dfs.core.windows.net/flights", "s3://lake/../x"])
-def test_a_place_that_nobody_can_commit_to_is_refused(place: str) -> None:
+def test_a_place_without_a_publisher_is_refused(place: str) -> None:
     with pytest.raises(InvalidParameterError):
         table_uri(place)
 

@@ -50,7 +50,7 @@ def test_a_storage_that_is_away_is_worth_another_look() -> None:
     assert [patient_look(look, patience, LOG), patient_look(look, patience, LOG)] == [None, 7]
 
 
-def test_a_storage_that_does_not_answer_is_borne_no_longer_than_one_that_is_away() -> None:
+def test_a_storage_that_does_not_answer_is_tolerated_as_long_as_one_that_fails() -> None:
     back = threading.Event()
     with pytest.raises(StorageError, match="does not answer"):
         patient_look(lambda: back.wait(30.0), Patience(None, WaitLimits(storage_s=0.2)), LOG)
@@ -70,7 +70,7 @@ def test_a_storage_that_does_not_answer_keeps_no_task_that_was_killed() -> None:
     land_left_behind()
 
 
-def test_a_wait_is_told_that_its_home_is_back_before_it_judges_the_next_look() -> None:
+def test_home_is_back_is_called_before_the_next_look_is_judged() -> None:
     heard: list[str] = []
 
     def judge(look: int) -> int | None:

@@ -40,7 +40,7 @@ def test_progress_is_said_every_ten_seconds_at_most_and_at_once_when_the_state_c
     assert log.lines(status(RunState.PUBLISHING, batch=2), 30.1) == ["attempt 2: publishing"]
 
 
-def test_progress_of_what_goes_on_for_weeks_is_told_less_often_until_it_does_something_else() -> None:
+def test_the_progress_of_a_long_activity_is_logged_less_often() -> None:
     log = ProgressLog()
     told_s = [second for second in range(7 * 86_400) if second % 5 == 0 and log.lines(status(batch=second), float(second))]
     pauses_s = [later - sooner for sooner, later in pairwise(told_s)]
@@ -71,7 +71,7 @@ BLOCKED = (
 )
 
 
-def test_a_blocked_publication_is_told_at_once_and_once_with_what_to_do() -> None:
+def test_a_blocked_publication_is_logged_at_once_and_once_with_its_remedy() -> None:
     log = ProgressLog()
     log.lines(status(batch=1), 1.0)
     assert log.lines(blocked(status(batch=1)), 2.0) == [BLOCKED]

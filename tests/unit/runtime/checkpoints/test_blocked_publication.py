@@ -71,7 +71,7 @@ def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Blocked:
 REFUSED = UnsupportedTableError("Sink hourly: 7 rows break hunter2.", remedy="Drop the constraint.", sink="hourly")
 
 
-def test_people_are_told_what_failed_since_when_who_waits_and_what_to_do_without_secrets(blocked: Blocked) -> None:
+def test_a_blocked_publication_is_reported_with_its_error_time_tables_and_remedy_without_secrets(blocked: Blocked) -> None:
     blocked.blocking.failed(blocked.checkpoint(), REFUSED)
     (told,) = blocked.told
     assert told is not None
@@ -93,7 +93,7 @@ def test_a_later_try_keeps_the_time_and_the_checkpoint_of_the_first_and_has_the_
     assert (second.since, second.checkpoint, second.tries, second.error.error) == (first.since, 1, 2, "StorageError")
 
 
-def test_once_it_gets_through_people_are_told_that_nothing_is_blocked_once(blocked: Blocked) -> None:
+def test_the_end_of_a_blocked_publication_is_reported_once(blocked: Blocked) -> None:
     blocked.blocking.got_through()
     assert blocked.told == []
     blocked.blocking.failed(blocked.checkpoint(), REFUSED)
@@ -118,7 +118,7 @@ def test_what_says_the_same_is_logged_once_and_old_rows_are_warned_of_once(
     assert len(caplog.records) == 2
 
 
-def test_before_the_first_row_can_be_lost_it_is_an_error_and_people_are_told(blocked: Blocked) -> None:
+def test_a_blocked_publication_fails_before_the_first_row_can_be_lost(blocked: Blocked) -> None:
     manifest = blocked.checkpoint()
     blocked.clock.time = STAGED + timedelta(days=6, hours=10)
     with pytest.raises(UnsupportedTableError, match="may delete them"):
@@ -126,7 +126,7 @@ def test_before_the_first_row_can_be_lost_it_is_an_error_and_people_are_told(blo
     assert blocked.told[-1] is not None
 
 
-def test_people_are_told_until_when_the_other_tables_go_on_without_one_that_is_held(blocked: Blocked) -> None:
+def test_the_report_says_until_when_the_other_tables_are_published_without_a_held_one(blocked: Blocked) -> None:
     hold = HoldLimits(time_ms=7_200_000, size_bytes=None)
     manifest = blocked.checkpoint(cut={"hold": hold}, completed_at=STAGED)
     publish(blocked.pipeline.files, sinks=[DAILY])

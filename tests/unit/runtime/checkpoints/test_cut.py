@@ -200,7 +200,7 @@ class Line:
         self.shaky.reads[0] = {self.producer.name: self.producer.committed_batch}
 
 
-def test_nobody_is_held_while_a_stage_is_failing_and_the_cut_is_aligned_once_it_is_up() -> None:
+def test_no_stage_is_held_while_one_is_failing_and_the_cut_is_aligned_after_that() -> None:
     line = Line({5.0: Line.fails, 8.0: Line.goes_on, 20.0: Line.heals})
     cut = take_cut(line.stages, Alignment(), line.waiting(NEVER_S))
     assert line.held == [(False, True)] * 5 + [(True, False)] * 15
@@ -263,7 +263,7 @@ def test_a_stage_that_is_failing_and_has_nothing_left_to_read_is_cut_without_wai
     assert (cut.aligned, cut.alignment_s, cut.batches) == (True, 0.0, {"producer": 9})
 
 
-def test_who_waits_for_a_stop_is_told_of_each_stage_that_is_held_and_of_each_that_goes_on() -> None:
+def test_each_hold_and_release_of_a_stage_is_reported_during_a_stop() -> None:
     line, told = Line({5.0: Line.fails, 20.0: Line.heals}), []
 
     def held(name: StageName) -> None:
@@ -323,7 +323,7 @@ def test_a_stop_holds_all_stages_in_the_end_with_every_row_passed_on(seed: int, 
         assert all(stage.is_at_rest() and stage.has_consumed(names) for stage in world.stages)
 
 
-def test_an_unaligned_cut_holds_nobody_and_waits_for_no_rows() -> None:
+def test_an_unaligned_cut_holds_no_stage_and_waits_for_no_rows() -> None:
     """U3, U4: ten batches wait for a stage that reads none of them, and no time passes."""
     line = Line({})
     cut = take_cut(line.stages, Alignment(wanted=False), line.waiting(NEVER_S))
@@ -331,7 +331,7 @@ def test_an_unaligned_cut_holds_nobody_and_waits_for_no_rows() -> None:
     assert (line.now_s, line.held) == (0.0, [])
 
 
-def test_nobody_is_held_by_a_cut_that_has_given_up_alignment() -> None:
+def test_a_cut_that_has_given_up_alignment_holds_no_stage() -> None:
     def commits(line: Line) -> None:
         line.producer.committed_batch = 10
 

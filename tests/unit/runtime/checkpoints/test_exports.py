@@ -82,7 +82,7 @@ def test_one_that_becomes_whole_while_it_is_given_up_is_the_answer(place: Place)
     assert verify(open_files(str(place.directory))).request == request.request
 
 
-def test_a_place_that_does_not_answer_holds_nobody_up(place: Place) -> None:
+def test_a_place_that_does_not_answer_holds_no_other_request(place: Place) -> None:
     request, driver = place.asks("first"), place.driver()
     place.slow = "names"
     with pytest.raises(DeadlineExceededError, match="The place for the savepoint of savepoint-first does not answer"):

@@ -302,7 +302,7 @@ def test_what_is_blocked_is_published_by_one_thread_until_that_gets_through(pipe
     assert pipeline.begun[-2:] == [(APPENDED, newest + 1), (MERGED, newest + 1)]
 
 
-def test_what_fails_once_holds_nobody_for_long(pipeline: Pipeline) -> None:
+def test_one_failure_does_not_hold_the_other_tables_for_long(pipeline: Pipeline) -> None:
     pipeline.complete()
     pipeline.end(MERGED, REFUSED)
     pipeline.end(APPENDED)

@@ -180,7 +180,7 @@ def test_an_attempt_answers_what_the_one_before_has_completed_and_leaves_the_res
     assert list(site.driver.open()) == [SECOND]
 
 
-def test_a_head_that_nobody_has_asked_for_answers_nobody(site: Site) -> None:
+def test_a_head_that_was_not_requested_answers_no_request(site: Site) -> None:
     site.start().resume(site.staged.checkpoint({HOURLY: [(1, "a")]}))
     site.start().resume(None)
     assert site.answers() == [None, None]
@@ -204,7 +204,7 @@ def test_a_home_that_does_not_answer_ends_no_attempt(site: Site) -> None:
     driver.failed([FIRST], DeadlineExceededError("Not in time."))
 
 
-def test_who_must_not_miss_a_request_is_told_that_they_cannot_be_read(site: Site) -> None:
+def test_requests_that_cannot_be_read_are_an_error_for_a_caller_that_needs_all(site: Site) -> None:
     assert [*site.driver.unanswered(), *site.driver.unanswered()] == [FIRST, SECOND] * 2
     with pytest.raises(StorageError):
         RequestedCheckpoints(Away(), AttemptNumber(1), masking([])).unanswered()
@@ -347,7 +347,7 @@ def test_a_savepoint_that_was_begun_with_an_earlier_checkpoint_is_ended_with_tha
     assert [answer and answer.checkpoint for answer in site.answers()] == [head.checkpoint, None]
 
 
-def test_what_was_begun_with_a_checkpoint_of_another_home_is_nobodys_answer(site: Site, tmp_path: Path) -> None:
+def test_a_savepoint_that_was_begun_from_another_home_answers_no_request(site: Site, tmp_path: Path) -> None:
     request = asks(site, Wanted.SAVEPOINT, str(tmp_path / "mine"))
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]})
     site.driver.save(request, manifest)

@@ -93,7 +93,7 @@ NOT_PACKED = SparkJobFailedError("No executor is left.")
 
 
 @pytest.mark.parametrize("drain", [False, True])
-def test_each_step_is_done_once_in_its_order_and_told(drain: bool) -> None:
+def test_each_step_of_a_stop_is_done_once_in_order_and_shown(drain: bool) -> None:
     world = World(drain=drain)
     manifest = world.run()
     assert manifest is not None
@@ -111,7 +111,7 @@ def test_a_blocked_publication_keeps_no_stop_from_its_end_but_a_drain_after_whic
     assert world.may_be_blocked is not drain
 
 
-def test_all_who_had_asked_get_its_checkpoint_but_another_stop_which_is_told_who_was_first() -> None:
+def test_all_requests_get_the_checkpoint_of_the_stop_but_another_stop_gets_an_error_that_names_it() -> None:
     world = World()
     world.run(OTHER, SAVE, CHECKPOINT)
     assert world.answers == {

@@ -232,7 +232,7 @@ def test_a_stage_that_has_failed_for_good_says_why_without_secrets(watched: Watc
     assert (watched.stage.state, watched.stage.reason) == (StageState.FAILED, "ValueError: no login with ***")
 
 
-def test_lag_is_told_by_input_and_ends_with_the_stage(watched: Watched) -> None:
+def test_the_heartbeat_has_the_lag_by_input_until_the_stage_ends(watched: Watched) -> None:
     query = Query()
     query.batch(0, endOffset='{"events": {"0": 5, "1": 7}}', latestOffset='{"events": {"0": 9, "1": 7, "2": 3}}')
     watched.look(query, ("events",))

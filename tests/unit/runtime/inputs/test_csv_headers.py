@@ -34,7 +34,7 @@ def test_a_header_has_the_columns_of_the_schema_at_their_places(header: tuple[st
     ],
     ids=["swapped", "one more in between", "one less in between", "renamed", "without a name"],
 )
-def test_a_header_with_another_column_at_a_place_is_told_by_name(header: tuple[str | None, ...], why: str) -> None:
+def test_the_error_of_a_header_names_the_wrong_column(header: tuple[str | None, ...], why: str) -> None:
     assert difference(COLUMNS, header) == why
 
 

@@ -43,7 +43,7 @@ def test_a_jvm_is_given_the_archive_that_is_there(archive: Path, monkeypatch: py
     assert OPTIONS not in os.environ
 
 
-def test_without_an_archive_a_jvm_is_started_as_ever(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_archive_the_options_of_a_jvm_stay_as_they_are(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(OPTIONS, "-Duser=own")
     with using(archive):
         assert os.environ[OPTIONS] == "-Duser=own"

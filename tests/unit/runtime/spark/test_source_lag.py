@@ -19,7 +19,7 @@ def test_a_partition_that_no_batch_has_read_counts_from_its_beginning() -> None:
     assert source_lag({"endOffset": '{"a": {"0": 10}}', "latestOffset": '{"a": {"0": 10, "1": 3}}'}) == InputLag(rows=3)
 
 
-def test_nothing_is_negative_where_a_topic_was_made_anew() -> None:
+def test_the_lag_is_never_negative_for_a_topic_that_was_created_again() -> None:
     assert source_lag({"endOffset": '{"a": {"0": 10}}', "latestOffset": '{"a": {"0": 2}}'}) == InputLag(rows=0)
 
 

@@ -120,7 +120,7 @@ def test_a_batch_that_has_no_room_names_where_it_writes(text: str, tmp_path: Pat
     assert f"for {tmp_path}. Then" in found.remedy
 
 
-def test_a_function_that_has_no_room_is_told_so_and_called_again() -> None:
+def test_a_full_disk_in_a_function_is_an_error_that_may_heal() -> None:
     with pytest.raises(StorageFullError) as told, refusing("It failed", "r", "s"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/work/cache.db")
     assert told.value.evidence["path"] == "/work/cache.db"
@@ -196,7 +196,7 @@ def test_the_remedy_of_a_failed_batch_names_the_sources_that_it_may_have_read(so
     assert option in failed_batch("It failed", lost, exists="", safe="", remedy="r", sources=sources).remedy
 
 
-def test_a_message_is_told_without_javas_stack_and_sparks_plan() -> None:
+def test_a_message_is_shown_without_javas_stack_and_sparks_plan() -> None:
     text = "[SOME.CONDITION] It is wrong.\n== Physical Plan ==\n+- Project\n"
     assert without_stack(text) == "[SOME.CONDITION] It is wrong."
     assert without_stack("java.lang.Boom: no\n\tat a.b.C(D.java:1)\nCaused by: x\n\tat e.f") == "java.lang.Boom: no"

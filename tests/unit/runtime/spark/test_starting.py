@@ -107,7 +107,9 @@ def test_an_interrupted_import_of_the_pipeline_leaves_no_process_and_no_home(sit
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_an_import_of_the_pipeline_that_is_told_to_end_leaves_no_process_and_no_home(site: Site, number: signal.Signals) -> None:
+def test_a_termination_during_the_import_of_the_pipeline_leaves_no_process_and_no_home(
+    site: Site, number: signal.Signals
+) -> None:
     process = site.start(WITHOUT_A_GATEWAY, at_import=WITHOUT_A_GATEWAY)
     process.send_signal(number)
     process.communicate(timeout=60)
@@ -118,7 +120,7 @@ def test_an_import_of_the_pipeline_that_is_told_to_end_leaves_no_process_and_no_
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_start_that_is_told_to_end_leaves_no_process(site: Site, phase: str, number: signal.Signals) -> None:
+def test_a_termination_during_a_start_leaves_no_process(site: Site, phase: str, number: signal.Signals) -> None:
     process = site.start(PHASES[phase])
     process.send_signal(number)
     _, shown = process.communicate(timeout=60)

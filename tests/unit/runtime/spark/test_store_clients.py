@@ -12,7 +12,7 @@ from spark_jobs.runtime.spark.store_clients import check_clients
 SPARK = cast(SparkSession, None)
 
 
-def test_a_spark_without_a_client_for_s3_is_told_which_package_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_spark_without_a_client_for_s3_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_clients, "has_class", lambda *_: False)
     monkeypatch.setattr(store_clients, "hadoop_version", lambda _: "3.5.0")
     with pytest.raises(MissingRequirementError, match="no Hadoop client") as refused:

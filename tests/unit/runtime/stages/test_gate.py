@@ -84,7 +84,7 @@ def test_a_batch_waits_for_room() -> None:
     assert batch.ended()
 
 
-def test_no_batch_waits_for_room_that_nobody_makes_any_more() -> None:
+def test_no_batch_waits_for_room_after_the_gate_has_made_room() -> None:
     gate = Gate(lambda: False)
     waiting = Batch(gate)
     assert becomes(gate.is_waiting)

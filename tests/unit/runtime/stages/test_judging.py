@@ -55,7 +55,7 @@ def test_files_are_read_again_unless_their_statistics_show_no_violation(adds: li
     assert has_violations(adds) is found
 
 
-def test_a_row_that_fails_its_batch_is_told_with_what_it_violates() -> None:
+def test_the_error_of_a_failed_batch_names_the_violated_expectation() -> None:
     error = failed_by(RuntimeError(RAISED), FAILING, BatchId(4))
     assert isinstance(error, RejectedError)
     assert "Batch 4 of stage 'orders'" in error.failed

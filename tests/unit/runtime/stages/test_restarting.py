@@ -88,7 +88,7 @@ def spark_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("spark_runs")
-def test_a_failure_that_may_heal_is_told_and_the_stage_starts_again() -> None:
+def test_a_failure_that_may_heal_is_logged_and_the_stage_starts_again() -> None:
     failing, error = Failing(attempts=1000), StorageError("The disk is away.")
     failing.fails(error)
     assert failing.told == [(STAGE, error)]

@@ -45,7 +45,7 @@ def test_a_stage_is_ahead_by_what_its_slowest_consumer_has_not_consumed(files: M
     assert output.ahead_bytes() == 4 * FILE_BYTES
 
 
-def test_a_stage_that_nobody_reads_is_never_ahead(output: StageOutput) -> None:
+def test_a_stage_without_consumers_is_never_ahead(output: StageOutput) -> None:
     assert output.ahead_bytes() == 0
 
 

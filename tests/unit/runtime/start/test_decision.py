@@ -112,7 +112,7 @@ def test_an_interrupted_first_round_may_get_other_parameters_if_a_source_is_anot
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_run_reads_a_source_anew_once_also_where_its_round_is_replaced(is_replaced: bool) -> None:
+def test_a_run_reads_a_source_from_the_beginning_once_even_if_its_round_is_replaced(is_replaced: bool) -> None:
     asked: dict[str, Any] = {"new_sources": (InputName("arrivals"), InputName("departures"))}
     interrupted = round_document(1, "a").model_copy(update={"taken_anew": (InputName("departures"),)})
     decision = Begin(RoundNumber(2), CheckpointId(1), interrupted=interrupted) if is_replaced else Continue(interrupted)
@@ -456,7 +456,7 @@ def test_an_older_spark_is_refused_by_the_names_of_both(decision: Begin | Contin
     assert "--restore" in str(refused.value)
 
 
-def test_an_older_spark_begins_anew_as_any_other() -> None:
+def test_a_fresh_start_is_allowed_with_an_older_spark() -> None:
     home = facts([attempt(1, "a", 1)], round_document(1, "a"), manifest(1, 1))
     anew = BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.KEEP)
     check_spark(anew, request("b", state_partitions=8), home, "4.1", can_repartition=False)
@@ -557,7 +557,7 @@ class TestAFullRefresh:
         assert (found.checkpoint, found.refreshed) == (7, self.DAILY)
         assert [str(each) for each in stage_fates(found, home, self.TWO)] == ["hourly continues", "daily starts empty"]
 
-    def test_of_all_stages_begins_anew_and_replaces_all_rows(self) -> None:
+    def test_a_full_refresh_of_all_stages_begins_an_incarnation_and_replaces_all_rows(self) -> None:
         every = frozenset({StageName("daily"), StageName("hourly")})
         found = decide(request("b", **self.ASKED), self.home(manifest(7, 1)), PARAMETERS, self.TWO, every)
         assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REPLACE, refreshed=every)

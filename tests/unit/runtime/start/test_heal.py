@@ -127,7 +127,7 @@ def test_a_record_of_spark_has_a_second_copy_on_one_file_system(
         assert path.read_bytes() == before
 
 
-def test_a_file_that_is_damaged_under_both_names_is_healed_by_nobody(site: Site) -> None:
+def test_a_file_that_is_damaged_under_both_names_is_not_healed(site: Site) -> None:
     manifest = site.complete(3)
     file = next(file for file in manifest.stages[HOURLY].files if file.path.endswith(".changelog"))
     assert os.path.samefile(site.checkpoint.root / file.path, site.root / "home" / file.stored)

@@ -339,7 +339,7 @@ def test_without_an_older_checkpoint_the_error_says_so(site: Site) -> None:
     assert "--restore" in caught.value.remedy
 
 
-def test_a_batch_of_which_nobody_knows_how_it_was_planned_is_not_computed_again(site: Site) -> None:
+def test_a_batch_without_a_known_plan_is_not_computed_again(site: Site) -> None:
     """One example is a batch in which Spark has changed the number of state partitions."""
     older = site.complete(3)
     site.checkpoint.batch()

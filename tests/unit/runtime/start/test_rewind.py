@@ -134,12 +134,12 @@ def test_of_two_sinks_the_one_is_named_that_has_rows_after_the_savepoint(two: Tw
     assert two.refused() == f"Sink daily: table {daily} has rows of checkpoint 2 of the same incarnation"
 
 
-def test_checkpoints_after_the_savepoint_that_have_no_rows_are_in_nobodys_way(two: TwoSinks) -> None:
+def test_checkpoints_without_rows_after_the_savepoint_do_not_prevent_a_restore(two: TwoSinks) -> None:
     two.publish({HOURLY: [], DAILY: []})
     assert two.decided() == [2, 2]
 
 
-def test_what_a_checkpoint_had_that_was_discarded_since_nobody_knows(two: TwoSinks) -> None:
+def test_the_rows_of_a_discarded_checkpoint_are_unknown(two: TwoSinks) -> None:
     for _ in range(2):
         two.publish({HOURLY: [], DAILY: []})
     discard(two.pipeline.files, [CheckpointId(2)])
@@ -165,7 +165,7 @@ def test_of_a_later_incarnation_the_sink_is_named_that_has_rows_of_it(two: TwoSi
     assert two.refused() == f"Sink daily: table {daily} has rows of checkpoint 2 of this home"
 
 
-def test_a_later_incarnation_that_has_published_no_rows_is_in_nobodys_way(two: TwoSinks) -> None:
+def test_a_later_incarnation_without_public_rows_does_not_prevent_a_restore(two: TwoSinks) -> None:
     two.close("second")
     assert two.decided() == [CLOSED, CLOSED]
     two.publish({}, incarnation=IncarnationId("second"), origin=two.opened.origin)
@@ -195,7 +195,7 @@ def test_nor_are_those_of_its_own_line_once_a_later_incarnation_has_closed_it(tw
     assert "may have rows of checkpoints up to 2 of the same incarnation" in two.refused()
 
 
-def test_what_was_published_before_the_savepoints_line_began_is_in_nobodys_way(site: SavepointSite) -> None:
+def test_rows_published_before_the_savepoints_incarnation_do_not_prevent_a_restore(site: SavepointSite) -> None:
     """The pipeline moves back to this home. The home's own rows are older than the savepoint."""
     start = Start(site, saved(site, site.complete(rows(1))), elsewhere=True)
     begin(start.home, "before")
@@ -221,7 +221,7 @@ def test_rows_under_another_sinks_name_are_rows_too(two: TwoSinks) -> None:
     assert "may have rows of checkpoints up to 2 of this home" in two.refused()
 
 
-def test_where_the_tables_log_of_then_was_cleaned_nobody_knows_what_was_published(two: TwoSinks) -> None:
+def test_rows_published_since_a_cleaned_part_of_the_tables_log_are_unknown(two: TwoSinks) -> None:
     two.close("second")
     hourly = two.pipeline.tables[HOURLY]
     DeltaTable(hourly).create_checkpoint()
@@ -331,7 +331,7 @@ class TestForks:
         opened = saved(site, site.complete(rows(1)))
         assert kept(site, opened, {HOURLY: TablePlace((site.root / "elsewhere").as_uri())}) == {}
 
-    def test_a_table_that_was_made_anew_in_the_same_place(self, site: SavepointSite) -> None:
+    def test_a_table_that_was_created_again_in_the_same_place(self, site: SavepointSite) -> None:
         opened = saved(site, site.complete(rows(1)))
         rmtree(path_of(site.table))
         assert kept(site, opened, {HOURLY: TablePlace(site.table)}) == {}

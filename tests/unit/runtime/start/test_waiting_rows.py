@@ -98,7 +98,7 @@ def test_columns_that_waiting_rows_have_are_accepted(now: StructType) -> None:
     check_waiting({CLEAN: now}, WAITING, ())
 
 
-def test_rows_of_a_stage_that_is_left_out_wait_for_nobody() -> None:
+def test_rows_staged_for_a_removed_stage_are_not_waited_for() -> None:
     check_waiting({}, WAITING, ())
 
 

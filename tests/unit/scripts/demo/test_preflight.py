@@ -61,7 +61,7 @@ def test_a_missing_java_is_named_with_the_remedy(tmp_path: Path, monkeypatch: py
         check_requirements(tmp_path)
 
 
-def test_a_full_disk_is_told_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage._replace(free=2**20))
     with pytest.raises(CannotRunError, match="only 1 MiB are free.*Free some space"):

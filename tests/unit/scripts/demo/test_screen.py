@@ -42,7 +42,7 @@ def said() -> StringIO:
     return StringIO()
 
 
-def test_without_a_terminal_a_phase_is_told_when_it_begins_and_how_long_it_took(said: StringIO, clock: Clock) -> None:
+def test_without_a_terminal_the_beginning_and_the_duration_of_a_phase_are_printed(said: StringIO, clock: Clock) -> None:
     with Screen(Console(file=said), clock) as screen:
         screen.show(Phase.DATABASE)
         clock.now_s = 2.5
