@@ -1,6 +1,7 @@
 """The order of a task: its arguments as typed and checked values."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import Field
@@ -10,7 +11,7 @@ from spark_jobs.protocol.checkpointing import CheckpointOverrides, written_overr
 from spark_jobs.protocol.codec import canonical
 from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.protocol.ids import CheckpointId, RunId
-from spark_jobs.protocol.options import flag, templated, typed
+from spark_jobs.protocol.options import flag, templated, whole_number
 from spark_jobs.protocol.restarts import RestartHistory
 from spark_jobs.protocol.start_requests import StartOptions
 
@@ -45,12 +46,12 @@ def checkpoint_number(name: str, value: int | str | None) -> CheckpointId | None
     Raises:
         InvalidParameterError: The value is no whole number from 0 on.
     """
-    found = typed(value)
-    if found is None:
-        return None
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise refused(f"{name}={value!r} is not the number of a checkpoint.", f"Correct {name}= of the task.", argument=name)
-    return CheckpointId(found)
+
+    def refused_number(problem: str, remedy: str, **evidence: Any) -> InvalidParameterError:
+        return refused(f"{name}={value!r} is not the number of a checkpoint.", f"Correct {name}= of the task.", argument=name)
+
+    found = templated(partial(whole_number, least=0))(refused_number, name, value)
+    return None if found is None else CheckpointId(found)
 
 
 def mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from spark_jobs.api.address import AddressTemplate, address_template
 from spark_jobs.api.functions import PARAMS, SPARK, Function, check_only_takes
 from spark_jobs.api.refusals import Place, suggestion
 from spark_jobs.protocol.ids import InputName
-from spark_jobs.protocol.options import choice, interval_ms
+from spark_jobs.protocol.options import choice, flag, interval_ms
 
 
 class Refresh(StrEnum):
@@ -95,12 +95,8 @@ def declare_source(
 ) -> Source:
     """Returns a source, checked as far as possible on its own; see :meth:`spark_jobs.Pipeline.source`."""
     check_only_takes(place, function, (SPARK, PARAMS))
-    if not isinstance(bounded, bool):
-        raise place.refused(f"bounded={bounded!r} is neither True nor False.", "Say whether the source has an end.")
-    if not isinstance(shared, bool):
-        raise place.refused(
-            f"shared={shared!r} is neither True nor False.", "Say whether its rows are staged once for all stages."
-        )
+    flag(place.refused, "bounded", bounded)
+    flag(place.refused, "shared", shared)
     if shared and bounded:
         raise place.refused(
             "shared=True is for unbounded sources: a bounded one is read by every stage to the same pinned end.", "Remove shared."

@@ -45,6 +45,7 @@ from spark_jobs.protocol.ids import (
 )
 from spark_jobs.protocol.losses import Loss
 from spark_jobs.protocol.pins import Pin
+from spark_jobs.protocol.stage_cut import StagePosition
 
 
 class Answer(BaseModel):
@@ -267,18 +268,8 @@ class CancelAnswer(Answer):
     """The time at which that checkpoint was completed."""
 
 
-class StageFacts(Answer):
+class StageFacts(StagePosition, Answer):
     """The position of a stage in a checkpoint."""
-
-    batch: BatchId
-    watermark_ms: int
-    rows: int
-    late_rows: int
-    violations: dict[str, int]
-    finished: bool
-    drained: bool
-    drain_batches: int
-    undrained: tuple[str, ...]
 
 
 class SinkFacts(Answer):

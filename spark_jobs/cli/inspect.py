@@ -19,7 +19,6 @@ from spark_jobs.control.rounds import Rounds
 from spark_jobs.protocol.documents import CheckpointKind, Manifest, Publisher, SinkCut
 from spark_jobs.protocol.errors import InvalidParameterError
 from spark_jobs.protocol.ids import CheckpointId, InputName
-from spark_jobs.protocol.stage_cut import StageCut
 from spark_jobs.publication.pending import chosen_manifest, ordered_sinks
 from spark_jobs.storage.files import Files
 from spark_jobs.storage.open import open_place
@@ -56,26 +55,13 @@ def inspect(
 def _answer(files: Files, manifest: Manifest) -> InspectAnswer:
     public = Publications()
     order = dict.fromkeys([*ordered_stages(manifest.graph), *manifest.stages])
-    return InspectAnswer(
+    return InspectAnswer.of(
+        manifest,
         pipeline=manifest.pipeline_name,
         home=files.url,
-        checkpoint=manifest.checkpoint,
-        checkpoint_kind=manifest.checkpoint_kind,
-        parent=manifest.parent,
-        incarnation=manifest.incarnation,
-        round=manifest.round,
-        run=manifest.run,
-        attempt=manifest.attempt,
-        on_end=manifest.on_end,
-        drained=manifest.drained,
-        began_at=manifest.began_at,
-        completed_at=manifest.completed_at,
         manifest=manifest_url(files, manifest),
-        parameters=manifest.parameters,
-        inputs=manifest.inputs,
-        stages={name: _stage(manifest.stages[name]) for name in order if name in manifest.stages},
+        stages={name: StageFacts.of(manifest.stages[name]) for name in order if name in manifest.stages},
         sinks={sink: _sink(manifest.sinks[sink], manifest.checkpoint, public) for sink in ordered_sinks(manifest)},
-        losses=manifest.losses,
         exact=LossLedger(files).is_exact(manifest),
         tidied={
             name: TidiedFacts.of(each)
@@ -85,30 +71,12 @@ def _answer(files: Files, manifest: Manifest) -> InspectAnswer:
     )
 
 
-def _stage(cut: StageCut) -> StageFacts:
-    return StageFacts(
-        batch=cut.batch,
-        watermark_ms=cut.watermark_ms,
-        rows=cut.rows,
-        late_rows=cut.late_rows,
-        violations=cut.violations,
-        finished=cut.finished,
-        drained=cut.drained,
-        drain_batches=cut.drain_batches,
-        undrained=cut.undrained,
-    )
-
-
 def _sink(cut: SinkCut, checkpoint: CheckpointId, public: Publications) -> SinkFacts:
     published = public.published(cut, checkpoint)
-    return SinkFacts(
-        table=cut.table,
-        files=cut.actions.files,
-        rows=cut.actions.rows,
-        size_bytes=cut.actions.size_bytes,
+    return SinkFacts.of(
+        cut,
+        cut.actions,
         policy=cut.publish,
-        mode=cut.mode,
-        publisher=cut.publisher,
         published=published,
         version=public.version(cut, checkpoint) if published else None,
         abandoned=public.abandoned(cut),
@@ -183,17 +151,12 @@ def _savepoint_answer(files: Files, aside: Console) -> SavepointAnswer:
     if damage := verified(named_by_savepoint(files), aside):
         raise damage[0]
     order = dict.fromkeys([*ordered_stages(manifest.graph), *manifest.stages])
-    return SavepointAnswer(
+    return SavepointAnswer.of(
+        savepoint,
         savepoint=files.url,
         pipeline=savepoint.pipeline_name,
         uuid=savepoint.pipeline,
-        incarnation=savepoint.incarnation,
-        checkpoint=savepoint.checkpoint,
-        request=savepoint.request,
-        drained=savepoint.drained,
-        taken_at=savepoint.taken_at,
         files=len(savepoint.files),
-        size_bytes=savepoint.size_bytes,
         parameters=manifest.parameters,
         stages={
             name: SavepointStage(

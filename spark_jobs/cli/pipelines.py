@@ -50,14 +50,11 @@ def savepoints(root: Roots, output: Annotated[Output, output_option(SavepointsAn
         found = _found(root)
         listed = list_savepoints(place for each in found for place in each.savepoints)
         entries = [
-            SavepointEntry(
+            SavepointEntry.of(
+                each.savepoint,
                 savepoint=each.url,
                 pipeline=each.savepoint.pipeline_name,
-                checkpoint=each.savepoint.checkpoint,
-                taken_at=each.savepoint.taken_at,
-                drained=each.savepoint.drained,
                 files=len(each.savepoint.files),
-                size_bytes=each.savepoint.size_bytes,
             )
             if each.savepoint is not None
             else SavepointEntry(savepoint=each.url, pipeline=None, problem=each.problem)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from spark_jobs.protocol.codec import Part
 from spark_jobs.protocol.ids import BatchId, InputName, StageName
@@ -44,34 +44,42 @@ class ChannelCut(Part):
     in_flight_size_bytes: int
 
 
-class StageCut(Part):
-    """The position of a stage at the cut."""
+class StagePosition(BaseModel):
+    """The position of a stage in a checkpoint."""
+
+    batch: BatchId
+    """The last committed batch; -1 if the stage had no input at all."""
+    watermark_ms: int
+    """The watermark that the next batch would see."""
+    rows: int
+    """Rows that this stage has staged since the parent checkpoint."""
+    late_rows: int
+    """Rows dropped as late since the parent checkpoint, by Spark's count: after partial aggregation."""
+    violations: dict[str, int] = Field(default_factory=dict)
+    """Rows since the round began that violate an expectation, by expectation, if the stage drops or diverts such rows."""
+    finished: bool
+    """True if the stage is not started again within the incarnation."""
+    drained: bool
+    """True if its windows, joins and timers were flushed."""
+    drain_batches: int
+    """Number of batches of the drain; 0 if the stage keeps no state."""
+    undrained: tuple[str, ...] = ()
+    """Names of operators whose state a drain does not empty. They hold no rows back."""
+
+
+class StageCut(StagePosition, Part):
+    """The position of a stage at the cut, with everything that a restore needs."""
 
     query: str
     """Spark's query id."""
-    batch: BatchId
-    """The last committed batch; -1 if the stage had no input at all."""
     offsets_sha256: str
     commits_sha256: str
-    watermark_ms: int
-    """The watermark that the next batch would see."""
     applied_watermark_ms: int | None = None
     """The watermark that the last committed batch saw: the rows of every window that ends by then are staged. None: no batch."""
-    finished: bool
-    drained: bool
-    drain_batches: int
     watermark_before_drain_ms: int | None = None
     """The watermark to go back to after a drain; None if no batch has moved it."""
-    undrained: tuple[str, ...] = ()
-    """Names of operators whose state a drain does not empty. They hold no rows back."""
-    rows: int
-    """Rows that this stage has staged since its parent checkpoint."""
-    late_rows: int
-    """Rows dropped as late since the parent checkpoint, by Spark's count: after partial aggregation."""
     input_rows: dict[str, int] = Field(default_factory=dict)
     """Rows by input that the stage has read since the parent checkpoint, by Spark's count: after filters in a scan."""
-    violations: dict[str, int] = Field(default_factory=dict)
-    """Rows since the round began that violate an expectation, by expectation, if the stage drops or diverts such rows."""
     files: tuple[StateFile, ...] = ()
     """Files that the stage's query needs to go on after ``batch``."""
     begins: dict[StageName, BatchId] = Field(default_factory=dict)
