@@ -6,6 +6,8 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -17,8 +19,11 @@ from benchmarks.live import Live, remove
 from benchmarks.site import Site
 from benchmarks.upsert import newest_of
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
+from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.storage.open import open_files
 
 FRESHNESS = Kind("freshness", "seconds from a row's file to its public table", Better.LESS, "a pipeline", "two bare queries")
+CADENCE = Kind("cadence", "seconds from one checkpoint to the next", Better.LESS, "a pipeline", "the interval")
 APPENDED, UPSERTED = "copy", "users"
 MODES = {APPENDED: "append", UPSERTED: "upsert"}
 _SCHEMA = "id LONG, user INT"
@@ -27,6 +32,8 @@ _ROWS_A_FILE, _PAUSE_S = 500, 0.5
 _WARM_S, _MEASURED_S, _LATEST_S = 30.0, 60.0, 60.0
 _MOST_S = {"median": 1.5, "95th percentile": 2.5}
 """The promised limits at an interval of one second."""
+_LATE_S = 0.3
+"""How late a checkpoint may be."""
 
 
 Way = Callable[[Site, Path, Path, int], AbstractContextManager[None]]
@@ -37,12 +44,15 @@ def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
     """A thousand rows a second into a table that is appended to, and into one with a row for each of 1,000 users."""
     for interval_s in (1,) if quick else (1, 5, 10):
         found = {}
-        for way in (_ours, _plain):
+        for way in (_ours, _plain, *((_merged_by_spark,) if interval_s == 1 else ())):
             tell(f"{FRESHNESS.name}: an interval of {interval_s} s, {way.__name__.strip('_')}")
             found[way] = _measured(site, interval_s, way)
+        for way, how in {_ours: "", _merged_by_spark: ", an upsert by Spark"}.items():
+            if way in found:
+                yield _cadence(f"interval {interval_s} s{how}", found[way].checkpoints_s, interval_s)
         for table, mode in MODES.items():
             name = f"{mode}, interval {interval_s} s"
-            ours, plain = (found[way][table] for way in (_ours, _plain))
+            ours, plain = (found[way].delays_s[table] for way in (_ours, _plain))
             for share, most_s in _MOST_S.items():
                 limit_s = most_s if interval_s == 1 else None
                 yield Figure(FRESHNESS, f"{name}: {share}", [share_of(share, ours)], [share_of(share, plain)], most=limit_s)
@@ -50,6 +60,22 @@ def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
 
 def share_of(name: str, values: list[float]) -> float:
     return median(values) if name == "median" else quantiles(values, n=20)[-1]
+
+
+def _cadence(name: str, began_s: list[float], interval_s: int) -> Figure:
+    """The time between checkpoints. Of twenty, one may be later than the limit."""
+    pause_s = share_of("95th percentile", [after - before for before, after in pairwise(began_s)])
+    return Figure(CADENCE, f"{name}: 95th percentile", [pause_s], [float(interval_s)], most=interval_s + _LATE_S)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured while rows arrived."""
+
+    delays_s: dict[str, list[float]]
+    """By table, the delay of each file."""
+    checkpoints_s: list[float]
+    """The times at which checkpoints began; none without a pipeline."""
 
 
 class Arriving:
@@ -84,8 +110,7 @@ class Arriving:
             self._ended.wait(_PAUSE_S)
 
 
-def _measured(site: Site, interval_s: int, way: Way) -> dict[str, list[float]]:
-    """Returns the delays in seconds of each table, one for each file."""
+def _measured(site: Site, interval_s: int, way: Way) -> Measured:
     directory = site.new()
     source = directory / "arriving"
     source.mkdir()
@@ -100,11 +125,13 @@ def _measured(site: Site, interval_s: int, way: Way) -> dict[str, list[float]]:
             if time.monotonic() > end_s:
                 raise AssertionError(f"the last rows are not public {_LATEST_S:.0f} s later")
             time.sleep(0.5)
-    found = {table: _delays_s(directory / table, arriving.arrived, began_s) for table in MODES}
+    delays_s = {table: _delays_s(directory / table, arriving.arrived, began_s) for table in MODES}
+    history = CheckpointStore(open_files(str(directory / "home"))).history() if (directory / "home").exists() else ()
+    checkpoints_s = [at_s for tried in history if began_s <= (at_s := tried.began_at.timestamp()) <= began_s + _MEASURED_S]
     if site.rows(directory / APPENDED) != last + 1 or site.rows(directory / UPSERTED) != _USERS:
         raise AssertionError(f"the tables in {directory} have other rows than their input")
     remove(directory)
-    return found
+    return Measured(delays_s, checkpoints_s)
 
 
 def _delays_s(table: Path, arrived: list[tuple[int, float]], since_s: float) -> list[float]:
@@ -130,7 +157,7 @@ def public_versions(table: Path) -> list[tuple[int, float]]:
 
 
 @contextmanager
-def _ours(site: Site, source: Path, directory: Path, interval_s: int) -> Iterator[None]:
+def _ours(site: Site, source: Path, directory: Path, interval_s: int, spark_merge_above: str | None = None) -> Iterator[None]:
     pipeline = Pipeline("freshness", checkpoint=CheckpointSettings(interval=f"{interval_s} seconds"))
 
     @pipeline.source(bounded=False)
@@ -141,13 +168,22 @@ def _ours(site: Site, source: Path, directory: Path, interval_s: int) -> Iterato
     def copy(arriving: DataFrame) -> DataFrame:
         return arriving
 
-    @pipeline.stage(sink=DeltaSink(str(directory / UPSERTED), mode="upsert", keys=["user"], sequence_by="id"))
+    upserted = DeltaSink(
+        str(directory / UPSERTED), mode="upsert", keys=["user"], sequence_by="id", spark_merge_above=spark_merge_above
+    )
+
+    @pipeline.stage(sink=upserted)
     def users(arriving: DataFrame) -> DataFrame:
         return arriving
 
     with Live(site, pipeline, directory / "home") as live:
         live.until(live.runs)
         yield
+
+
+def _merged_by_spark(site: Site, source: Path, directory: Path, interval_s: int) -> AbstractContextManager[None]:
+    """A publication takes longer than an interval."""
+    return _ours(site, source, directory, interval_s, spark_merge_above="0")
 
 
 @contextmanager
