@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Builds the wheel and the sdist into dist/, and checks them: their metadata and the page that the README becomes, and the wheel installed
-# into an environment with nothing else in it.
+# into an environment with nothing else in it, and into one as the image for Kubernetes has it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-uv=(.venv/bin/python -m uv)
+clone=$PWD python=$PWD/.venv/bin/python
+uv=("$python" -m uv)
 rm -rf dist
-.venv/bin/python -m hatchling build --directory dist
+"$python" -m hatchling build --directory dist
 "${uv[@]}" tool run --quiet --with 'readme-renderer[md]==46.0' twine@7.0.0 check --strict dist/*.whl dist/*.tar.gz
 
 empty=$(mktemp -d)
 trap 'rm -rf "$empty"' EXIT
-"${uv[@]}" venv --quiet --python .venv/bin/python "$empty/venv"
+"${uv[@]}" venv --quiet --python "$python" "$empty/venv"
 "${uv[@]}" pip install --quiet --python "$empty/venv/bin/python" -c constraints.txt dist/*.whl
 cd "$empty" # nothing is imported from the clone
 venv/bin/spark-jobs --help >/dev/null
@@ -28,3 +29,12 @@ for package in ("spark_jobs", "airflow_provider"):
 assert files("airflow_provider").joinpath("pages/templates/style.css").is_file()
 print(f"{name} {version(name)} installs by itself, and its provider info is right.")
 END
+
+# The packages that the image installs. The driver's file starts with them, and finds Spark, Delta and the client of S3.
+page=$clone/docs/how-to/stores-on-yarn-and-kubernetes.md
+extras=$(sed -nE 's/.*dist\/\*\.whl\)(\[[a-z0-9,]+\]).*/\1/p' "$page")
+[ -n "$extras" ] || { echo "The Dockerfile in $page installs no wheel." >&2 && exit 1; }
+"${uv[@]}" venv --quiet --python "$python" image
+"${uv[@]}" pip install --quiet --python image/bin/python -c "$clone/constraints.txt" "$(ls "$clone"/dist/*.whl)$extras"
+image/bin/python -P image/lib/python*/site-packages/spark_jobs/main.py --help >/dev/null
+image/bin/python -P -c "import delta, obstore, pyspark; print(f'The image has pyspark {pyspark.__version__}.')"
