@@ -199,7 +199,7 @@ def test_without_data_nodes_nothing_is_half_there_and_their_return_is_waited_for
     cluster: HdfsCluster, home: HdfsFiles, root: str
 ) -> None:
     home.create("a/b", b"data")
-    cluster.kill_data_nodes()
+    cluster.kill_data_node()
     hasty = HdfsFiles(cluster.authority, root, 1.0)
     try:
         with pytest.raises(StorageError):
@@ -209,11 +209,11 @@ def test_without_data_nodes_nothing_is_half_there_and_their_return_is_waited_for
         assert home.names("a") == ["b"]
         with ThreadPoolExecutor(1) as pool:
             creating = pool.submit(home.create, "a/c", b"other")
-            cluster.start_data_nodes()
+            cluster.start_data_node()
             creating.result(2 * DEADLINE_S)
     finally:
-        if len(cluster.processes) < 3:
-            cluster.start_data_nodes()
+        if len(cluster.processes) < 2:
+            cluster.start_data_node()
     assert home.read("a/c") == b"other"
     assert everything(cluster, f"{root}/a") == ["b", "c"]
 
@@ -221,7 +221,7 @@ def test_without_data_nodes_nothing_is_half_there_and_their_return_is_waited_for
 @pytest.mark.nightly
 def test_a_name_node_that_is_not_ready_is_waited_for(cluster: HdfsCluster, home: HdfsFiles, root: str) -> None:
     home.create("a/b", b"data")
-    cluster.kill_data_nodes()
+    cluster.kill_data_node()
     cluster.kill_name_node()
     cluster.start_name_node()
     hasty = HdfsFiles(cluster.authority, root, 1.0)
@@ -231,7 +231,7 @@ def test_a_name_node_that_is_not_ready_is_waited_for(cluster: HdfsCluster, home:
             hasty.create("a/c", b"data")
         assert type(refused.value) is StorageError
     finally:
-        cluster.start_data_nodes()
+        cluster.start_data_node()
     home.create("a/c", b"data")
     assert home.read("a/c") == b"data"
 

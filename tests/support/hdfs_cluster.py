@@ -1,4 +1,4 @@
-"""A small HDFS for the tests: a name node and two data nodes on loopback with free ports. Also a connection to it that loses answers."""
+"""A small HDFS for the tests: a name node and a data node on loopback with free ports. Also a connection to it that loses answers."""
 
 import os
 import signal
@@ -24,13 +24,11 @@ _JARS = ".hdfs.jars"
 _JAVA = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 _NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
-_DATA_NODES = 2
 _SETTINGS = {
-    "dfs.replication": 2,
+    "dfs.replication": 1,
     "dfs.blocksize": 4 << 20,  # so that the tests' files have several blocks
     "dfs.namenode.safemode.extension": 0,
-    # The client asks whether a file is complete before the data nodes have reported it, and then waits for half a second. The name node
-    # allows that only for more replicas than it needs, so there are two data nodes.
+    # The client asks whether a file is complete before the data node has reported it, and then waits for half a second.
     "dfs.namenode.file.close.num-committed-allowed": 1,
     "dfs.heartbeat.interval": 1,
     "dfs.namenode.http-address": "127.0.0.1:0",
@@ -43,7 +41,7 @@ Process = subprocess.Popen[bytes]
 
 @dataclass
 class HdfsCluster:
-    """A name node and two data nodes. They run until a test kills them."""
+    """A name node and a data node. They run until a test kills them."""
 
     directory: Path
     authority: str
@@ -57,17 +55,14 @@ class HdfsCluster:
     def start_name_node(self) -> None:
         self._start(_NAME_NODE)
 
-    def start_data_nodes(self) -> None:
-        for number in range(_DATA_NODES):
-            data = f"-Ddfs.datanode.data.dir=file://{self.directory}/data-{number}"
-            self._start(_DATA_NODE, data, name=f"{_DATA_NODE}-{number}")
+    def start_data_node(self) -> None:
+        self._start(_DATA_NODE)
 
     def kill_name_node(self) -> None:
         self._kill(_NAME_NODE)
 
-    def kill_data_nodes(self) -> None:
-        for number in range(_DATA_NODES):
-            self._kill(f"{_DATA_NODE}-{number}")
+    def kill_data_node(self) -> None:
+        self._kill(_DATA_NODE)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -95,20 +90,14 @@ class HdfsCluster:
         with (self.directory / "tools.log").open("ab") as log:
             subprocess.run(self._java(*command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, timeout=DEADLINE_S)
 
-    def _start(self, main: str, *arguments: str, name: str = "") -> None:
-        name = name or main
-        with (self.directory / f"{name.rpartition('.')[2]}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                self._java(main, *arguments),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.directory,
-                start_new_session=True,
+    def _start(self, main: str) -> None:
+        with (self.directory / f"{main.rpartition('.')[2]}.log").open("ab") as log:
+            self.processes[main] = subprocess.Popen(
+                self._java(main), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory, start_new_session=True
             )
 
-    def _kill(self, name: str) -> None:
-        process = self.processes.pop(name)
+    def _kill(self, main: str) -> None:
+        process = self.processes.pop(main)
         process.kill()
         process.wait(DEADLINE_S)
 
@@ -117,8 +106,8 @@ class HdfsCluster:
         return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-4000:]}" for log in sorted(self.directory.glob("*.log")))
 
     def kill(self) -> None:
-        for name in list(self.processes):
-            self._kill(name)
+        for main in list(self.processes):
+            self._kill(main)
 
     def _java(self, *command: str) -> list[str]:
         stamp, home = Path(sys.prefix) / _JARS, os.environ.get("JAVA_HOME")
@@ -173,12 +162,12 @@ def _started(directory: Path) -> HdfsCluster:
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))
         authority = f"127.0.0.1:{taken.getsockname()[1]}"
-    own = {"dfs.namenode.name.dir": f"file://{directory}/names"}
+    own = {"dfs.namenode.name.dir": f"file://{directory}/names", "dfs.datanode.data.dir": f"file://{directory}/data"}
     write_settings(directory / "conf", {"fs.defaultFS": f"hdfs://{authority}"}, _SETTINGS | own)
     cluster = HdfsCluster(directory, authority)
     cluster.format()
     cluster.start_name_node()
-    cluster.start_data_nodes()
+    cluster.start_data_node()
     return cluster
 
 
