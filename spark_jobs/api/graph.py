@@ -29,6 +29,10 @@ from spark_jobs.protocol.restart_settings import RestartSettings
 K = TypeVar("K", Source, Static, DeclaredStage)
 
 
+Reads = Mapping[StageName, tuple[tuple[StageName, ...], tuple[InputName, ...]]]
+"""For each stage, the stages and the sources whose rows it reads as streams."""
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A checked pipeline. Stages are in topological order, then in the order of declaration; all other mappings in that of declaration."""
@@ -105,7 +109,7 @@ class Graph:
         """The sources whose lost rows are skipped."""
         return frozenset(name for name, source in self.sources.items() if source.on_gone is OnGone.SKIP)
 
-    def reads(self) -> dict[StageName, tuple[tuple[StageName, ...], tuple[InputName, ...]]]:
+    def reads(self) -> Reads:
         """Returns for each stage the stages and the sources whose rows it reads as streams."""
         return {
             name: (

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from spark_jobs.api.continuation import Fate, StageFate
-from spark_jobs.api.graph import Graph
+from spark_jobs.api.graph import Graph, Reads
 from spark_jobs.cli import words
 from spark_jobs.cli.answers import PlanAnswer, SourcePlan, StageOutlook, TablePlan
 from spark_jobs.cli.outlook import FATE_COLOURS, outlook, with_work_directory
@@ -29,14 +29,14 @@ def plan_answer(graph: Graph, home: Files, request: StartRequest, plan: "StartPl
     asked = tuple(each.request for each in CheckpointRequests(home).open())
     if isinstance(plan, Manifest):
         return PlanAnswer(pipeline=pipeline, home=home.url, run=request.run, outlook=outlook(Answer(plan)), open_requests=asked)
-    found = outlook(plan.decision)
+    found, reads = outlook(plan.decision), graph.reads()
     if isinstance(plan.decision, Continue | Begin):
         found = with_work_directory(found, home, request, plan.facts)
     return PlanAnswer(
         pipeline=pipeline,
         home=home.url,
         run=request.run,
-        outlook=found.model_copy(update={"stages": tuple(_stage(each, plan, graph) for each in plan.stages)}),
+        outlook=found.model_copy(update={"stages": tuple(_stage(each, plan, reads) for each in plan.stages)}),
         sources=tuple(_source(name, plan) for name in plan.settled.sources),
         tables=tuple(_table(plan, sink) for sink in plan.tables),
         losses=(*plan.losses, *plan.gone),
@@ -68,14 +68,14 @@ def plan_text(answer: PlanAnswer) -> list[RenderableType]:
     ]
 
 
-def _stage(found: StageFate, plan: "StartPlan", graph: Graph) -> StageOutlook:
+def _stage(found: StageFate, plan: "StartPlan", reads: Reads) -> StageOutlook:
     name, before = StageName(found.stage), plan.goes_on_from
     begin = state_bytes = None
     if before is not None and found.fate is Fate.STARTS_EMPTY:
         begin = "now" if name in plan.begins_now else "earliest"
     if before is not None and found.fate is Fate.CONTINUES and name in before.stages:
         state_bytes = sum(file.size_bytes for file in before.stages[name].files)
-    before_it, sources = graph.reads().get(name, ((), ())) if begin is not None else ((), ())
+    before_it, sources = reads.get(name, ((), ())) if begin is not None else ((), ())
     fields = {"begin": begin, "stages": before_it, "sources": sources, "state_bytes": state_bytes}
     return StageOutlook.model_validate({"stage": name, "fate": found.fate.value} | fields)
 

@@ -20,7 +20,7 @@ from spark_jobs.runtime.staged.channel_bound import ChannelBound
 from spark_jobs.runtime.stages.built_stage import BuiltStage, InputWatermark
 from spark_jobs.runtime.stages.left_in_state import left_in_state
 from spark_jobs.runtime.stages.stage_query import StageQuery
-from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError, RefusedRowsError
+from spark_jobs.runtime.stages.staging import PastPinError, RefusedRowsError, ReplanError
 from spark_jobs.runtime.stages.watermark import BEGINNING_OF_TIME_MS, END_OF_TIME_MS, release_watermark_ms
 
 _LOG = logging.getLogger(__name__)
@@ -400,14 +400,12 @@ class StageRun(BuiltStage):
         if failure is not None:
             raise failure
 
-    def _run(self, **trigger: bool) -> PastPinError | BeforeEpochError | RefusedRowsError | None:
+    def _run(self, **trigger: bool) -> ReplanError | None:
         """Runs the query until it ends by itself; see :meth:`run_query`."""
         self.cancellation.check()
         return self.run_query(trigger, lambda query: self.cancellation.check())
 
-    def run_query(
-        self, trigger: Mapping[str, Any], look: Callable[[StageQuery], object]
-    ) -> PastPinError | BeforeEpochError | RefusedRowsError | None:
+    def run_query(self, trigger: Mapping[str, Any], look: Callable[[StageQuery], object]) -> ReplanError | None:
         """Runs the stage's query, which goes on after its last batch.
 
         Args:
@@ -427,14 +425,14 @@ class StageRun(BuiltStage):
             while not query.has_ended(_POLL_S):
                 if look(query):
                     break
-        except (PastPinError, BeforeEpochError, RefusedRowsError) as replanned:
+        except ReplanError as replanned:
             return replanned
         except BaseException:
             query.stop()
             raise
         return None
 
-    def replan(self, failure: PastPinError | BeforeEpochError | RefusedRowsError) -> None:
+    def replan(self, failure: ReplanError) -> None:
         """Plans the rejected batch in another way. The next start of the query runs it."""
         batch = self.spark_log.last_offsets()
         if isinstance(failure, PastPinError):

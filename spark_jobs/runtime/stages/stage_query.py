@@ -15,7 +15,7 @@ from spark_jobs.runtime.stages.built_stage import BuiltStage
 from spark_jobs.runtime.stages.gate import TurnedAwayError
 from spark_jobs.runtime.stages.judging import failed_by
 from spark_jobs.runtime.stages.source_watch import SourceWatch
-from spark_jobs.runtime.stages.staging import BeforeEpochError, PastPinError, ProbePassedError, RefusedRowsError, StageWriter
+from spark_jobs.runtime.stages.staging import ProbePassedError, ReplanError, StageWriter
 
 _OTHER_COLUMNS = "DELTA_STREAMING_METADATA_EVOLUTION"
 """The condition with which Delta ends a stream after it has read everything before a change of the table's metadata or protocol."""
@@ -42,9 +42,7 @@ class StageQuery:
 
         Raises:
             TurnedAwayError: The stage must stop.
-            PastPinError: A batch has to be planned again.
-            BeforeEpochError: A batch has to be planned again.
-            RefusedRowsError: A batch has to be run again.
+            ReplanError: A batch has to be run in another way.
             ProbePassedError: The query was a probe, and its batch does not fail.
             SourceChangedError: A source has other columns than those that the stage was built with.
             InterruptedRunError: The query failed.
@@ -54,7 +52,7 @@ class StageQuery:
             ended = self._query.awaitTermination(timeout_s)
         except StreamingQueryException as error:
             failure = self._writer.failure
-            if isinstance(failure, TurnedAwayError | PastPinError | BeforeEpochError | RefusedRowsError | ProbePassedError):
+            if isinstance(failure, TurnedAwayError | ReplanError | ProbePassedError):
                 raise failure from None
             if failure is not None and not isinstance(failure, Exception):
                 raise failure from None

@@ -47,22 +47,20 @@ _Ends = Sequence[tuple[Bound, str | None, str]]
 """The ends of a batch from :meth:`BuiltStage.ends_of`."""
 
 
-class PastPinError(Exception):
-    """A batch reads beyond a recorded end. None of its rows was staged. The stage handles it, and it is never shown."""
+class ReplanError(Exception):
+    """A batch has to be run in another way. None of its rows was staged. The stage handles it, and it is never shown."""
 
 
-class BeforeEpochError(Exception):
-    """A batch had a watermark at 1970 and earlier rows, which Spark dropped as late. None of its rows was staged.
-
-    The stage handles it, and it is never shown.
-    """
+class PastPinError(ReplanError):
+    """A batch reads beyond a recorded end."""
 
 
-class RefusedRowsError(Exception):
-    """The sink's table has a CHECK constraint that rows of a batch violate. None of its rows was staged.
+class BeforeEpochError(ReplanError):
+    """A batch had a watermark at 1970 and earlier rows, which Spark dropped as late."""
 
-    The stage handles it, and it is never shown.
-    """
+
+class RefusedRowsError(ReplanError):
+    """The sink's table has a CHECK constraint that rows of a batch violate."""
 
 
 class ProbePassedError(Exception):
