@@ -9,13 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +22,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.figures import Better, Figure, Kind, Tell, in_turn
-from benchmarks.freshness import Arriving, public_versions, share_of
+from benchmarks.freshness import delays, public_versions, share_of
 from benchmarks.live import Live, remove
 from benchmarks.site import Site
 from scripts.fetch_service_jars import fetched
@@ -37,7 +35,6 @@ LIVE = Kind("freshness beside Flink", "seconds from a row's file to its public t
 _JOB, _PIPELINE = Path(__file__).with_name("flink_job.py"), Path(__file__).with_name("three_tables.py")
 _PARQUET = "org.apache.flink:flink-sql-parquet:2.3.0"
 _WEEK_S, _SHUFFLED_S, _USERS, _BEGINS_S = 604_200, 600, 100_000, 1_772_410_200
-_WARM_S, _MEASURED_S, _LATEST_S = 25.0, 40.0, 60.0
 
 
 def figures(site: Site, *, quick: bool, tell: Tell) -> Iterator[Figure]:
@@ -149,7 +146,7 @@ def _ours_live(site: Site, interval_s: int) -> list[float]:
 
     with Live(site, pipeline, directory / "home") as live:
         live.until(live.runs)
-        return _delays_s(source, lambda: public_versions(directory / "copy"), interval_s)
+        return delays(source, {"copy": partial(public_versions, directory / "copy")}, interval_s).by_table_s["copy"]
 
 
 def _flink_live(flink: Flink, site: Site, interval_s: int) -> list[float]:
@@ -157,28 +154,7 @@ def _flink_live(flink: Flink, site: Site, interval_s: int) -> list[float]:
     source = directory / "arriving"
     source.mkdir()
     with _running(flink.command("live", source, directory, interval_s)), Appearing(directory / "copy") as copy:
-        return _delays_s(source, copy.newest, interval_s)
-
-
-def _delays_s(source: Path, newest: Any, interval_s: int) -> list[float]:
-    """Lets files arrive, and returns the delay of each.
-
-    Args:
-        source: The directory for the files.
-        newest: Returns the highest id that has been public, and since when, in order.
-        interval_s: The interval of checkpoints.
-    """
-    with Arriving(source) as arriving:
-        time.sleep(_WARM_S + interval_s)
-        began_s = time.time()
-        time.sleep(_MEASURED_S)
-    last, end_s = arriving.arrived[-1][0], time.monotonic() + _LATEST_S
-    while not (public := newest()) or public[-1][0] < last:
-        if time.monotonic() > end_s:
-            raise AssertionError(f"the last rows are not public {_LATEST_S:.0f} s later")
-        time.sleep(0.5)
-    ids = [number for number, _ in public]
-    return [public[bisect_left(ids, last)][1] - at_s for last, at_s in arriving.arrived if at_s >= began_s]
+        return delays(source, {"copy": copy.newest}, interval_s).by_table_s["copy"]
 
 
 @contextmanager

@@ -4,9 +4,10 @@ import json
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
@@ -114,35 +115,53 @@ def _measured(site: Site, interval_s: int, way: Way) -> Measured:
     directory = site.new()
     source = directory / "arriving"
     source.mkdir()
-    arriving = Arriving(source)
     with way(site, source, directory, interval_s):
-        with arriving:
-            time.sleep(_WARM_S + interval_s)
-            began_s = time.time()
-            time.sleep(_MEASURED_S)
-        last, end_s = arriving.arrived[-1][0], time.monotonic() + _LATEST_S
-        while any(_newest(directory / table) < last for table in MODES):
-            if time.monotonic() > end_s:
-                raise AssertionError(f"the last rows are not public {_LATEST_S:.0f} s later")
-            time.sleep(0.5)
-    delays_s = {table: _delays_s(directory / table, arriving.arrived, began_s) for table in MODES}
+        found = delays(source, {table: partial(public_versions, directory / table) for table in MODES}, interval_s)
     history = CheckpointStore(open_files(str(directory / "home"))).history() if (directory / "home").exists() else ()
-    checkpoints_s = [at_s for tried in history if began_s <= (at_s := tried.began_at.timestamp()) <= began_s + _MEASURED_S]
-    if site.rows(directory / APPENDED) != last + 1 or site.rows(directory / UPSERTED) != _USERS:
+    until_s = found.began_s + _MEASURED_S
+    checkpoints_s = [at_s for tried in history if found.began_s <= (at_s := tried.began_at.timestamp()) <= until_s]
+    if site.rows(directory / APPENDED) != found.last + 1 or site.rows(directory / UPSERTED) != _USERS:
         raise AssertionError(f"the tables in {directory} have other rows than their input")
     remove(directory)
-    return Measured(delays_s, checkpoints_s)
+    return Measured(found.by_table_s, checkpoints_s)
 
 
-def _delays_s(table: Path, arrived: list[tuple[int, float]], since_s: float) -> list[float]:
-    versions = public_versions(table)
-    newest = [last for last, _ in versions]
-    return [versions[bisect_left(newest, last)][1] - at_s for last, at_s in arrived if at_s >= since_s]
+Public = Callable[[], list[tuple[int, float]]]
+"""Returns the highest ids that have been public, and since when, in order."""
 
 
-def _newest(table: Path) -> int:
-    versions = public_versions(table)
-    return versions[-1][0] if versions else -1
+@dataclass(frozen=True)
+class Delays:
+    """The delays of files that arrived."""
+
+    by_table_s: dict[str, list[float]]
+    began_s: float
+    """The time from which on files were counted."""
+    last: int
+    """The last id of all files."""
+
+
+def delays(source: Path, tables: Mapping[str, Public], interval_s: int) -> Delays:
+    """Lets files arrive in a directory, and measures for each table how long each file takes to it.
+
+    Raises:
+        AssertionError: The last rows are not public in time.
+    """
+    with Arriving(source) as arriving:
+        time.sleep(_WARM_S + interval_s)
+        began_s = time.time()
+        time.sleep(_MEASURED_S)
+    last, end_s = arriving.arrived[-1][0], time.monotonic() + _LATEST_S
+    while not all((public := of()) and public[-1][0] >= last for of in tables.values()):
+        if time.monotonic() > end_s:
+            raise AssertionError(f"the last rows are not public {_LATEST_S:.0f} s later")
+        time.sleep(0.5)
+    found = {}
+    for table, of in tables.items():
+        public = of()
+        ids = [newest for newest, _ in public]
+        found[table] = [public[bisect_left(ids, id_)][1] - at_s for id_, at_s in arriving.arrived if at_s >= began_s]
+    return Delays(found, began_s, last)
 
 
 def public_versions(table: Path) -> list[tuple[int, float]]:

@@ -71,11 +71,17 @@ class TaskLog:
     warning = error = info
 
 
+def log_of(monkeypatch: pytest.MonkeyPatch, *parts: type) -> TaskLog:
+    """Returns a log that operators, sensors or triggers of these classes write to."""
+    log = TaskLog()
+    for part in parts:
+        monkeypatch.setattr(part, "log", log)
+    return log
+
+
 @pytest.fixture
 def task_log(monkeypatch: pytest.MonkeyPatch) -> TaskLog:
-    log = TaskLog()
-    monkeypatch.setattr(StreamPipelineOperator, "log", log)
-    return log
+    return log_of(monkeypatch, StreamPipelineOperator)
 
 
 def a_driver_at_work(homes: Homes, run: RunId = RUN, entry: str = "waits") -> psutil.Process:

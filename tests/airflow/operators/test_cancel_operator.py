@@ -23,17 +23,7 @@ from tests.airflow import fake_driver
 from tests.airflow.conftest import Homes
 from tests.airflow.deferral import carry_out
 from tests.airflow.fake_driver import ERRORS
-from tests.airflow.flights import (
-    GIVEN,
-    RUN,
-    TaskLog,
-    a_driver_at_work,
-    context,
-    driver_has_started,
-    once,
-    operator,
-    until,
-)
+from tests.airflow.flights import GIVEN, RUN, a_driver_at_work, context, driver_has_started, log_of, once, operator, until
 from tests.support.shaky_locks import bring_back, take_away
 
 
@@ -104,9 +94,7 @@ def test_it_waits_in_the_triggerer_until_the_driver_has_ended(homes: Homes) -> N
 def test_a_wait_for_a_drivers_end_logs_each_activity_once(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
-    log = TaskLog()
-    for waits in (HomeTrigger, CancelPipelineOperator):
-        monkeypatch.setattr(waits, "log", log)
+    log = log_of(monkeypatch, HomeTrigger, CancelPipelineOperator)
     process = a_driver_at_work(homes, entry="live_stubborn")
     killer = once(lambda: "attempt 1: running" in log.text, process.kill)
     assert cancel(deferrable=deferrable)["cancelled"]
@@ -118,9 +106,7 @@ def test_a_wait_for_a_drivers_end_logs_each_activity_once(
 def test_the_wait_tolerates_a_storage_that_is_away_for_a_while(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
-    log = TaskLog()
-    for waits in (HomeTrigger, CancelPipelineOperator):
-        monkeypatch.setattr(waits, "log", log)
+    log = log_of(monkeypatch, HomeTrigger, CancelPipelineOperator)
     process = a_driver_at_work(homes, entry="live_stubborn")
     locks, aside = homes.path() / "work", homes.root.parent / "aside"
 

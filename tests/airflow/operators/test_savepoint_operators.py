@@ -34,7 +34,7 @@ from spark_jobs.waits.limits import LIMITS, WaitLimits
 from spark_jobs.waits.requests import RequestLook, RequestWait
 from tests.airflow.conftest import connection
 from tests.airflow.deferral import carry_out
-from tests.airflow.flights import TaskLog, context, once, until
+from tests.airflow.flights import context, log_of, once, until
 from tests.support.answering_driver import LIVE, Driver
 from tests.support.asset_events import Events
 from tests.support.command_line import UsedHome
@@ -105,9 +105,7 @@ def test_a_savepoint_in_an_object_store_is_made_and_deleted_inside_its_root_alon
 def test_the_wait_tolerates_a_storage_that_is_away_for_a_while(
     used: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
-    log = TaskLog()
-    for waits in (HomeTrigger, TriggerSavepointOperator):
-        monkeypatch.setattr(waits, "log", log)
+    log = log_of(monkeypatch, HomeTrigger, TriggerSavepointOperator)
 
     def goes_away_and_comes_back() -> None:
         locks.go_away()
@@ -339,9 +337,7 @@ def test_an_answer_that_is_there_when_time_is_up_counts() -> None:
 
 @WAYS
 def test_the_wait_logs_each_step_of_a_stop_once(running: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool) -> None:
-    log = TaskLog()
-    for waits in (HomeTrigger, StopWithSavepointOperator):
-        monkeypatch.setattr(waits, "log", log)
+    log = log_of(monkeypatch, HomeTrigger, StopWithSavepointOperator)
     told = [StopState.ACKNOWLEDGED, StopState.QUIESCED, StopState.CHECKPOINTED]
 
     def says(line: str) -> Callable[[], bool]:

@@ -22,7 +22,7 @@ from spark_jobs.protocol.errors import InterruptedRunError
 from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, RunId, start_request_id
 from tests.airflow.conftest import connection
 from tests.airflow.deferral import carry_out, first_event
-from tests.airflow.flights import TaskLog, context, once
+from tests.airflow.flights import context, log_of, once
 from tests.support.command_line import UsedHome
 from tests.support.shaky_locks import ShakyLocks
 from tests.support.staged_pipeline import NOW
@@ -115,9 +115,7 @@ def test_each_word_of_a_driver_at_work_can_be_waited_for(running: UsedHome, stat
 def test_a_storage_that_is_away_for_a_while_shows_nothing_yet(
     used: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
-    log = TaskLog()
-    for waits in (HomeTrigger, PipelineStateSensor):
-        monkeypatch.setattr(waits, "log", log)
+    log = log_of(monkeypatch, HomeTrigger, PipelineStateSensor)
     used.beat(RunState.RUNNING)
     with ShakyLocks(used) as locks:
         locks.go_away()
