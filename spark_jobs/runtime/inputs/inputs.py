@@ -21,7 +21,7 @@ from spark_jobs.runtime.inputs.source_kind import refused_input
 from spark_jobs.runtime.inputs.source_kinds import kind_of
 from spark_jobs.runtime.inputs.source_session import SourceSession
 from spark_jobs.runtime.spark.plan import Leaf, static_leaves, streaming_leaves, watermark_nodes
-from spark_jobs.runtime.spark.session import as_active, table_location
+from spark_jobs.runtime.spark.session import as_active, is_of_session, table_location
 from spark_jobs.runtime.spark.spark_errors import refusing
 
 
@@ -225,4 +225,9 @@ def _call(name: InputName, function: Callable[..., Any], available: dict[str, An
     parameters = f"The parameters are {given.model_dump_json()}." if isinstance(given, BaseModel) else ""
     who, remedy = f"Input '{name}' cannot be read", "Check the path and the columns."
     with refusing(who, remedy, "Nothing was written.", parameters, input=name), as_active(available[SPARK]):
-        return call(function, available)
+        frame = call(function, available)
+    if isinstance(frame, DataFrame) and not is_of_session(frame, available[SPARK]):
+        raise refused_input(
+            name, "returns a frame of another Spark session", "Give its function an argument 'spark', and read with that session."
+        )
+    return frame

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.api.parameters import environment_mask, environment_secrets
 from spark_jobs.protocol.codec import sha256
@@ -351,6 +351,11 @@ def as_active(session: SparkSession) -> Iterator[None]:
                 sessions.setActiveSession(active.get())
             else:
                 sessions.clearActiveSession()
+
+
+def is_of_session(frame: DataFrame, session: SparkSession) -> bool:
+    """Returns True if a frame was made in a session, so that its query gets the settings of that session."""
+    return bool(frame.sparkSession._jsparkSession == session._jsparkSession)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from spark_jobs.protocol.losses import LostVersions
 from spark_jobs.publication.delta_jvm import DeltaJvm
 from spark_jobs.publication.fitting import misfits_of
 from spark_jobs.runtime.spark import plan
-from spark_jobs.runtime.spark.session import as_active, session_for_run
+from spark_jobs.runtime.spark.session import as_active, is_of_session, session_for_run
 from spark_jobs.runtime.spark.spark_errors import refusing
 from spark_jobs.runtime.spark.spark_log import NO_BATCH, SparkLog, checkpoint_directory
 from spark_jobs.runtime.staged.channel_cut import log_directory
@@ -212,6 +212,13 @@ def call_stage(stage: Stage, available: Mapping[str, Any], *, streaming: bool = 
             f"Stage '{stage.name}' does not return a streaming frame but {type(frame).__name__}.",
             safe="Nothing was staged.",
             remedy="Return a frame made from the stage's arguments.",
+            stage=stage.name,
+        )
+    if not is_of_session(frame, session):
+        raise InvalidPipelineError(
+            f"Stage '{stage.name}' returns a frame of another Spark session.",
+            safe="Nothing was staged.",
+            remedy="Return a frame made from the stage's arguments. A frame has its session as frame.sparkSession.",
             stage=stage.name,
         )
     return with_violations(stage, frame)
