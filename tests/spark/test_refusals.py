@@ -140,7 +140,9 @@ def test_a_source_is_refused(site: Site, events: Path, read: Any, message: str) 
 
 def test_functions_that_return_frames_of_the_callers_session_are_refused_and_its_settings_stay(site: Site, events: Path) -> None:
     callers, settings = site.spark, site.spark.conf.getAll
-    read = _pipeline(site, events, lambda rows: rows.select("id"), lambda given: callers.readStream.format("delta").load(str(events)))
+    read = _pipeline(
+        site, events, lambda rows: rows.select("id"), lambda given: callers.readStream.format("delta").load(str(events))
+    )
     made = _pipeline(site, events, lambda rows: callers.readStream.format("delta").load(str(events)).select("id"))
     with pytest.raises(InvalidPipelineError, match=r"'rows' returns a frame of another Spark session.*argument 'spark'"):
         site.run(read)
