@@ -184,17 +184,17 @@ def test_windows_and_joins_of_topics_are_whole_when_the_topics_have_ended(
         kafka.create_topic(topic, 2)
         kafka.send(topic, values, 1)
 
-    def records(topic: str) -> DataFrame:
+    def records(spark: SparkSession, topic: str) -> DataFrame:
         frame = spark.readStream.format("kafka").options(**kafka_options(kafka, topic)).load()
         return frame.select(F.col("value").cast("string").cast("long").alias(topic), F.col("timestamp").alias(f"{topic}_at"))
 
     @pipeline.source(bounded=True, event_time="orders_at")
-    def orders() -> DataFrame:
-        return records("orders")
+    def orders(spark: SparkSession) -> DataFrame:
+        return records(spark, "orders")
 
     @pipeline.source(bounded=True, event_time="payments_at")
-    def payments() -> DataFrame:
-        return records("payments").union(records("nothing"))
+    def payments(spark: SparkSession) -> DataFrame:
+        return records(spark, "payments").union(records(spark, "nothing"))
 
     @pipeline.stage(sink=DeltaSink(str(site.tables / "paid")))
     def paid(orders: DataFrame, payments: DataFrame) -> DataFrame:
