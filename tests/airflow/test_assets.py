@@ -34,7 +34,7 @@ def test_each_alias_gets_an_event_for_each_public_table_with_its_version() -> No
 
 
 @pytest.mark.parametrize(("behind", "told"), [(["orders", "refunds"], True), (None, None)])
-def test_an_event_says_that_its_table_shows_less_than_the_others(behind: list[str] | None, told: bool | None) -> None:
+def test_an_event_says_that_its_table_is_behind_the_others(behind: list[str] | None, told: bool | None) -> None:
     (((_, extra),),) = emitted(AssetAlias("shop"), behind=behind)
     assert extra["behind"] is told
 

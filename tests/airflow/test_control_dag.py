@@ -103,19 +103,19 @@ def test_an_action_that_needs_a_savepoint_is_refused_without_one(action: str, sa
 @pytest.mark.parametrize(
     ("name", "value"), [("action", "explode"), ("action", "restore"), ("home", "other"), ("conn_id", "other"), ("target", 1)]
 )
-def test_a_run_cannot_name_another_home_or_connection_or_an_action_that_is_not_there(name: str, value: object) -> None:
+def test_a_run_cannot_name_another_home_another_connection_or_an_unknown_action(name: str, value: object) -> None:
     with pytest.raises(ParamValidationError):
         controlled().params.get_param(name).resolve(value)
 
 
-def test_what_the_control_dag_sets_itself_is_refused_when_the_file_is_parsed() -> None:
+def test_arguments_that_the_control_dag_sets_itself_are_refused_when_the_file_is_parsed() -> None:
     with pytest.raises(ValueError, match="sets home, restore itself"):
         controlled(pipeline={"entry": "/pipelines/answers.py", "home": "flights", "restore": "x"})
     with pytest.raises(ValueError, match="The form already has target"):
         controlled(params={"target": "x"})
 
 
-def test_settings_of_the_dag_may_be_given() -> None:
+def test_a_control_dag_accepts_settings_of_a_dag() -> None:
     dag = controlled(schedule=None, max_active_runs=3, default_args={"retries": 7}, tags=["mine"])
     assert (dag.max_active_runs, dag.get_task("stop").retries) == (3, 7)
     assert dag.tags == {CONTROL_TAG, "mine"}

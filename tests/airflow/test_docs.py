@@ -81,7 +81,7 @@ def test_the_audit_of_the_guide_succeeds_only_where_it_has_found_no_problem(prob
     assert caught.value.code == code
 
 
-def test_airflow_takes_every_dag_on_the_pages_and_needs_no_spark_for_it(tmp_path: Path) -> None:
+def test_airflow_parses_every_dag_on_the_pages_without_spark(tmp_path: Path) -> None:
     shown = {title: text for page in pages() for title, text in files(page).items() if "DAG(" in text or "control_dag(" in text}
     for title, text in shown.items():
         file = tmp_path / "dags" / title
@@ -163,7 +163,7 @@ def test_the_reference_describes_every_argument(kind: Callable[..., object]) -> 
     assert described == {each.name: "" if each.default is each.empty else repr(each.default) for each in own}
 
 
-def test_the_move_from_spark_submit_names_every_argument_of_it() -> None:
+def test_the_guide_for_moving_from_spark_submit_names_every_argument_of_its_operator() -> None:
     rows = [
         row.cells["`SparkSubmitOperator`"].strip("`")
         for row in table_rows(MOVE)

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.every_version
         AccessDeniedError,
     ],
 )
-def test_what_would_fail_again_is_not_retried(kind: type[StreamPipelineError]) -> None:
+def test_errors_that_would_occur_again_are_not_retried(kind: type[StreamPipelineError]) -> None:
     assert isinstance(airflow_error(kind("It is wrong.")), AirflowFailException)
 
 
@@ -60,13 +60,13 @@ def test_what_would_fail_again_is_not_retried(kind: type[StreamPipelineError]) -
         IncompleteError,
     ],
 )
-def test_what_may_succeed_next_time_is_retried(kind: type[StreamPipelineError]) -> None:
+def test_errors_that_may_heal_are_retried(kind: type[StreamPipelineError]) -> None:
     error = airflow_error(kind("It is busy."))
     assert isinstance(error, AirflowException)
     assert not isinstance(error, AirflowFailException)
 
 
-def test_the_text_says_what_failed_what_exists_what_is_safe_and_what_to_do() -> None:
+def test_the_text_of_an_error_says_what_failed_what_exists_what_is_safe_and_what_to_do() -> None:
     error = airflow_error(StorageFullError("The disk is full.", exists="Checkpoint 4.", safe="The tables.", remedy="Free space."))
     assert str(error).splitlines() == [
         "StorageFullError: The disk is full.",

@@ -63,7 +63,7 @@ def test_airflow_hides_a_secret_and_the_password_in_it(shape: str) -> None:
     assert redact({"return_value": f"ada has {core} at db"}) == {"return_value": "ada has *** at db"}
 
 
-def test_arguments_that_airflow_does_not_hide_are_taken() -> None:
+def test_arguments_that_airflow_does_not_hide_are_accepted() -> None:
     refuse_hidden(
         home="flights", parameters={"password_file": "/x", "token": "plain", "days": [1, None, ("a", {"b": 2.0})]}, conf=None
     )
@@ -93,7 +93,7 @@ def test_no_task_takes_a_hidden_value_in_an_argument_that_may_be_a_template(
     assert list(homes.root.iterdir()) == []
 
 
-def test_every_kind_of_task_is_tried() -> None:
+def test_every_kind_of_task_is_tested_for_hidden_values() -> None:
     info = get_provider_info()
     modules = {name for kind in ("operators", "sensors") for each in info[kind] for name in each["python-modules"]}
     assert {kind.__module__ for kind in TASKS} == modules

@@ -36,7 +36,7 @@ def test_a_home_inside_any_of_several_roots_is_opened(root: Path, tmp_path: Path
     assert open_allowed_home(str(root / "flights"), [f"file://{tmp_path}/other", str(root)]).url == f"file://{root}/flights"
 
 
-def test_what_is_opened_is_the_resolved_place(root: Path) -> None:
+def test_links_and_escapes_are_resolved_before_a_home_is_opened(root: Path) -> None:
     (root / "real").mkdir()
     (root / "link").symlink_to("real")
     assert open_allowed_home(f"file://{root}/x/../%6cink/flights", [str(root)]).url == f"file://{root}/real/flights"
@@ -70,7 +70,7 @@ def test_what_is_opened_is_the_resolved_place(root: Path) -> None:
         "s3://bucket{root}/flights",
     ],
 )
-def test_no_home_outside_is_opened(root: Path, home: str) -> None:
+def test_no_home_outside_the_roots_is_opened(root: Path, home: str) -> None:
     (root / "link").symlink_to("../homes-of-others")
     with pytest.raises(AccessDeniedError) as caught:
         open_allowed_home(home.format(root=root), [str(root)])
@@ -110,13 +110,13 @@ def test_no_home_outside_is_opened(root: Path, home: str) -> None:
         "::/x",
     ],
 )
-def test_what_is_no_plain_place_is_refused(root: Path, home: str) -> None:
+def test_a_home_that_is_no_plain_path_is_refused(root: Path, home: str) -> None:
     with pytest.raises(RejectedError):
         open_allowed_home(home.format(root=root), [str(root)])
 
 
 @pytest.mark.parametrize("opens", [open_allowed_home, open_savepoint])
-def test_a_template_that_renders_to_none_names_no_place(root: Path, opens: Callable[..., Files]) -> None:
+def test_a_template_that_renders_to_none_is_refused_as_a_home(root: Path, opens: Callable[..., Files]) -> None:
     with pytest.raises(InvalidParameterError, match="The home is None"):
         opens(None, [str(root)])
 
@@ -186,7 +186,7 @@ def test_a_home_is_not_made_inside_another_one_in_a_store(lake: str) -> None:
         check_place(open_allowed_home("team/deep/flights", [lake]), [lake])
 
 
-def test_a_root_in_a_store_is_tried_and_left_as_it_was(lake: str) -> None:
+def test_the_test_of_a_root_in_a_store_leaves_it_as_it_was(lake: str) -> None:
     assert check_roots([lake], []).startswith(f"{lake} can hold homes. ")
     assert open_place(lake).names("") == []
     with pytest.raises(StorageError):
@@ -225,7 +225,7 @@ def test_a_savepoint_is_inside_one_of_its_roots_and_a_relative_one_starts_at_the
         "",
     ],
 )
-def test_no_savepoint_outside_is_opened(root: Path, savepoint: str) -> None:
+def test_no_savepoint_outside_the_roots_is_opened(root: Path, savepoint: str) -> None:
     (root / "link").symlink_to("../homes-of-others")
     with pytest.raises((RejectedError, AccessDeniedError)) as caught:
         open_savepoint(savepoint.format(root=root), ["s3://bucket/savepoints", str(root)])
@@ -249,12 +249,12 @@ def test_a_link_in_the_root_itself_is_followed(root: Path, tmp_path: Path) -> No
         "\N{FULLWIDTH TILDE}",
     ],
 )
-def test_what_only_looks_like_a_way_out_is_a_name(root: Path, name: str) -> None:
+def test_a_name_that_only_looks_like_a_way_out_of_the_root_is_allowed(root: Path, name: str) -> None:
     place = Path(open_allowed_home(name, [str(root)]).url.removeprefix("file://"))
     assert (place.parent, place.name) == (root, name)
 
 
-def test_a_root_may_be_a_url_and_has_the_same_walls(root: Path) -> None:
+def test_a_root_that_is_a_url_confines_homes_like_a_path(root: Path) -> None:
     assert open_allowed_home("flights", [f"file://{root}"]).url == f"file://{root}/flights"
     with pytest.raises(AccessDeniedError):
         open_allowed_home("%2e%2e/homes-of-others/x", [f"file://{root}"])
@@ -268,7 +268,7 @@ def test_a_very_long_home_is_refused_before_anything_is_written(root: Path) -> N
     assert list(root.iterdir()) == []
 
 
-def test_a_link_that_is_turned_after_the_look_leads_nowhere_else(root: Path) -> None:
+def test_a_link_that_is_changed_after_the_check_leads_to_no_other_home(root: Path) -> None:
     (root / "real").mkdir()
     (root / "link").symlink_to("real")
     files = open_allowed_home("link", [str(root)])
@@ -280,7 +280,7 @@ def test_a_link_that_is_turned_after_the_look_leads_nowhere_else(root: Path) -> 
 
 
 @given(parts=st.lists(st.sampled_from(["..", ".", "a", "%2e%2e", "%2E.", "", "link", "up", "%2f", "file:"]), max_size=8))
-def test_no_spelling_leads_out(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
+def test_no_spelling_of_a_home_leads_out_of_the_root(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
     root = tmp_path_factory.getbasetemp() / "spelled"
     (root / "a").mkdir(parents=True, exist_ok=True)
     if not (root / "link").is_symlink():

@@ -125,7 +125,7 @@ def test_a_run_that_fails_reports_the_failure_and_no_table(homes: Homes, ended: 
     assert (event["eventType"], event["outputs"]) == ("FAIL", [])
 
 
-def test_rows_that_are_only_staged_are_no_output() -> None:
+def test_staged_rows_are_not_reported_as_output() -> None:
     facts = FACTS | {"sinks": {"orders": {"table": "file:///t/orders", "version": None, "rows": 3}}}
     assert lineage_of([HomeResult(facts, a_manifest())]).outputs == []
 
@@ -181,5 +181,5 @@ def test_inputs_of_every_kind_have_names_and_only_what_a_run_was_pinned_to_has_a
         ("data/in", None),
     ],
 )
-def test_a_place_has_the_name_that_the_spark_integration_gives_it(place: str, name: tuple[str, str] | None) -> None:
+def test_a_dataset_has_the_name_that_the_spark_integration_gives_it(place: str, name: tuple[str, str] | None) -> None:
     assert dataset_name(place) == name

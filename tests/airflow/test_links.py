@@ -58,7 +58,7 @@ def test_every_link_has_a_name_and_an_xcom_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
-def test_links_are_there_before_a_driver_is(homes: Homes, monkeypatch: pytest.MonkeyPatch, deferrable: bool) -> None:
+def test_the_links_of_a_task_exist_before_its_driver(homes: Homes, monkeypatch: pytest.MonkeyPatch, deferrable: bool) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(homes.root), python="/no/such/python"))
     given = context()
     task = StreamPipelineOperator(task_id="run", entry="/pipelines/answers.py", home="x/../flights", deferrable=deferrable)
@@ -70,7 +70,7 @@ def test_links_are_there_before_a_driver_is(homes: Homes, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("number", [7, None])
-def test_links_of_a_publication_are_there_where_it_is_refused(homes: Homes, number: int | None) -> None:
+def test_the_links_of_a_refused_publication_exist(homes: Homes, number: int | None) -> None:
     given = context()
     torn = homes.path() / "manifests/1.json"
     torn.parent.mkdir(parents=True)

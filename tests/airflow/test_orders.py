@@ -17,7 +17,7 @@ from tests.airflow.flights import context, operator
 
 
 @pytest.mark.parametrize("nothing", [None, {}, "", " ", "{}", "null", {"interval": "", "retained": None, "unaligned": "None"}])
-def test_what_is_empty_overrides_nothing(nothing: Any) -> None:
+def test_empty_checkpoint_options_override_nothing(nothing: Any) -> None:
     assert checkpoint_overrides("checkpoint=", nothing) is None
 
 
@@ -29,7 +29,7 @@ def test_what_is_empty_overrides_nothing(nothing: Any) -> None:
         '{"interval": "30 seconds", "retained": 3, "unaligned": true}',
     ],
 )
-def test_texts_are_what_they_say(given: Any) -> None:
+def test_texts_are_read_as_the_values_that_they_spell(given: Any) -> None:
     found = checkpoint_overrides("checkpoint=", given)
     assert found == CheckpointOverrides(interval_ms=30_000, retained=3, unaligned=True)
 
@@ -47,13 +47,13 @@ def test_texts_are_what_they_say(given: Any) -> None:
         ({3: "x"}, "3 is not a setting"),
     ],
 )
-def test_what_is_refused_says_where_it_stands(given: Any, problem: str) -> None:
+def test_the_error_for_a_refused_option_names_its_argument(given: Any, problem: str) -> None:
     with pytest.raises(InvalidParameterError, match=f"checkpoint= of the task: .*{problem}") as caught:
         checkpoint_overrides("checkpoint= of the task", given)
     assert caught.value.remedy
 
 
-def test_checkpoint_settings_are_in_the_request_the_tasks_over_the_connections(
+def test_the_request_has_the_checkpoint_settings_of_the_connection_overridden_by_those_of_the_task(
     homes: Homes, fake_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for_all = {"interval": "1 minute", "retained": 2, "unaligned": True}
@@ -65,7 +65,7 @@ def test_checkpoint_settings_are_in_the_request_the_tasks_over_the_connections(
 
 
 @pytest.mark.parametrize(("given", "meant"), [(True, True), (" true ", True), ("False", False), ("", False), ("None", False)])
-def test_a_text_may_be_true_or_false(given: bool | str, *, meant: bool) -> None:
+def test_a_text_can_spell_true_or_false(given: bool | str, *, meant: bool) -> None:
     assert is_true("drain", given) is meant
 
 

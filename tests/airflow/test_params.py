@@ -44,7 +44,7 @@ def test_a_parameter_without_a_default_has_to_be_given(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("flights", "relative"), ("days", 0), ("days", "x"), ("station", {"name": 1})])
-def test_what_the_pipeline_would_not_take_the_form_refuses(file: Path, name: str, value: object) -> None:
+def test_the_form_refuses_values_that_the_pipeline_would_refuse(file: Path, name: str, value: object) -> None:
     param: Param = params_from_schema(file)[name]
     with pytest.raises(ParamValidationError):
         param.resolve(value)
@@ -81,7 +81,7 @@ def test_a_path_that_a_form_may_choose_stays_below_its_directory(file: Path, cho
         param.resolve(chosen)
 
 
-def test_a_path_below_a_directory_is_a_text(tmp_path: Path) -> None:
+def test_a_parameter_below_a_directory_takes_a_text_only(tmp_path: Path) -> None:
     """Otherwise the form would accept a list, because a pattern only applies to texts."""
 
     class Several(BaseModel):
@@ -94,7 +94,7 @@ def test_a_path_below_a_directory_is_a_text(tmp_path: Path) -> None:
         param.resolve(["/elsewhere"])
 
 
-def test_what_the_pipeline_asks_of_a_path_holds_below_a_directory_too(file: Path) -> None:
+def test_the_pipelines_rules_for_a_path_hold_below_a_directory_too(file: Path) -> None:
     param: Param = params_from_schema(file, flights=Below("s3://bucket", "flights"))["flights"]
     with pytest.raises(ParamValidationError):
         param.resolve()

@@ -62,7 +62,7 @@ def test_a_pipe_does_not_keep_the_reader_waiting(home: Path) -> None:
         open_plain(home / "logs/3.log")
 
 
-def test_what_is_larger_than_a_document_is_not_read(home: Path) -> None:
+def test_a_file_larger_than_a_document_is_not_read(home: Path) -> None:
     with (home / "large.json").open("wb") as stream:
         stream.truncate(DOCUMENT_MAX_BYTES + 1)
     with pytest.raises(CorruptDocumentError, match="is larger than .* bytes, the limit for its kind"):
@@ -75,7 +75,7 @@ def test_a_log_with_one_endless_line_is_read_in_part(home: Path) -> None:
     assert len(line) == 5 * 4096
 
 
-def test_nothing_is_written_through_it(home: Path) -> None:
+def test_read_only_files_refuse_every_write(home: Path) -> None:
     files = read_only(open_files(str(home)))
     before = sorted(home.rglob("*"))
     changes: list[Callable[[], None]] = [
@@ -100,7 +100,7 @@ def test_no_descriptor_is_left_open(home: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_of_a_home_in_a_store_only_documents_are_seen(tmp_path: Path) -> None:
+def test_only_the_documents_of_a_home_in_a_store_are_visible(tmp_path: Path) -> None:
     store = MemoryFiles()
     store.create("logs/1.log", b"its end\n")
     (tmp_path / "logs").mkdir()
@@ -123,7 +123,7 @@ def test_of_a_home_in_a_store_only_documents_are_seen(tmp_path: Path) -> None:
             change()
 
 
-def test_a_log_is_read_whole_where_it_is_and_its_end_elsewhere(tmp_path: Path) -> None:
+def test_the_whole_log_is_read_on_its_own_host_and_its_end_on_others(tmp_path: Path) -> None:
     store = MemoryFiles()
     store.create("logs/1.log", b"last\n")
     home = DividedHome(store, LocalFiles(tmp_path))
@@ -134,7 +134,7 @@ def test_a_log_is_read_whole_where_it_is_and_its_end_elsewhere(tmp_path: Path) -
     assert str(driver_log(home, AttemptNumber(1))) == f"{tmp_path}/logs/1.log"
 
 
-def test_what_a_submission_prints_is_kept_where_there_is_no_cache(tmp_path: Path) -> None:
+def test_the_output_of_a_submission_is_kept_although_there_is_no_cache(tmp_path: Path) -> None:
     home = DividedHome(MemoryFiles(), LocalFiles(tmp_path / "cache"))
     first = AttemptNumber(1)
     assert output_place(home, first, driver_is_here=True) == tmp_path / "cache/logs/driver-1.out"
@@ -144,7 +144,7 @@ def test_what_a_submission_prints_is_kept_where_there_is_no_cache(tmp_path: Path
     assert output_place(LocalFiles(tmp_path / "home"), first) == tmp_path / "home/logs/driver-1.out"
 
 
-def test_an_output_goes_into_no_directory_that_somebody_else_has_made(tmp_path: Path) -> None:
+def test_no_output_is_written_into_a_directory_of_another_user(tmp_path: Path) -> None:
     home, own = DividedHome(MemoryFiles()), tmp_path / f"spark-jobs-{os.getuid()}"
     (tmp_path / "theirs").mkdir()
     own.symlink_to(tmp_path / "theirs")
@@ -163,7 +163,7 @@ def test_an_output_goes_into_no_directory_that_somebody_else_has_made(tmp_path: 
 
 
 @pytest.mark.parametrize("line", ["said \x1b[2J\u202e", '{"message": "said \\u001b[2J\\u202e"}', "said " + "[" * 3_000 + "\x1b"])
-def test_what_a_terminal_would_obey_is_shown_in_a_log(home: Path, line: str) -> None:
+def test_control_sequences_in_a_log_are_escaped(home: Path, line: str) -> None:
     (home / "logs/5.log").write_text(f"{line}\n")
     (shown,) = last_lines(home / "logs/5.log", 5)
     assert shown.startswith("said ")

@@ -31,25 +31,25 @@ def test_airflow_finds_the_provider_by_its_entry_point() -> None:
     assert getattr(importlib.import_module(module), function) is get_provider_info
 
 
-def test_it_says_the_packages_own_name_and_version() -> None:
+def test_the_provider_has_the_name_and_version_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     info = get_provider_info()
     assert (info["package-name"], info["versions"]) == (project["name"], [spark_jobs.__version__])
 
 
-def test_its_description_is_one_that_airflow_takes() -> None:
+def test_the_description_of_the_provider_is_valid_for_airflow() -> None:
     schema = json.loads((Path(airflow.__file__).parent / "provider_info.schema.json").read_text())
     importlib.import_module("jsonschema").validate(get_provider_info(), schema)
 
 
-def test_every_module_it_names_is_there() -> None:
+def test_every_module_that_the_provider_names_exists() -> None:
     info = get_provider_info()
     for kind in ("hooks", "operators", "sensors", "triggers"):
         for entry in info[kind]:
             assert all(importlib.import_module(module) for module in entry["python-modules"])
 
 
-def test_every_link_that_it_names_is_one_of_the_operators() -> None:
+def test_every_link_that_the_provider_names_belongs_to_an_operator() -> None:
     named = get_provider_info()["extra-links"]
     assert named == [f"{type(link).__module__}.{type(link).__qualname__}" for link in LINKS]
     for operator in (StreamPipelineOperator, PublishCheckpointOperator):
@@ -72,19 +72,19 @@ def test_no_worker_imports_what_the_pages_need() -> None:
     assert answer.stdout.splitlines()[-1] == "[]"
 
 
-def test_the_form_speaks_to_people() -> None:
+def test_the_texts_of_the_form_contain_no_internal_names() -> None:
     (kind,) = get_provider_info()["connection-types"]
     texts = [text for field in kind["conn-fields"].values() for text in (field["label"], field["description"])]
     assert [text for text in texts if re.search(r"(?:^|\W)_", text)] == []
 
 
-def test_the_connection_type_is_the_hooks() -> None:
+def test_the_connection_type_is_that_of_the_hook() -> None:
     (kind,) = get_provider_info()["connection-types"]
     assert kind["connection-type"] == StreamPipelineHook.conn_type
     assert kind["hook-class-name"] == f"{StreamPipelineHook.__module__}.{StreamPipelineHook.__name__}"
 
 
-def test_the_form_has_exactly_the_fields_that_are_read() -> None:
+def test_the_form_has_exactly_the_fields_that_the_hook_reads() -> None:
     (kind,) = get_provider_info()["connection-types"]
     values = {
         "home_root": "/a",

@@ -43,7 +43,9 @@ AT_ONCE = timedelta(0)
     ],
 )
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_the_branch_decides(kind: type[StreamPipelineError], action: RetryAction, delay: timedelta | None, wrapped: bool) -> None:
+def test_the_branch_of_an_error_decides_about_a_retry(
+    kind: type[StreamPipelineError], action: RetryAction, delay: timedelta | None, wrapped: bool
+) -> None:
     error = kind("It failed: retry never.")
     decision = PipelineRetryPolicy().evaluate(airflow_error(error) if wrapped else error, 1, 3)
     assert (decision.action, decision.retry_delay) == (action, delay)
@@ -51,7 +53,7 @@ def test_the_branch_decides(kind: type[StreamPipelineError], action: RetryAction
     assert decision.reason.startswith(f"{kind.__name__}: ")
 
 
-def test_a_home_that_stays_in_use_does_not_eat_all_retries_at_once() -> None:
+def test_a_home_that_stays_in_use_does_not_use_up_all_retries_at_once() -> None:
     delays = [PipelineRetryPolicy().evaluate(HomeInUseError("It is in use."), tried, 3).retry_delay for tried in (1, 2, 3)]
     assert delays == [None, None, None]
 
@@ -67,7 +69,7 @@ def test_a_home_that_stays_in_use_does_not_eat_all_retries_at_once() -> None:
     ],
 )
 @pytest.mark.parametrize("tries_before_a_clear", [0, 3])
-def test_what_may_heal_is_tried_after_pauses_that_grow(
+def test_an_error_that_may_heal_is_retried_after_growing_pauses(
     settings: dict[str, Any], delays_min: list[int | None], tries_before_a_clear: int
 ) -> None:
     task = BaseOperator(task_id="any", retries=4, **settings)
@@ -77,11 +79,11 @@ def test_what_may_heal_is_tried_after_pauses_that_grow(
         assert decision.retry_delay == (None if expected is None else timedelta(minutes=expected))
 
 
-def test_other_errors_are_treated_as_without_a_policy() -> None:
+def test_other_errors_are_retried_as_without_the_policy() -> None:
     assert PipelineRetryPolicy().evaluate(ValueError("no pipeline's"), 1, 3).action is RetryAction.DEFAULT
 
 
-def test_it_has_no_settings_to_lose() -> None:
+def test_the_policy_survives_serialization() -> None:
     assert isinstance(PipelineRetryPolicy.deserialize(PipelineRetryPolicy().serialize()), PipelineRetryPolicy)
 
 

@@ -146,7 +146,7 @@ def test_no_place_that_users_see_shows_a_secret(homes: Homes, triggers: list[str
         {"conf": {"spark.executor.memory": "{{ conn.shop.password }}"}},
     ],
 )
-def test_a_password_that_a_template_has_put_into_an_argument_is_refused_before_it_is_written(
+def test_a_password_that_a_template_put_into_an_argument_is_refused_before_it_is_written(
     homes: Homes, capfd: pytest.CaptureFixture[str], arguments: dict[str, Any]
 ) -> None:
     assert run(entry="/pipelines/answers.py", **arguments) == "failed"
@@ -167,7 +167,7 @@ def use_real_drivers(homes: Homes, monkeypatch: pytest.MonkeyPatch, **settings: 
 @pytest.mark.parametrize(
     "quotes", [pytest.param(False, id="used"), pytest.param(True, id="quoted by an error", marks=pytest.mark.nightly)]
 )
-def test_no_real_driver_writes_a_secret_down(
+def test_no_real_driver_writes_a_secret_anywhere(
     homes: Homes,
     triggers: list[str],
     tmp_path: Path,
@@ -229,7 +229,7 @@ def copy(numbers, params):
 
 
 @pytest.mark.spark
-def test_no_shape_of_a_secret_is_in_anything_that_a_real_driver_leaves(
+def test_no_form_of_a_secret_is_in_any_file_that_a_real_driver_leaves(
     homes: Homes,
     triggers: list[str],
     tmp_path: Path,

@@ -19,7 +19,7 @@ def test_settings_that_the_dag_file_contains_are_allowed() -> None:
     assert checked_conf(TASK, JARS, dict(JARS)) == JARS
 
 
-def test_a_run_may_say_how_big_it_is() -> None:
+def test_a_run_may_choose_memory_and_cores() -> None:
     written = {"spark.executor.memory": "{{ params.memory }}", "spark.jars": "/opt/udfs.jar"}
     rendered = {"spark.executor.memory": "8g", "spark.jars": "/opt/udfs.jar"}
     assert checked_conf(TASK, written, rendered) == rendered
@@ -38,7 +38,7 @@ def test_a_run_may_say_how_big_it_is() -> None:
         (None, {}),
     ],
 )
-def test_a_template_may_stand_for_all_settings(rendered: object, expected: dict[str, str]) -> None:
+def test_one_template_may_provide_all_settings(rendered: object, expected: dict[str, str]) -> None:
     assert checked_conf(TASK, "{{ params.conf | tojson }}", rendered) == expected
 
 
@@ -106,7 +106,7 @@ def test_a_size_is_a_number_with_a_unit_and_nothing_else(value: object) -> None:
 
 
 @pytest.mark.parametrize("rendered", ["spark.jars=/x", "[]x", ["spark.jars"], 7])
-def test_what_is_no_mapping_is_refused(rendered: object) -> None:
+def test_settings_that_are_no_mapping_are_refused(rendered: object) -> None:
     with pytest.raises(InvalidParameterError, match="not a mapping"):
         checked_conf(TASK, rendered, rendered)
 
@@ -133,19 +133,19 @@ def expanded(dag: DAG, **resolved: Any) -> StreamPipelineOperator:
     return instance
 
 
-def test_what_a_mapped_task_gives_to_all_its_instances_stands_in_the_dag_file() -> None:
+def test_settings_that_all_instances_of_a_mapped_task_share_count_as_written_in_the_dag_file() -> None:
     task = expanded(declared(conf=JARS, parameters=[{"a": 1}]), parameters={"a": 1})
     assert checked_conf(task, task.written_conf, task.conf) == JARS
 
 
-def test_what_a_task_is_expanded_over_may_come_from_a_run() -> None:
+def test_settings_that_a_task_is_expanded_over_may_come_from_a_run() -> None:
     task = expanded(declared(conf=[JARS]), conf=JARS)
     with pytest.raises(InvalidParameterError) as caught:
         checked_conf(task, task.written_conf, task.conf)
     assert caught.value.evidence == {"settings": ["spark.jars"]}
 
 
-def test_a_run_reaches_no_other_argument() -> None:
+def test_a_run_cannot_change_other_arguments() -> None:
     restored = {
         "restore",
         "allow_drained",

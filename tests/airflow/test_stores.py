@@ -62,7 +62,7 @@ def read(**fields: Any) -> ObjectStoreSettings:
     return found
 
 
-def test_its_fields_are_those_of_the_amazon_provider() -> None:
+def test_a_store_connection_has_the_fields_of_the_amazon_provider() -> None:
     extra = {"aws_session_token": "for-an-hour", "region_name": "eu-central-1", "endpoint_url": "https://store.example.com"}
     assert read(**KEYS, extra=extra) == ObjectStoreSettings(
         "https://store.example.com", "eu-central-1", credentials=Credentials("AKIA1", "of-the-connection", "for-an-hour")
@@ -81,26 +81,26 @@ def test_its_fields_are_those_of_the_amazon_provider() -> None:
         ({"extra": {"endpoint_url": "https://user:word@store"}}, "AWS_ENDPOINT_URL"),
     ],
 )
-def test_what_not_every_client_follows_is_refused_by_name(fields: dict[str, Any], problem: str) -> None:
+def test_fields_that_not_every_client_supports_are_refused_by_name(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidParameterError, match=problem):
         read(**fields)
 
 
-def test_a_connection_that_is_none_for_a_store_is_refused() -> None:
+def test_a_missing_connection_or_one_of_another_type_is_refused_for_a_store() -> None:
     with pytest.raises(InvalidParameterError, match="of type 'spark'"):
         read_store("lake", lambda _: Connection(conn_id="lake", conn_type="spark"))
     with pytest.raises(MissingRequirementError, match="no Airflow connection 'lake'"):
         read_store("lake", Mock(side_effect=AirflowNotFoundException))
 
 
-def test_no_secret_is_shown() -> None:
+def test_the_settings_of_a_store_show_no_secret() -> None:
     settings = read(**KEYS, extra={"aws_session_token": "for-an-hour"})
     shown = f"{settings!r} {settings.for_spark({})}"
     assert "of-the-connection" not in shown
     assert "for-an-hour" not in shown
 
 
-def test_a_worker_with_the_connection_alone_tests_roots_and_sees_homes_and_tables(store: str) -> None:
+def test_a_worker_with_only_the_connection_tests_roots_and_reads_homes_and_tables(store: str) -> None:
     hook = StreamPipelineHook("flights")
     _, said = hook.test_connection()
     assert f"{store}/homes can hold homes." in said, said
@@ -110,7 +110,7 @@ def test_a_worker_with_the_connection_alone_tests_roots_and_sees_homes_and_table
     assert _newest_commit(f"{store}/tables/a") == f"{0:020}.json", "so an asset watcher sees what is new"
 
 
-def test_a_root_that_may_not_be_written_fails_the_test(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_without_write_permission_fails_the_test_of_the_connection(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"home_root": "s3://nobodys/homes", "store_conn_id": "lake"}
     monkeypatch.setenv("AIRFLOW_CONN_OTHERS", json.dumps({"conn_type": "stream_pipeline", "extra": extra}))
     well, said = StreamPipelineHook("others").test_connection()

@@ -35,7 +35,7 @@ BLOCKED = BlockedPublication(
 
 
 @pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
-def test_a_failing_driver_s_heartbeat_and_error_are_only_shown(
+def test_the_heartbeat_and_error_of_a_failing_driver_are_logged_as_escaped_text(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
     log = TaskLog()
@@ -53,7 +53,7 @@ def test_a_failing_driver_s_heartbeat_and_error_are_only_shown(
     assert failed.value.error.failed == HOSTILE
 
 
-def test_a_result_with_losses_and_a_blocked_publication_is_only_shown() -> None:
+def test_a_result_with_losses_and_a_blocked_publication_is_logged_as_escaped_text() -> None:
     log = TaskLog()
     lost = LostFiles(id=LossId("7-1"), input=InputName("rows"), stage=StageName("copy"), files=(LostFile(path=HOSTILE, rows=3),))
     (answer,) = (sample for sample in SAMPLES if isinstance(sample, StartResponse))
@@ -68,20 +68,20 @@ def test_a_result_with_losses_and_a_blocked_publication_is_only_shown() -> None:
     assert is_shown(log.text)
 
 
-def test_the_activity_of_an_attempt_is_only_shown() -> None:
+def test_the_activity_of_an_attempt_is_logged_as_escaped_text() -> None:
     log = TaskLog()
     VisibleLog(log).info(doing(status().model_copy(update={"blocked": BLOCKED})))
     assert is_shown(log.text)
 
 
-def test_a_message_is_formatted_before_it_is_shown_and_needs_no_values() -> None:
+def test_a_message_is_formatted_before_it_is_escaped_and_needs_no_values() -> None:
     log = TaskLog()
     VisibleLog(log).info("100% \u202eof it")
     VisibleLog(log).warning("%s and %d", "\x1b[2J", 3)
     assert log.text == "100% \ufffdof it\n\u241b[2J and 3\n"
 
 
-def test_the_text_of_an_error_is_shown_and_its_fields_are_kept() -> None:
+def test_the_text_of_an_error_is_escaped_and_its_fields_are_kept() -> None:
     error = CorruptDocumentError("It is torn.", exists=HOSTILE, found=HOSTILE)
     assert isinstance(error, StreamPipelineError)
     assert is_shown(str(error))
@@ -89,7 +89,7 @@ def test_the_text_of_an_error_is_shown_and_its_fields_are_kept() -> None:
 
 
 @pytest.mark.parametrize("kind", ["operators", "sensors", "triggers"])
-def test_every_operator_sensor_and_trigger_of_the_provider_logs_like_this(kind: str) -> None:
+def test_every_operator_sensor_and_trigger_of_the_provider_escapes_what_it_logs(kind: str) -> None:
     modules = [importlib.import_module(name) for entry in get_provider_info()[kind] for name in entry["python-modules"]]
     classes = {
         each

@@ -12,7 +12,7 @@ from airflow_provider.version_compat import HAS_RETRY_POLICIES, emit_gauge, set_
 pytestmark = [pytest.mark.every_version, pytest.mark.airflow, pytest.mark.filterwarnings("ignore")]
 
 
-def test_a_gauge_is_emitted_by_the_airflow_that_is_here() -> None:
+def test_a_gauge_is_emitted_by_the_installed_airflow() -> None:
     set_up_metrics()
     emit_gauge("stream_pipeline.records", 1.0, {})
 
@@ -53,7 +53,7 @@ def test_a_gauge_is_emitted_by_an_older_airflow(monkeypatch: pytest.MonkeyPatch,
     assert backend.factory == (None if sets_itself_up else "factory")
 
 
-def test_a_control_dag_has_a_retry_policy_where_airflow_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_control_dag_has_a_retry_policy_if_airflow_supports_policies(monkeypatch: pytest.MonkeyPatch) -> None:
     task = control_dag("with_what_there_is", home="orders").get_task("savepoint")
     assert (getattr(task, "retry_policy", None) is not None) is HAS_RETRY_POLICIES
     monkeypatch.setattr("airflow_provider.control_dag.HAS_RETRY_POLICIES", False)

@@ -23,7 +23,7 @@ WITHOUT_A_JVM = cases(Publisher.DELTA_RS, (Kind.APPEND, Kind.COMPLETE), by_spark
 
 
 @pytest.mark.parametrize("case", sampled(WITHOUT_A_JVM, stride=1))
-def test_a_foreign_writer_at_any_moment(tmp_path: Path, case: Case) -> None:
+def test_a_foreign_writer_at_any_moment_of_a_publication_breaks_no_table(tmp_path: Path, case: Case) -> None:
     assert_right_or_refused(case, tmp_path)
 
 
@@ -31,17 +31,19 @@ def test_a_publication_whose_commit_is_replaced_at_once_is_made_again(tmp_path: 
     assert_made_again_at_once(tmp_path, Publisher.DELTA_RS, Kind.APPEND, WITHOUT_SPARK)
 
 
-def test_a_publication_whose_commit_is_replaced_later_is_found_out(tmp_path: Path) -> None:
+def test_a_publication_whose_commit_is_replaced_later_is_reported(tmp_path: Path) -> None:
     assert_found_out_later(tmp_path, Publisher.DELTA_RS, Kind.APPEND, WITHOUT_SPARK)
 
 
 @pytest.mark.parametrize("kind", [Kind.APPEND, Kind.COMPLETE])
 @pytest.mark.parametrize("round_", rounds(sample=2, at_night=100))
-def test_several_publishers_in_a_crowd_of_writers(tmp_path: Path, seed: int, kind: Kind, round_: int) -> None:
+def test_several_publishers_among_many_writers_publish_each_checkpoint_once(
+    tmp_path: Path, seed: int, kind: Kind, round_: int
+) -> None:
     race(tmp_path, f"{seed} {round_}", kind, Publisher.DELTA_RS, WITHOUT_SPARK, DeltaRsWriter)
 
 
-def test_two_compactions_by_delta_rs_at_once_double_the_rows(tmp_path: Path) -> None:
+def test_two_concurrent_compactions_by_delta_rs_double_the_rows(tmp_path: Path) -> None:
     """The page warns of it, because nobody but delta-rs can mend it: when this fails, it has."""
     for number in (1, 2):
         write_deltalake(tmp_path, pa.table({"id": [number]}), mode="append")

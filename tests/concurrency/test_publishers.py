@@ -76,7 +76,7 @@ def test_several_processes_publish_each_checkpoint_once(tmp_path: Path) -> None:
     assert results[0] == results[1] == results[2]
 
 
-def test_a_stranger_who_appends_all_the_time_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_another_writer_that_appends_all_the_time_loses_and_doubles_no_row(tmp_path: Path) -> None:
     pipeline = StagedPipeline(MemoryFiles(), tmp_path)
     staged(pipeline, Publish.EVERY_CHECKPOINT, checkpoints=5)
     barrier = Barrier(2)
@@ -96,7 +96,7 @@ def test_a_stranger_who_appends_all_the_time_loses_and_doubles_nothing(tmp_path:
 
 
 @pytest.mark.parametrize("round_", range(5))
-def test_an_incarnation_is_either_published_or_closed_before(tmp_path: Path, round_: int) -> None:
+def test_an_incarnation_is_either_published_or_closed_unpublished(tmp_path: Path, round_: int) -> None:
     pipeline = StagedPipeline(MemoryFiles(), tmp_path)
     manifest = staged(pipeline, Publish.FINAL, checkpoints=1)
     barrier = Barrier(2)

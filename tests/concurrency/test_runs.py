@@ -31,7 +31,7 @@ class Held:
         pass
 
 
-def test_a_second_run_in_the_same_process_is_refused_and_takes_no_lock_away(tmp_path: Path) -> None:
+def test_a_second_run_in_the_same_process_is_refused_and_does_not_release_the_lock_of_the_first(tmp_path: Path) -> None:
     deliver(tmp_path / "events", 0)
     site, held = RunSite(tmp_path / "site", tmp_path / "events"), Held()
     small_session()

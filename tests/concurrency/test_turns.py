@@ -65,7 +65,7 @@ def close_by(pipeline: StagedPipeline, publishers: Publishers) -> None:
 
 
 @pytest.mark.parametrize("second", [publish_by, close_by])
-def test_the_second_waits_until_the_first_is_done(
+def test_the_second_publisher_waits_until_the_first_is_done(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch, second: Callable[[StagedPipeline, Publishers], None]
 ) -> None:
     first_is_in, second_is_here = Event(), Event()
@@ -94,7 +94,7 @@ def test_the_second_waits_until_the_first_is_done(
 
 
 @pytest.mark.parametrize("second", [publish_by, close_by])
-def test_whoever_waits_too_long_gives_up_and_has_written_nothing(
+def test_a_publisher_that_waits_too_long_for_its_turn_fails_and_writes_nothing(
     pipeline: StagedPipeline, monkeypatch: pytest.MonkeyPatch, second: Callable[[StagedPipeline, Publishers], None]
 ) -> None:
     monkeypatch.setattr(publisher, "_TURN_TIMEOUT_S", 0.0)

@@ -106,20 +106,20 @@ def home(open_home: Open, tmp_path: Path) -> Files:
     return open_home(tmp_path / "home")
 
 
-def test_a_created_file_is_read_back_by_anyone(open_home: Open, home: Files, tmp_path: Path) -> None:
+def test_a_created_file_can_be_read_by_every_reader(open_home: Open, home: Files, tmp_path: Path) -> None:
     home.create("manifests/7.json", b"whole")
     assert home.read("manifests/7.json") == b"whole"
     assert open_home(tmp_path / "home").read("manifests/7.json") == b"whole"
 
 
-def test_the_same_bytes_again_are_a_success(home: Files) -> None:
+def test_creating_a_file_again_with_the_same_bytes_succeeds(home: Files) -> None:
     home.create("a/b", b"ours")
     home.create("a/b", b"ours")
     assert home.read("a/b") == b"ours"
 
 
 @pytest.mark.parametrize("other", [b"theirs", b"", b"ours and more", b"our"])
-def test_other_bytes_under_a_taken_name_are_refused_and_change_nothing(home: Files, other: bytes) -> None:
+def test_creating_a_file_again_with_other_bytes_is_refused_and_changes_nothing(home: Files, other: bytes) -> None:
     home.create("a/b", b"ours")
     with pytest.raises(AlreadyExistsError) as refused:
         home.create("a/b", other)
@@ -133,13 +133,13 @@ def nothing_is_unfinished(root: Path) -> bool:
 
 
 @only_directories
-def test_a_directory_takes_its_name_too(home: Files) -> None:
+def test_no_file_can_be_created_under_the_name_of_a_directory(home: Files) -> None:
     home.create("a/b", b"ours")
     with pytest.raises(AlreadyExistsError):
         home.create("a", b"theirs")
 
 
-def test_a_missing_file_is_not_found(home: Files) -> None:
+def test_reading_a_missing_file_raises_not_found(home: Files) -> None:
     for path in ("a", "a/b"):
         with pytest.raises(NotFoundError):
             home.read(path)
@@ -148,7 +148,7 @@ def test_a_missing_file_is_not_found(home: Files) -> None:
         home.read("a/b")
 
 
-def test_a_directory_is_not_a_file(home: Files) -> None:
+def test_a_directory_cannot_be_read_as_a_file(home: Files) -> None:
     home.create("a/b", b"")
     with pytest.raises(NotFoundError):
         home.read("a")
@@ -162,7 +162,7 @@ def test_replace_puts_new_bytes_under_any_name(home: Files) -> None:
     assert home.names("") == ["status.json"]
 
 
-def test_names_are_sorted_and_direct_and_empty_where_nothing_is(home: Files) -> None:
+def test_names_are_sorted_direct_children_and_empty_for_a_missing_directory(home: Files) -> None:
     assert home.names("") == []
     for path in ("c/10", "c/9", "c/x/deep", "b", "a"):
         home.create(path, b"")
@@ -172,7 +172,7 @@ def test_names_are_sorted_and_direct_and_empty_where_nothing_is(home: Files) -> 
     assert home.names("a") == []
 
 
-def test_paths_are_those_of_all_files_below(home: Files) -> None:
+def test_paths_are_those_of_all_files_in_the_tree(home: Files) -> None:
     assert home.paths() == home.paths("nowhere") == []
     for path in ("c/10", "c/9", "c/x/deep/er", "b", "cc/a"):
         home.create(path, b"")
@@ -202,7 +202,7 @@ def test_sync_fails_for_a_missing_file(home: Files) -> None:
 
 
 @only_local
-def test_sync_accepts_a_file_of_another_writer_and_fails_for_a_missing_file(home: Files, tmp_path: Path) -> None:
+def test_sync_accepts_the_file_of_another_writer_and_fails_for_a_missing_file(home: Files, tmp_path: Path) -> None:
     (tmp_path / "home" / "part=1").mkdir(parents=True)
     (tmp_path / "home" / "part=1" / "0.parquet").write_bytes(b"rows")
     home.sync("part=1/0.parquet")
@@ -211,7 +211,7 @@ def test_sync_accepts_a_file_of_another_writer_and_fails_for_a_missing_file(home
         home.sync("part=1/1.parquet")
 
 
-def test_a_whole_file_of_somebody_else_gets_a_name_and_keeps_its_own(home: Files, tmp_path: Path) -> None:
+def test_adopt_gives_a_file_a_second_name_that_survives_the_first(home: Files, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_bytes(b"state")
     home.adopt(theirs, "state/1/3.zip")
@@ -221,7 +221,7 @@ def test_a_whole_file_of_somebody_else_gets_a_name_and_keeps_its_own(home: Files
     assert home.names("state/1") == ["3.zip"]
 
 
-def test_nothing_is_adopted_under_a_taken_name_or_from_nowhere(home: Files, tmp_path: Path) -> None:
+def test_adopt_refuses_a_taken_name_and_a_missing_file(home: Files, tmp_path: Path) -> None:
     home.create("taken", b"ours")
     (tmp_path / "theirs").write_bytes(b"theirs")
     with pytest.raises(AlreadyExistsError):
@@ -232,7 +232,7 @@ def test_nothing_is_adopted_under_a_taken_name_or_from_nowhere(home: Files, tmp_
     assert home.names("") == ["taken"]
 
 
-def test_a_copy_is_a_file_of_its_own(home: Files, tmp_path: Path) -> None:
+def test_a_copy_is_independent_of_its_source(home: Files, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_bytes(b"state" * 1_000_000)
     assert home.copy(LocalFiles(tmp_path), "theirs", "state/1/3.zip") == (5_000_000, sha256(b"state" * 1_000_000))
@@ -244,7 +244,7 @@ def test_a_copy_is_a_file_of_its_own(home: Files, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size_bytes", [0, 1, (8 << 20) - 1, 8 << 20, (8 << 20) + 1, 20_000_000])
 @pytest.mark.slow
-def test_a_copy_of_any_size_is_whole_and_returns_its_digest(home: Files, tmp_path: Path, size_bytes: int) -> None:
+def test_a_copy_of_any_size_is_complete_and_returns_its_digest(home: Files, tmp_path: Path, size_bytes: int) -> None:
     data = bytes(range(256)) * (size_bytes // 256 + 1)
     (tmp_path / "theirs").write_bytes(data[:size_bytes])
     assert home.copy(LocalFiles(tmp_path), "theirs", "a/copy") == (size_bytes, sha256(data[:size_bytes]))
@@ -254,13 +254,13 @@ def test_a_copy_of_any_size_is_whole_and_returns_its_digest(home: Files, tmp_pat
     assert b"".join(home.chunks("a/copy")) == data[:size_bytes]
 
 
-def test_a_copy_whose_source_fails_on_the_way_is_not_there(home: Files) -> None:
+def test_a_copy_whose_source_fails_halfway_does_not_exist(home: Files) -> None:
     with pytest.raises(StorageError, match="the source is away"):
         home.copy(GoesAway(chunks=30), "theirs", "a/copy")
     assert home.names("a") == []
 
 
-def test_a_copy_comes_from_wherever_its_source_is(home: Files, open_home: Open, tmp_path: Path) -> None:
+def test_a_file_can_be_copied_from_any_storage(home: Files, open_home: Open, tmp_path: Path) -> None:
     for source in (open_home(tmp_path / "other"), open_files(str(tmp_path / "here"))):
         source.create("x/theirs", b"state")
         copied = home.copy(source, "x/theirs", f"from/{source.url.rpartition('/')[2]}")
@@ -270,7 +270,7 @@ def test_a_copy_comes_from_wherever_its_source_is(home: Files, open_home: Open, 
 
 
 @pytest.mark.parametrize("name", ["part=a b", "day=2026-01-01 00%3A00%3A00", "x#y?z", "ü+&=,@~'", "[*]{}", "a\\b"])
-def test_staged_files_keep_the_names_that_partitions_give_them(home: Files, name: str) -> None:
+def test_names_of_partitions_with_any_characters_are_kept(home: Files, name: str) -> None:
     home.create(f"staged/{name}/{name}.parquet", b"rows")
     assert home.names("staged") == [name]
     assert home.names(f"staged/{name}") == [f"{name}.parquet"]
@@ -280,20 +280,20 @@ def test_staged_files_keep_the_names_that_partitions_give_them(home: Files, name
 
 
 @only(*LOCAL, in_object_store)
-def test_a_name_may_have_a_colon(home: Files) -> None:
+def test_a_name_may_contain_a_colon(home: Files) -> None:
     home.create("a/c:d", b"rows")
     assert home.names("a") == ["c:d"]
     assert home.read("a/c:d") == b"rows"
 
 
 @only(HDFS)
-def test_hdfs_takes_no_colon_in_a_name(home: Files) -> None:
+def test_hdfs_refuses_a_colon_in_a_name(home: Files) -> None:
     for call in (home.read, home.delete, home.sync, lambda path: home.create(path, b"rows")):
         with pytest.raises(InvalidParameterError, match="':'"):
             call("a/c:d")
 
 
-def test_nothing_is_copied_under_a_taken_name_or_from_nowhere(home: Files, tmp_path: Path) -> None:
+def test_copy_refuses_a_taken_name_and_a_missing_file(home: Files, tmp_path: Path) -> None:
     home.create("taken", b"ours")
     (tmp_path / "theirs").write_bytes(b"theirs")
     with pytest.raises(AlreadyExistsError):
@@ -306,7 +306,7 @@ def test_nothing_is_copied_under_a_taken_name_or_from_nowhere(home: Files, tmp_p
 
 
 @pytest.mark.parametrize("size_bytes", [0, 3, 3 << 20])
-def test_a_digest_tells_size_and_hash_of_any_file(home: Files, size_bytes: int) -> None:
+def test_a_digest_has_the_size_and_hash_of_any_file(home: Files, size_bytes: int) -> None:
     data = b"s" * size_bytes
     home.create("a/b", data)
     assert home.digest("a/b") == (size_bytes, sha256(data))
@@ -345,7 +345,7 @@ def test_a_name_that_is_too_long_is_refused(home: Files) -> None:
     assert home.names("") == []
 
 
-def test_a_directory_can_be_a_root_of_its_own(home: Files) -> None:
+def test_a_subdirectory_can_be_opened_as_a_root(home: Files) -> None:
     below = home.below("inner/1")
     below.create("a/b", b"deep")
     assert home.read("inner/1/a/b") == b"deep"
@@ -357,18 +357,18 @@ def test_a_directory_can_be_a_root_of_its_own(home: Files) -> None:
         home.below("..")
 
 
-def test_the_url_opens_the_same_files(home: Files) -> None:
+def test_the_url_of_a_root_opens_the_same_files(home: Files) -> None:
     home.create("a", b"here")
     assert home.url.startswith(("file:///", "s3://", "hdfs://"))
     assert open_place(home.url).read("a") == b"here"
 
 
-def test_the_promise_that_a_home_needs_is_kept_and_leaves_nothing(home: Files) -> None:
+def test_the_check_of_create_if_absent_succeeds_and_leaves_no_file(home: Files) -> None:
     check_create_if_absent(home)
     assert home.names("") == []
 
 
-def test_documents_go_in_and_come_out(home: Files) -> None:
+def test_documents_are_read_as_they_were_created(home: Files) -> None:
     document = PipelineDocument(name=PipelineName("flights"), uuid=PipelineUuid("0-1"))
     create_document(home, "pipeline.json", document)
     create_document(home, "pipeline.json", document)
@@ -390,7 +390,7 @@ def test_any_bytes_are_read_as_they_were_written(home: Files, contents: list[byt
     assert home.read("d/latest") == contents[-1]
 
 
-def test_files_larger_than_one_write_are_whole(home: Files) -> None:
+def test_a_file_larger_than_one_write_is_complete(home: Files) -> None:
     data = bytes(range(256)) * 20_000
     home.create("large", data)
     assert home.read("large") == data
@@ -405,7 +405,7 @@ def _creates(home: Files, path: str, data: bytes) -> bool:
 
 
 @pytest.mark.slow
-def test_of_many_threads_one_creates(open_home: Open, tmp_path: Path) -> None:
+def test_one_of_many_threads_creates_a_file(open_home: Open, tmp_path: Path) -> None:
     threads = 8
     homes = [open_home(tmp_path / "home") for _ in range(threads)]
     barrier = ThreadBarrier(threads)
@@ -424,14 +424,14 @@ def test_of_many_threads_one_creates(open_home: Open, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_writer_that_asks_in_many_threads_is_never_refused(open_home: Open, tmp_path: Path) -> None:
+def test_one_writer_that_creates_the_same_file_in_many_threads_is_never_refused(open_home: Open, tmp_path: Path) -> None:
     home = open_home(tmp_path / "home")
     with ThreadPoolExecutor(8) as pool:
         for turn in range(10):
             assert all(pool.map(_creates, [home] * 8, [f"a/{turn}"] * 8, [b"same"] * 8))
 
 
-def test_a_reader_beside_a_writer_never_sees_a_mix(open_home: Open, tmp_path: Path) -> None:
+def test_a_reader_never_sees_a_mix_of_old_and_new_bytes(open_home: Open, tmp_path: Path) -> None:
     home, reader = open_home(tmp_path / "home"), open_home(tmp_path / "home")
     values = [b"%d" % number * 50_000 for number in range(10)]
     home.replace("status.json", values[0])
@@ -459,7 +459,7 @@ def _create_in_process(open_home: Open, root: Path, number: int, barrier: Barrie
 
 
 @pytest.mark.slow
-def test_of_many_processes_one_creates(open_home: Open, tmp_path: Path) -> None:
+def test_one_of_many_processes_creates_a_file(open_home: Open, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(3), context.Queue()
     root = tmp_path / "home"

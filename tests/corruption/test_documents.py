@@ -52,7 +52,7 @@ def test_every_kind_of_document_is_tested_here() -> None:
 
 
 @every_sample
-def test_what_was_written_is_read(sample: Document) -> None:
+def test_a_document_is_read_as_it_was_written(sample: Document) -> None:
     assert decode(type(sample), encode(sample), PATH) == sample
     assert _sealed(_envelope(sample)) == encode(sample)
 
@@ -86,7 +86,7 @@ def test_a_document_of_zeros_or_with_its_tail_zeroed_is_corrupt(sample: Document
 
 
 @every_sample
-def test_a_document_with_something_before_after_or_within_is_corrupt(sample: Document) -> None:
+def test_a_document_with_extra_bytes_before_after_or_within_is_corrupt(sample: Document) -> None:
     data = encode(sample)
     more = [data + b"\n", data + b"{}", data + bytes(8), data + data, b" " + data, b"\xef\xbb\xbf" + data, data[:-1] + b" \n"]
     inserted = [data[:index] + b" " + data[index:] for index in range(len(data))]
@@ -107,7 +107,7 @@ def test_a_document_with_any_bytes_overwritten_is_the_same_or_corrupt(
 @pytest.mark.parametrize(
     "data", [b"", b"\n", b"{}\n", b"[]\n", b"null\n", b"1\n", b'"text"\n', b"\xff\xfe", b"[" * 100_000, b"NaN\n"]
 )
-def test_what_never_was_a_document_is_corrupt(data: bytes) -> None:
+def test_a_file_that_never_was_a_document_is_corrupt(data: bytes) -> None:
     for kind in KINDS:
         assert _undetected(kind, iter([data])) == []
 
@@ -140,7 +140,7 @@ def test_a_document_of_another_kind_is_corrupt(sample: Document) -> None:
             assert _undetected(other, iter([encode(sample), _sealed(_envelope(sample) | {"kind": "another"})])) == []
 
 
-def test_the_error_says_what_was_expected_what_was_found_and_what_to_do() -> None:
+def test_the_error_for_a_corrupt_document_says_what_was_expected_what_was_found_and_what_to_do() -> None:
     with pytest.raises(CorruptDocumentError) as corrupt:
         decode(KINDS[0], encode(SAMPLES[1]), PATH)
     assert PATH in corrupt.value.failed

@@ -50,7 +50,7 @@ def check_hostile_document(root: Path, seed: int) -> None:
     path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def test_a_document_that_was_made_to_hurt_is_corrupt_or_can_be_written_again(tmp_path: Path) -> None:
+def test_a_hostile_document_is_corrupt_or_can_be_written_again(tmp_path: Path) -> None:
     for seed in range(300):
         check_hostile_document(tmp_path, seed)
 
@@ -69,13 +69,13 @@ def check_hostile_store(seed: int) -> None:
             assert found is None or encode(found)
 
 
-def test_a_document_of_a_store_that_was_made_to_hurt_is_corrupt_or_can_be_written_again() -> None:
+def test_a_hostile_document_in_a_store_is_corrupt_or_can_be_written_again() -> None:
     for seed in range(100):
         check_hostile_store(seed)
 
 
 @pytest.mark.nightly
-def test_no_document_of_ten_thousand_hurts_its_reader(tmp_path: Path) -> None:
+def test_ten_thousand_hostile_documents_cause_no_untyped_error_in_their_reader(tmp_path: Path) -> None:
     for seed in range(10_000):
         check_hostile_document(tmp_path, 1_000 + seed)
         if seed % 5 == 0:
@@ -83,7 +83,9 @@ def test_no_document_of_ten_thousand_hurts_its_reader(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", [link, pipe, sparse])
-def test_what_is_no_document_is_neither_followed_nor_waited_for(tmp_path: Path, replace: Callable[[Path, Random], None]) -> None:
+def test_a_link_or_a_pipe_in_place_of_a_document_is_neither_followed_nor_waited_for(
+    tmp_path: Path, replace: Callable[[Path, Random], None]
+) -> None:
     (tmp_path / "responses").mkdir()
     replace(tmp_path / NAME, Random(0))
     with pytest.raises(CorruptDocumentError) as corrupt:
@@ -91,7 +93,7 @@ def test_what_is_no_document_is_neither_followed_nor_waited_for(tmp_path: Path, 
     assert NAME in corrupt.value.failed
 
 
-def test_a_link_below_a_home_is_not_followed_and_one_to_the_home_is(tmp_path: Path) -> None:
+def test_a_link_below_a_home_is_not_followed_and_a_link_to_the_home_is(tmp_path: Path) -> None:
     home, document = LocalFiles(tmp_path / "home"), SAMPLES[0]
     home.create(NAME, encode(document))
     (tmp_path / "name").symlink_to("home")
@@ -132,19 +134,19 @@ def test_a_list_of_files_may_be_larger_than_an_answer() -> None:
 
 
 @pytest.mark.parametrize("value", [nested(NESTING_MAX), nested(260), 1 << 63, "\ud800"], ids=lambda _: "")
-def test_a_document_that_no_reader_takes_is_not_written(value: Any) -> None:
+def test_a_document_that_no_reader_accepts_is_not_written(value: Any) -> None:
     (request,) = [sample for sample in SAMPLES if isinstance(sample, StartRequest)]
     with pytest.raises(RejectedError, match="cannot be written"):
         encode(request.model_copy(update={"parameters": {"a": value}}))
 
 
-def test_a_document_is_nested_as_deeply_as_its_limit_says() -> None:
+def test_a_document_may_be_nested_as_deeply_as_the_limit() -> None:
     (request,) = [sample for sample in SAMPLES if isinstance(sample, StartRequest)]
     deep = request.model_copy(update={"parameters": {"a": nested(NESTING_MAX - 4)}})
     assert decode(StartRequest, encode(deep), NAME) == deep
 
 
-def test_an_infinite_number_in_words_is_no_number() -> None:
+def test_an_infinite_number_that_is_spelled_out_is_refused() -> None:
     (status,) = [sample for sample in SAMPLES if isinstance(sample, Status)]
     envelope = json.loads(encode(status))
     envelope["body"]["stages"]["hourly"]["progress"] = "inf"
@@ -158,7 +160,7 @@ def test_the_report_of_an_error_is_always_a_document() -> None:
     assert isinstance(report, ErrorReport)
 
 
-def test_the_error_quotes_a_long_value_in_short() -> None:
+def test_the_error_shortens_a_long_value() -> None:
     document = next(sample for sample in SAMPLES if isinstance(sample, PipelineDocument))
     envelope: dict[str, Any] = json.loads(encode(document)) | {"kind": "k" * 1_000_000}
     with pytest.raises(CorruptDocumentError) as corrupt:
@@ -166,5 +168,5 @@ def test_the_error_quotes_a_long_value_in_short() -> None:
     assert len(str(corrupt.value)) < 3_000
 
 
-def test_every_kind_is_read_by_kinds_of_its_own_limit() -> None:
+def test_every_kind_of_document_has_a_limit_of_its_size() -> None:
     assert all(issubclass(type(sample), Document) and 0 < type(sample).max_bytes <= 256 << 20 for sample in SAMPLES)

@@ -45,7 +45,7 @@ def completes_a_step(point: Point) -> bool:
     return not point.before and point.step in BATCH
 
 
-def test_a_run_that_dies_after_every_step_of_an_adoption_reads_each_row_once(site: RunSite, tmp_path: Path) -> None:
+def test_a_run_that_dies_after_each_step_of_an_adoption_reads_each_row_once(site: RunSite, tmp_path: Path) -> None:
     old = tmp_path / "old"
     read_a_part(site.events, old, tmp_path / "old table")
     adopting = replace(site, pipeline=copying(), adopt_offsets={"events": str(old)})

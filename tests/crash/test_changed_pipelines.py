@@ -41,7 +41,7 @@ def points_of(site: RunSite) -> list[Point]:
     return [point for point in passed if point.step not in HOUSEKEEPING]
 
 
-def test_attempts_that_die_after_each_step_of_a_change_lose_and_double_nothing(second_day: RunSite) -> None:
+def test_attempts_that_die_after_each_step_of_a_change_of_code_lose_and_double_no_row(second_day: RunSite) -> None:
     died = []
     for step in OF_THE_CHANGE:
         for before in (True, False):
@@ -52,7 +52,9 @@ def test_attempts_that_die_after_each_step_of_a_change_lose_and_double_nothing(s
 
 
 @pytest.mark.nightly
-def test_a_change_that_dies_once_at_any_point_is_finished_by_the_next(site: RunSite, second_day: RunSite, tmp_path: Path) -> None:
+def test_a_change_of_code_that_dies_once_at_any_point_is_finished_by_the_next_run(
+    site: RunSite, second_day: RunSite, tmp_path: Path
+) -> None:
     for number, point in enumerate(points_of(second_day)):
         root = tmp_path / str(number)
         again = after_a_day(replace(site, directory=root / "site", events=root / "events"))
@@ -62,7 +64,7 @@ def test_a_change_that_dies_once_at_any_point_is_finished_by_the_next(site: RunS
 
 
 @pytest.mark.nightly
-def test_a_change_that_died_may_be_taken_back(second_day: RunSite) -> None:
+def test_the_earlier_code_can_continue_after_a_change_that_died_before_its_first_batch(second_day: RunSite) -> None:
     """Before the first batch of the changed code, the earlier code goes on from the same checkpoint."""
     assert run_into(second_day, lambda point: point.name == (Step.ROUND_CREATE, False), "day 1")
     earlier = replace(second_day, pipeline=small_pipeline.pipeline)
@@ -71,7 +73,7 @@ def test_a_change_that_died_may_be_taken_back(second_day: RunSite) -> None:
     assert public_count(earlier.table("copied")) is None
 
 
-def test_a_change_that_has_begun_is_taken_back_with_its_savepoint(second_day: RunSite) -> None:
+def test_the_earlier_code_continues_from_the_savepoint_after_a_change_that_has_begun(second_day: RunSite) -> None:
     """The test follows the remedy with which the earlier code is refused."""
     assert run_into(second_day, lambda point: point.name == (Step.RESTORE_END, False), "day 1")
     earlier = replace(second_day, pipeline=small_pipeline.pipeline)

@@ -63,7 +63,7 @@ def points(days: Days) -> list[Point]:
     return [point for point in found if point.step not in HOUSEKEEPING]
 
 
-def test_a_day_that_dies_once_after_each_step_of_changing_tables_loses_and_doubles_nothing(days: Days) -> None:
+def test_a_day_of_table_changes_that_dies_once_after_each_step_loses_and_doubles_no_row(days: Days) -> None:
     site = days.next()
     for step in (step for step in Step if step in DIES_AFTER):  # in the order in which a run passes them
         assert run_into(site, partial(is_after, step), days.run, on_end=OnEnd.SUSPEND)
@@ -75,7 +75,7 @@ def is_after(step: Step, point: Point) -> bool:
 
 
 @pytest.mark.nightly
-def test_days_that_die_at_any_step_of_changing_tables_lose_and_double_nothing(days: Days, points: list[Point]) -> None:
+def test_days_of_table_changes_that_die_at_any_step_lose_and_double_no_row(days: Days, points: list[Point]) -> None:
     assert {point.step for point in points} >= DIES_AFTER
     for point in points:
         assert run_into(days.next(), partial(eq, point), days.run, on_end=OnEnd.SUSPEND) == point

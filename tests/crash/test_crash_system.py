@@ -23,7 +23,7 @@ def _fsync(system: CrashSystem, path: Path) -> None:
     system.close(descriptor)
 
 
-def test_what_was_there_before_stays(tmp_path: Path) -> None:
+def test_files_from_before_the_test_survive_a_crash(tmp_path: Path) -> None:
     (tmp_path / "old").write_bytes(b"old")
     CrashSystem(tmp_path).crash()
     assert (tmp_path / "old").read_bytes() == b"old"
@@ -38,14 +38,14 @@ def test_contents_without_fsync_are_empty_under_a_durable_name(tmp_path: Path) -
     assert (tmp_path / "new").read_bytes() == b""
 
 
-def test_a_name_without_an_fsync_of_its_directory_is_gone(tmp_path: Path) -> None:
+def test_a_name_without_an_fsync_of_its_directory_is_lost(tmp_path: Path) -> None:
     system = CrashSystem(tmp_path)
     _write(system, tmp_path / "new", b"contents", fsync=True)
     system.crash()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_replaced_and_an_unlinked_file_come_back(tmp_path: Path) -> None:
+def test_a_replaced_and_an_unlinked_file_without_an_fsync_come_back(tmp_path: Path) -> None:
     (tmp_path / "replaced").write_bytes(b"old")
     (tmp_path / "unlinked").write_bytes(b"old, too")
     system = CrashSystem(tmp_path)
@@ -66,7 +66,7 @@ def test_a_removed_directory_comes_back_with_its_files(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b").read_bytes() == b"old"
 
 
-def test_nothing_of_a_directory_that_is_durably_gone_comes_back_into_its_successor(tmp_path: Path) -> None:
+def test_no_file_of_a_durably_removed_directory_comes_back_into_its_successor(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").write_bytes(b"old")
     system = CrashSystem(tmp_path)
@@ -79,7 +79,7 @@ def test_nothing_of_a_directory_that_is_durably_gone_comes_back_into_its_success
     assert list((tmp_path / "a").iterdir()) == []
 
 
-def test_a_directory_without_an_fsync_of_the_one_above_is_gone_with_all_in_it(tmp_path: Path) -> None:
+def test_a_directory_without_an_fsync_of_its_parent_is_lost_with_its_contents(tmp_path: Path) -> None:
     system = CrashSystem(tmp_path)
     system.mkdir(str(tmp_path / "a"))
     _write(system, tmp_path / "a" / "b", b"contents", fsync=True)
@@ -88,7 +88,7 @@ def test_a_directory_without_an_fsync_of_the_one_above_is_gone_with_all_in_it(tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_with_a_seed_some_of_it_survives_and_the_same_in_every_run(tmp_path: Path) -> None:
+def test_a_seed_decides_which_unsynced_files_survive(tmp_path: Path) -> None:
     def after_crash(directory: Path, seed: int) -> tuple[tuple[str, int], ...]:
         directory.mkdir()
         system = CrashSystem(directory, seed=seed)
@@ -103,7 +103,7 @@ def test_with_a_seed_some_of_it_survives_and_the_same_in_every_run(tmp_path: Pat
     assert {size for crash in found for _, size in crash} > {0, 8}
 
 
-def test_a_crash_stops_every_thread_and_keeps_what_they_had_finished(tmp_path: Path) -> None:
+def test_a_crash_stops_every_thread_and_keeps_the_finished_writes(tmp_path: Path) -> None:
     system = CrashSystem(tmp_path, crash_before=400)
     files = LocalFiles(tmp_path / "home", system)
     finished: list[str] = []

@@ -69,7 +69,7 @@ def die_between_the_burial_and_its_publication(site: RunSite, run: str, *changes
 @pytest.mark.parametrize(
     "on_rewind", [OnRewind.REFUSE, *(pytest.param(each, marks=pytest.mark.nightly) for each in (OnRewind.KEEP, OnRewind.REPLACE))]
 )
-def test_a_delete_that_never_became_public_buries_nothing_of_a_fresh_start(customers_site: RunSite, on_rewind: OnRewind) -> None:
+def test_a_delete_that_never_became_public_deletes_no_row_of_a_fresh_start(customers_site: RunSite, on_rewind: OnRewind) -> None:
     die_between_the_burial_and_its_publication(customers_site, "first", ("a", 9, "delete"))
     mend(customers_site, ("a", 1, "insert"))
     customers_site.run("fresh", on_end=OnEnd.SUSPEND, fresh=True, on_rewind=on_rewind)
@@ -77,7 +77,7 @@ def test_a_delete_that_never_became_public_buries_nothing_of_a_fresh_start(custo
 
 
 @pytest.mark.nightly
-def test_what_was_deleted_in_public_stays_deleted_for_a_fresh_start_that_keeps(customers_site: RunSite) -> None:
+def test_rows_that_were_deleted_in_public_stay_deleted_in_a_fresh_start_that_keeps_rows(customers_site: RunSite) -> None:
     run_day(customers_site, "first", ("a", 5, "delete"), ("b", 1, "insert"))
     die_between_the_burial_and_its_publication(customers_site, "second", ("a", 9, "delete"), ("c", 9, "delete"))
     mend(customers_site, ("a", 4, "insert"), ("b", 2, "insert"), ("c", 8, "insert"))
@@ -102,7 +102,7 @@ def test_deletes_outlive_incarnations_that_publish_nothing(customers_site: RunSi
 
 
 @pytest.mark.nightly
-def test_only_the_live_incarnations_deletes_are_left_in_the_home(customers_site: RunSite) -> None:
+def test_the_home_keeps_only_the_deletes_of_the_live_incarnation(customers_site: RunSite) -> None:
     run_day(customers_site, "first", ("a", 5, "delete"))
     customers_site.run("fresh", on_end=OnEnd.SUSPEND, fresh=True, on_rewind=OnRewind.KEEP)
     assert len(list((customers_site.home / "tombstones").iterdir())) == 1
@@ -114,7 +114,7 @@ FRESH = [(step, before) for step in (Step.INHERIT_KEYS, Step.INCARNATION_CLOSE) 
 @pytest.mark.parametrize(
     "deaths", [pytest.param(FRESH, marks=pytest.mark.nightly, id="everywhere"), pytest.param(FRESH[1:2], id="once")]
 )
-def test_a_fresh_start_that_dies_where_it_inherits_loses_no_delete(
+def test_a_fresh_start_that_dies_while_it_copies_deletes_loses_none(
     customers_site: RunSite, deaths: list[tuple[Step, bool]]
 ) -> None:
     run_day(customers_site, "first", ("a", 5, "delete"), ("b", 1, "insert"))

@@ -48,7 +48,7 @@ def assert_finished(site: RunSite) -> None:
     assert not [path for path in site.home.glob("state/**/*") if path.is_file()], "nothing waits there any more"
 
 
-def test_attempts_that_die_one_after_the_other_lose_and_double_nothing(divided: RunSite, seed: int) -> None:
+def test_attempts_that_die_one_after_the_other_lose_and_double_no_row(divided: RunSite, seed: int) -> None:
     chosen = Random(seed)
     for _ in range(CRASHES):
         run_into(divided, AtRandom(chosen, 60))
@@ -57,7 +57,7 @@ def test_attempts_that_die_one_after_the_other_lose_and_double_nothing(divided: 
 
 
 @pytest.mark.nightly
-def test_attempts_that_die_at_every_point_lose_and_double_nothing(divided: RunSite, tmp_path: Path) -> None:
+def test_attempts_that_die_at_every_point_lose_and_double_no_row(divided: RunSite, tmp_path: Path) -> None:
     clean = watched(replace(divided, directory=tmp_path / "clean", store=str(tmp_path / "clean/documents")).run)
     assert {point.step for point in clean} >= {Step.PIPELINE_CREATE, Step.MANIFEST_CREATE}
     assert not {point.step for point in clean} & NOT_IN_A_SMALL_RUN

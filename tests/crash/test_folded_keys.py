@@ -75,7 +75,9 @@ def test_a_driver_that_dies_at_any_step_of_a_fold_loses_no_key(due: Graves, tmp_
 
 @pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("foreign", [(), DELTAS_OWN], ids=["a kill", "a loss of power"])
-def test_wherever_a_fold_is_cut_off_no_key_is_lost(due: Graves, tmp_path: Path, foreign: tuple[str, ...], stride: int) -> None:
+def test_a_fold_that_is_interrupted_anywhere_loses_no_key(
+    due: Graves, tmp_path: Path, foreign: tuple[str, ...], stride: int
+) -> None:
     """A loss of power removes the files that the fold itself has not made durable, but not the files that it relies on."""
     operation = 0
     while True:
@@ -93,7 +95,7 @@ def test_wherever_a_fold_is_cut_off_no_key_is_lost(due: Graves, tmp_path: Path, 
     goes_on(graves)
 
 
-def test_what_was_folded_survives_a_loss_of_power_at_any_time_after_it(tmp_path: Path) -> None:
+def test_folded_keys_survive_a_loss_of_power_at_any_later_time(tmp_path: Path) -> None:
     """Delta makes nothing durable, so all commits after the last fold are lost here. Deletes from before the fold are not needed."""
     graves = Graves.made(tmp_path / "tombstones")
     system = CrashSystem(tmp_path, foreign=DELTAS_OWN)
@@ -107,7 +109,7 @@ def test_what_was_folded_survives_a_loss_of_power_at_any_time_after_it(tmp_path:
 
 
 @pytest.mark.parametrize("stride", [15, pytest.param(1, marks=pytest.mark.nightly)])
-def test_a_failure_of_any_operation_is_overcome_by_a_later_fold(due: Graves, tmp_path: Path, stride: int) -> None:
+def test_a_later_fold_repairs_a_failure_of_any_operation(due: Graves, tmp_path: Path, stride: int) -> None:
     for number in count(0, stride):
         system, graves = FaultSystem(number), copy_of(due, tmp_path / str(number))
         try:

@@ -53,7 +53,7 @@ def assert_replaced_once(site: RunSite, refresh: tuple[str, ...]) -> None:
         assert all(any("add" in action for action in entry) for entry in removing)
 
 
-def test_a_refresh_that_dies_after_each_step_loses_and_doubles_nothing(second_day: RunSite, refresh: tuple[str, ...]) -> None:
+def test_a_refresh_that_dies_after_each_step_loses_and_doubles_no_row(second_day: RunSite, refresh: tuple[str, ...]) -> None:
     died = []
     for step in OF_THE_REFRESH:
         for before in (True, False):
@@ -77,7 +77,7 @@ def test_a_run_without_the_option_finishes_a_refresh_that_died(second_day: RunSi
 
 
 @pytest.mark.nightly
-def test_a_refresh_that_dies_once_at_any_point_is_finished_by_the_next(
+def test_a_refresh_that_dies_once_at_any_point_is_finished_by_the_next_run(
     site: RunSite, second_day: RunSite, refresh: tuple[str, ...], tmp_path: Path
 ) -> None:
     passed = watched(lambda: second_day.run("day 1", full_refresh=refresh))

@@ -47,7 +47,7 @@ DEATHS = [(step, before) for step in (Step.BURY_KEYS, Step.PUBLISH_SINK) for bef
 
 
 @pytest.mark.parametrize("deaths", [DEATHS[1:3], pytest.param(DEATHS, marks=pytest.mark.nightly)], ids=["twice", "everywhere"])
-def test_the_versions_are_those_of_all_changes(site: RunSite, tmp_path: Path, deaths: list[tuple[Step, bool]]) -> None:
+def test_the_table_has_the_versions_of_all_changes(site: RunSite, tmp_path: Path, deaths: list[tuple[Step, bool]]) -> None:
     here = RunSite(site.directory, tmp_path / "changes", history_pipeline)
     _deliver(here, ("a", 1, "first"), ("a", 9, "last"), ("b", 5, "delete"))
     here.run("day 0", on_end=OnEnd.SUSPEND)

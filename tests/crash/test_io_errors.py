@@ -88,7 +88,9 @@ def _error_of(act: Act, files: LocalFiles) -> StreamPipelineError | None:
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
 @pytest.mark.parametrize("answer_lost", [False, True], ids=["not_done", "done_but_answer_lost"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_old_or_new_and_the_repetition_succeeds(tmp_path: Path, case: Case, code: int, answer_lost: bool, lasting: bool) -> None:
+def test_after_an_error_the_contents_are_old_or_new_and_the_repeated_call_succeeds(
+    tmp_path: Path, case: Case, code: int, answer_lost: bool, lasting: bool
+) -> None:
     for index, system in enumerate(every_fault(code, lasting=lasting, answer_lost=answer_lost)):
         root = tmp_path / str(index)
         for path, data in case.before.items():
@@ -109,7 +111,7 @@ def test_old_or_new_and_the_repetition_succeeds(tmp_path: Path, case: Case, code
 
 @codes
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_call_that_returns_has_kept_its_promise_in_spite_of_the_error(tmp_path: Path, case: Case, code: int) -> None:
+def test_a_call_that_returns_after_an_error_has_kept_its_promise(tmp_path: Path, case: Case, code: int) -> None:
     swallowed = set()
     for index, system in enumerate(every_fault(code)):
         root = tmp_path / str(index)
@@ -139,7 +141,7 @@ def test_an_outcome_is_unknown_only_once_the_name_exists(tmp_path: Path, code: i
 
 
 @codes
-def test_an_outcome_is_unknown_if_what_is_there_cannot_be_read(tmp_path: Path, code: int) -> None:
+def test_an_outcome_is_unknown_if_the_existing_file_cannot_be_read(tmp_path: Path, code: int) -> None:
     unknown = set()
     for index, system in enumerate(every_fault(code)):
         root = tmp_path / str(index)
@@ -149,7 +151,7 @@ def test_an_outcome_is_unknown_if_what_is_there_cannot_be_read(tmp_path: Path, c
     assert {"open", "read", "close", "unlink", "fsync"} == unknown
 
 
-def test_a_file_system_without_hard_links_is_named_as_a_reason(tmp_path: Path) -> None:
+def test_the_error_names_a_file_system_without_hard_links_as_the_reason(tmp_path: Path) -> None:
     before = FaultSystem()
     LocalFiles(tmp_path / "probe", before).create("new", NEW)
     link = next(index for index, operation in enumerate(before.trace) if operation.startswith("link"))

@@ -65,7 +65,9 @@ def _check_create(files: LocalFiles, finished: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_finished_create_never_disappears_and_an_unfinished_one_is_nothing_or_whole(tmp_path: Path, seed: int | None) -> None:
+def test_a_finished_create_never_disappears_and_an_unfinished_create_leaves_nothing_or_the_whole_file(
+    tmp_path: Path, seed: int | None
+) -> None:
     operations = crash_everywhere(tmp_path, _nothing, lambda files: files.create("a/b/new", NEW), _check_create, seed=seed)
     assert operations > 20
 
@@ -88,7 +90,7 @@ def test_a_create_that_finds_its_own_bytes_makes_them_durable(tmp_path: Path, se
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_create_below_a_root_that_somebody_has_just_made_is_durable(tmp_path: Path, seed: int | None) -> None:
+def test_a_create_below_a_root_that_another_process_has_just_made_is_durable(tmp_path: Path, seed: int | None) -> None:
     root = tmp_path / "home"
     system = CrashSystem(tmp_path, seed=seed)
     system.mkdir(str(root))
@@ -141,7 +143,7 @@ def test_a_deleted_tree_does_not_come_back_and_its_files_stay_whole_until_then(t
     crash_everywhere(tmp_path, prepare, lambda files: files.delete("k"), check, seed=seed)
 
 
-def test_one_delete_is_durable_before_the_next_begins(tmp_path: Path) -> None:
+def test_each_delete_is_durable_before_the_next_begins(tmp_path: Path) -> None:
     """A caller that deletes a manifest before the files that it names never leaves a manifest without its files."""
 
     def prepare(files: LocalFiles) -> None:
@@ -166,7 +168,7 @@ def _write_as_somebody_else(files: LocalFiles) -> Path:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_synced_file_of_somebody_else_stays_with_the_directories_above_it(tmp_path: Path, seed: int | None) -> None:
+def test_a_synced_file_of_another_process_survives_with_the_directories_above_it(tmp_path: Path, seed: int | None) -> None:
     root = tmp_path / "home"
     quick(root).create("x", b"")
     system = CrashSystem(tmp_path, foreign=("*.parquet",), seed=seed)
@@ -177,7 +179,7 @@ def test_a_synced_file_of_somebody_else_stays_with_the_directories_above_it(tmp_
     assert written.read_bytes() == NEW
 
 
-def test_a_synced_file_stays_with_a_root_that_somebody_else_made(tmp_path: Path) -> None:
+def test_a_synced_file_survives_with_a_root_that_another_process_made(tmp_path: Path) -> None:
     table = tmp_path / "warehouse" / "hourly"
     system = CrashSystem(tmp_path, foreign=("*.parquet",))
     written = _write_as_somebody_else(LocalFiles(table, system))
@@ -186,7 +188,7 @@ def test_a_synced_file_stays_with_a_root_that_somebody_else_made(tmp_path: Path)
     assert written.read_bytes() == NEW
 
 
-def test_without_sync_a_file_of_somebody_else_is_lost(tmp_path: Path) -> None:
+def test_a_file_of_another_process_is_lost_without_sync(tmp_path: Path) -> None:
     root = tmp_path / "home"
     quick(root).create("x", b"")
     system = CrashSystem(tmp_path, foreign=("*.parquet",))
@@ -233,7 +235,7 @@ class SkipsRootsParent(LocalFiles):
 
 
 @pytest.mark.parametrize("careless", [SkipsDirectory, SkipsContents, SkipsParents, SkipsRootsParent])
-def test_a_create_that_skips_an_fsync_is_caught(tmp_path: Path, careless: type[LocalFiles]) -> None:
+def test_the_tests_notice_a_create_that_skips_an_fsync(tmp_path: Path, careless: type[LocalFiles]) -> None:
     with pytest.raises((AssertionError, AlreadyExistsError)):
         crash_everywhere(tmp_path, _nothing, lambda files: files.create("a/b/new", NEW), _check_create, files=careless)
 
@@ -250,7 +252,7 @@ class ReplacesInPlace(LocalFiles):
         self._fsync(str(Path(target).parent))
 
 
-def test_a_replace_that_skips_the_fsync_of_its_contents_is_caught(tmp_path: Path) -> None:
+def test_the_tests_notice_a_replace_that_skips_the_fsync_of_its_contents(tmp_path: Path) -> None:
     def check(files: LocalFiles, _: bool) -> None:
         assert files.read("status.json") in (OLD, NEW)
 
@@ -264,7 +266,7 @@ def test_a_replace_that_skips_the_fsync_of_its_contents_is_caught(tmp_path: Path
         )
 
 
-def test_after_a_crash_nothing_of_the_process_goes_on(tmp_path: Path) -> None:
+def test_after_a_crash_the_process_writes_nothing_more(tmp_path: Path) -> None:
     system = CrashSystem(tmp_path)
     files = LocalFiles(tmp_path / "home", system)
     files.create("a", OLD)

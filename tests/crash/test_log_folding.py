@@ -85,7 +85,7 @@ def test_a_loss_of_power_at_any_operation_loses_no_batch_and_leaves_no_gap(tmp_p
 
 
 @pytest.mark.parametrize("answer_lost", [pytest.param(False, marks=pytest.mark.nightly), True])
-def test_a_failure_of_any_operation_is_overcome_by_the_repeated_call(tmp_path: Path, answer_lost: bool) -> None:
+def test_the_repeated_call_repairs_a_failure_of_any_operation(tmp_path: Path, answer_lost: bool) -> None:
     for number, system in enumerate(every_fault(errno.EIO, answer_lost=answer_lost)):
         root = tmp_path / str(number)
         log = begun(quick(root))

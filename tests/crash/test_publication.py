@@ -48,7 +48,7 @@ def staged(directory: Path, policy: Publish) -> StagedPipeline:
     ("policy", "occurrence"),
     [(Publish.FINAL, n) for n in (1, 2)] + [(Publish.EVERY_CHECKPOINT, n) for n in range(1, 7)],
 )
-def test_a_publisher_that_dies_anywhere_is_followed_by_one_that_does_the_rest(
+def test_after_a_publisher_that_dies_anywhere_the_next_publisher_does_the_rest(
     tmp_path: Path, policy: Publish, occurrence: int, before: bool
 ) -> None:
     pipeline = staged(tmp_path, policy)
@@ -64,7 +64,7 @@ def test_a_publisher_that_dies_anywhere_is_followed_by_one_that_does_the_rest(
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_a_closing_that_dies_is_done_by_the_next_one(tmp_path: Path, before: bool) -> None:
+def test_the_next_closer_finishes_a_closing_that_died(tmp_path: Path, before: bool) -> None:
     pipeline = staged(tmp_path, Publish.FINAL)
     app = pipeline.store.chain(pipeline.store.ids()[-1])[-1].sinks[HOURLY].app
     with observed_by(DiesAt(Step.INCARNATION_CLOSE, 1, before=before)), pytest.raises(Death):

@@ -20,23 +20,25 @@ PLANS = 3
 
 # The plan that waits for the night has one stop, and sinks that test_complete_sinks.py and test_keyed_sinks.py compare by day.
 @pytest.mark.parametrize("part", [pytest.param(0, marks=pytest.mark.nightly), *range(1, PLANS)])
-def test_each_table_is_the_answer_after_each_round_whatever_interrupts_it(part: int, tmp_path: Path) -> None:
+def test_each_table_equals_the_answer_after_each_round_whatever_interrupts_the_round(part: int, tmp_path: Path) -> None:
     """The interruptions are stops, deaths, failures of the storage, missing files and lost work directories. Rows arrive in between."""
     RandomRounds(Plan(1034, CASES // PLANS, TABLES, part), tmp_path).run()
 
 
-def test_each_table_of_live_inputs_becomes_the_answer_whatever_interrupts_it(kafka: KafkaBroker, tmp_path: Path) -> None:
+def test_each_table_of_live_inputs_becomes_the_answer_whatever_interrupts_the_pipeline(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
     LiveRounds(Plan(51, 2, TABLES, topics=True, live=True), tmp_path, kafka).run()
 
 
 @pytest.mark.nightly
-def test_each_table_is_the_answer_where_all_cases_are_one_pipeline(tmp_path: Path) -> None:
+def test_each_table_equals_the_answer_in_one_pipeline_with_all_cases(tmp_path: Path) -> None:
     RandomRounds(Plan(183, CASES, TABLES), tmp_path).run()
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("sample", range(25))
-def test_each_table_is_the_answer_each_night_with_other_inputs(
+def test_each_table_equals_the_answer_with_other_inputs_each_night(
     sample: int, seed: int, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
     RandomRounds(Plan(seed + sample, CASES, TABLES, topics=True), tmp_path, kafka).run()
@@ -44,7 +46,7 @@ def test_each_table_is_the_answer_each_night_with_other_inputs(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("sample", range(10))
-def test_each_table_of_live_inputs_becomes_the_answer_each_night(
+def test_each_table_of_live_inputs_becomes_the_answer_with_other_inputs_each_night(
     sample: int, seed: int, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
     LiveRounds(Plan(seed + sample, CASES, TABLES, topics=True, live=True), tmp_path, kafka).run()
@@ -52,5 +54,5 @@ def test_each_table_of_live_inputs_becomes_the_answer_each_night(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("sample", range(4))
-def test_each_table_is_the_answer_where_drivers_are_killed(sample: int, seed: int, tmp_path: Path) -> None:
+def test_each_table_equals_the_answer_although_drivers_are_killed(sample: int, seed: int, tmp_path: Path) -> None:
     KilledRounds(Plan(seed + sample, CASES, TABLES), tmp_path).run()

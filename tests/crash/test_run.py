@@ -54,12 +54,12 @@ def assert_finished(site: RunSite) -> None:
     assert site.attempts() == attempts
 
 
-def test_a_clean_run_passes_every_step_there_is(clean_run: list[Point]) -> None:
+def test_a_clean_run_passes_every_kind_of_step(clean_run: list[Point]) -> None:
     assert {point.step for point in clean_run} == set(Step) - ONLY_IN_A_FRESH_START - ONLY_IN_LATER_ROUNDS - NOT_IN_A_SMALL_RUN
     assert [point.step for point in clean_run].count(Step.MANIFEST_CREATE) == 2, "before it and after it, once"
 
 
-def test_attempts_that_die_one_after_the_other_at_every_point_lose_and_double_nothing(
+def test_attempts_that_die_one_after_the_other_at_every_point_lose_and_double_no_row(
     site: RunSite, clean_run: list[Point]
 ) -> None:
     died_at = crash_in_turn(site)
@@ -75,7 +75,9 @@ def without_housekeeping(points: list[Point]) -> list[Point]:
     return [point for point in points if point.step not in HOUSEKEEPING]
 
 
-def test_a_run_that_dies_once_is_finished_by_the_next(site: RunSite, clean_run: list[Point], seed: int, tmp_path: Path) -> None:
+def test_a_run_that_dies_once_is_finished_by_the_next_run(
+    site: RunSite, clean_run: list[Point], seed: int, tmp_path: Path
+) -> None:
     kinds = {point.name: point for point in clean_run if point.step in (Step.SWEEP, Step.LOG_FOLD, Step.LOG_CHECKPOINT)}
     for number, point in enumerate(
         [*Random(seed).sample(list(kinds.values()), 1), *Random(seed).sample(without_housekeeping(clean_run), 1)]
@@ -84,14 +86,16 @@ def test_a_run_that_dies_once_is_finished_by_the_next(site: RunSite, clean_run: 
 
 
 @pytest.mark.nightly
-def test_a_run_that_dies_once_at_any_point_is_finished_by_the_next(site: RunSite, clean_run: list[Point], tmp_path: Path) -> None:
+def test_a_run_that_dies_once_at_any_point_is_finished_by_the_next_run(
+    site: RunSite, clean_run: list[Point], tmp_path: Path
+) -> None:
     for number, point in enumerate(clean_run):
         crash_once(replace(site, directory=tmp_path / str(number)), point)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("sample", range(100))
-def test_a_recovery_that_dies_as_well_is_finished_by_the_next(
+def test_a_recovery_that_dies_as_well_is_finished_by_the_next_run(
     site: RunSite, clean_run: list[Point], seed: int, sample: int
 ) -> None:
     chosen = Random(f"{seed} {sample}")
@@ -108,7 +112,7 @@ def daily_site(site: RunSite, tmp_path: Path) -> RunSite:
 
 
 @pytest.mark.nightly
-def test_three_suspended_days_survive_crashes_by_chance(daily_site: RunSite, clean_run: list[Point], seed: int) -> None:
+def test_three_suspended_days_survive_crashes_at_random_points(daily_site: RunSite, clean_run: list[Point], seed: int) -> None:
     chosen = Random(seed)
     for day in range(DAYS):
         deliver(daily_site.events, day)
@@ -134,7 +138,7 @@ def test_three_suspended_days_survive_crashes_at_every_point(daily_site: RunSite
         pytest.param(set(Step), id="every point", marks=pytest.mark.nightly),
     ],
 )
-def test_a_fresh_start_that_dies_leaves_no_way_to_publish_what_it_abandoned(site: RunSite, steps: set[Step]) -> None:
+def test_after_a_fresh_start_that_dies_the_abandoned_rows_cannot_be_published(site: RunSite, steps: set[Step]) -> None:
     site.run("abandoned", publish=Publish.EXTERNAL)
     chain, closed = InTurn(steps), 0
     while not chain.answered:
@@ -149,7 +153,7 @@ def test_a_fresh_start_that_dies_leaves_no_way_to_publish_what_it_abandoned(site
     assert site.checkpoints() == [1, 2]
 
 
-def test_a_run_whose_rows_can_never_become_public_has_not_succeeded(site: RunSite) -> None:
+def test_a_run_whose_rows_can_never_become_public_fails(site: RunSite) -> None:
     run_into(site, lambda passed: passed.name == (Step.MANIFEST_CREATE, False), "abandoned")
     site.run("fresh", fresh=True)
     with pytest.raises(RejectedError, match="never can be"):
@@ -169,13 +173,13 @@ def lose_power_after_the_manifest(site: RunSite) -> None:
     assert point is not None
 
 
-def test_all_that_a_manifest_names_survives_a_loss_of_power(site: RunSite) -> None:
+def test_all_files_that_a_manifest_names_survive_a_loss_of_power(site: RunSite) -> None:
     lose_power_after_the_manifest(site)
     site.run()
     assert_finished(site)
 
 
-def test_without_the_fsync_of_staged_files_they_would_be_lost(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_their_fsync_staged_files_would_be_lost(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "make_durable", lambda _, adds: adds)
     lose_power_after_the_manifest(site)
     with pytest.raises(NotFoundError):

@@ -45,7 +45,7 @@ def replanned(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> RunSite:
     return site
 
 
-def test_a_batch_whose_plan_is_lost_is_computed_again_as_it_was_planned(
+def test_a_batch_is_computed_again_as_planned_although_spark_lost_its_plan(
     replanned: RunSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(round_run, "replay", replay)
@@ -85,7 +85,7 @@ def hurried(site: RunSite, request: pytest.FixtureRequest, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("hurried", [OnEnd.SUSPEND], indirect=True)
-def test_nothing_is_planned_while_a_batch_is_pending(hurried: RunSite) -> None:
+def test_no_batch_is_planned_while_a_batch_is_pending(hurried: RunSite) -> None:
     with pytest.raises(CorruptDocumentError, match="cannot be planned"):
         hurried.run(on_end=OnEnd.SUSPEND)
     assert hurried.public() == {"hourly": [], "daily": []}
@@ -107,7 +107,7 @@ def test_a_plan_above_a_pending_batch_would_lose_that_batch(hurried: RunSite, mo
     assert counted(hurried) < sum(count for _, count in answer([0])["daily"])
 
 
-def test_nothing_is_cut_while_a_batch_is_pending(hurried: RunSite) -> None:
+def test_no_cut_is_taken_while_a_batch_is_pending(hurried: RunSite) -> None:
     with pytest.raises(CorruptDocumentError, match="cannot be cut"):
         hurried.run()
     assert hurried.public() == {"hourly": [], "daily": []}

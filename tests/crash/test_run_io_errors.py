@@ -63,7 +63,7 @@ def error_of(site: RunSite, system: FaultSystem) -> StreamPipelineError | None:
     [CODES[0], *(pytest.param(code, marks=pytest.mark.nightly) for code in CODES[1:])],
     ids=lambda code: errno.errorcode[code],
 )
-def test_a_run_whose_storage_fails_once_says_so_and_the_next_ends_well(
+def test_a_run_whose_storage_fails_once_reports_it_and_the_next_run_succeeds(
     site: RunSite, operations: int, code: int, seed: int, tmp_path: Path
 ) -> None:
     index = Random(f"{seed} {code}").randrange(operations)
@@ -72,7 +72,7 @@ def test_a_run_whose_storage_fails_once_says_so_and_the_next_ends_well(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", range(STRIDE))
-def test_a_failure_of_any_operation_of_a_run_is_survived(
+def test_a_pipeline_survives_a_failure_of_any_operation_of_a_run(
     site: RunSite, operations: int, part: int, seed: int, tmp_path: Path
 ) -> None:
     for index in range(part, operations, STRIDE):
@@ -103,7 +103,7 @@ def lose_the_answer(site: RunSite, step: Step) -> None:
 
 
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
-def test_a_run_takes_up_everything_that_landed_although_its_answer_was_lost(site: RunSite, seed: int, every: int) -> None:
+def test_a_run_finds_every_write_that_succeeded_although_its_answer_was_lost(site: RunSite, seed: int, every: int) -> None:
     """Each attempt loses the answer to the next kind of step. A small sample takes every third kind."""
     never = {Step.PUBLISH_SINK, Step.INCARNATION_CLOSE} | HOUSEKEEPING | NOT_IN_A_SMALL_RUN
     landed = [step for step in Step if step not in never | {Step.MANIFEST_CREATE}]
@@ -113,7 +113,7 @@ def test_a_run_takes_up_everything_that_landed_although_its_answer_was_lost(site
     site.assert_answered()
 
 
-def test_a_manifest_that_landed_is_found_by_the_attempt_that_made_it(site: RunSite) -> None:
+def test_an_attempt_finds_its_own_manifest_although_the_answer_to_the_write_was_lost(site: RunSite) -> None:
     observer = LosesAnswers(Step.MANIFEST_CREATE)
     with observed_by(observer):
         site.run()
@@ -122,7 +122,7 @@ def test_a_manifest_that_landed_is_found_by_the_attempt_that_made_it(site: RunSi
     assert site.attempts() == 1
 
 
-def test_a_version_that_landed_is_not_staged_again(site: RunSite) -> None:
+def test_a_version_that_was_written_is_not_staged_again_although_its_answer_was_lost(site: RunSite) -> None:
     lose_the_answer(site, Step.STAGE_VERSION)
     (version,) = site.home.glob("work/*/stages/*/log/_delta_log/*1.json")
     staged = version.read_bytes()

@@ -69,7 +69,7 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
             yield lambda name: open_place(f"{url}/{name}")
 
 
-def test_an_export_that_dies_at_a_step_is_done_by_the_next_one(tmp_path: Path, places: Callable[[str], Files]) -> None:
+def test_the_next_export_finishes_one_that_died_at_any_step(tmp_path: Path, places: Callable[[str], Files]) -> None:
     site, manifest = a_checkpoint(tmp_path)
     exported(site.home, manifest, places("undisturbed"))
     expected = contents(places("undisturbed"))
@@ -85,7 +85,7 @@ def test_an_export_that_dies_at_a_step_is_done_by_the_next_one(tmp_path: Path, p
         assert contents(target) == expected
 
 
-def test_a_disposal_that_dies_at_a_step_is_done_by_the_next_one(tmp_path: Path, places: Callable[[str], Files]) -> None:
+def test_the_next_disposal_finishes_one_that_died_at_any_step(tmp_path: Path, places: Callable[[str], Files]) -> None:
     site, manifest = a_checkpoint(tmp_path)
     exported(site.home, manifest, places("watched"))
     passed = points(lambda: dispose(places("watched")))
@@ -101,7 +101,7 @@ def test_a_disposal_that_dies_at_a_step_is_done_by_the_next_one(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
-def test_a_loss_of_power_leaves_no_savepoint_or_a_whole_one(tmp_path: Path, seed: int | None) -> None:
+def test_a_loss_of_power_leaves_no_savepoint_or_a_complete_one(tmp_path: Path, seed: int | None) -> None:
     site, manifest = a_checkpoint(tmp_path / "origin")
     exported(site.home, manifest, quick(tmp_path / "undisturbed"))
     expected = contents(quick(tmp_path / "undisturbed"))
@@ -122,7 +122,7 @@ def test_a_loss_of_power_leaves_no_savepoint_or_a_whole_one(tmp_path: Path, seed
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
-def test_a_loss_of_power_while_one_is_deleted_leaves_it_whole_or_not_at_all(tmp_path: Path, seed: int | None) -> None:
+def test_a_loss_of_power_during_a_disposal_leaves_no_savepoint_or_a_complete_one(tmp_path: Path, seed: int | None) -> None:
     site, manifest = a_checkpoint(tmp_path / "origin")
     for index in range(0, 10_000, OPERATIONS_APART):
         root, finished = tmp_path / str(index), False

@@ -72,7 +72,7 @@ LOST = [(method, only) for method in ("create", "addBlock", "complete", "rename2
 
 
 @pytest.mark.parametrize(("method", "answer_only"), LOST)
-def test_a_create_that_loses_an_answer_is_made_once(
+def test_a_create_whose_response_is_lost_creates_the_file_once(
     cluster: HdfsCluster, line: LossyLine, home: HdfsFiles, root: str, method: str, answer_only: bool
 ) -> None:
     over_line = HdfsFiles(line.authority, root, DEADLINE_S)
@@ -85,7 +85,7 @@ def test_a_create_that_loses_an_answer_is_made_once(
 
 
 @pytest.mark.parametrize("answer_only", [True, False])
-def test_a_create_that_loses_an_answer_tells_whose_file_has_the_name(
+def test_a_create_whose_response_is_lost_finds_out_whose_file_has_the_name(
     cluster: HdfsCluster, line: LossyLine, home: HdfsFiles, root: str, answer_only: bool
 ) -> None:
     over_line = HdfsFiles(line.authority, root, DEADLINE_S)
@@ -99,7 +99,7 @@ def test_a_create_that_loses_an_answer_tells_whose_file_has_the_name(
 
 
 @pytest.mark.parametrize("answer_only", [True, False])
-def test_a_replace_a_copy_and_a_delete_that_lose_an_answer_are_done(
+def test_a_replace_a_copy_and_a_delete_succeed_although_their_response_is_lost(
     cluster: HdfsCluster, line: LossyLine, home: HdfsFiles, root: str, tmp_path: Path, answer_only: bool
 ) -> None:
     over_line = HdfsFiles(line.authority, root, DEADLINE_S)
@@ -117,7 +117,7 @@ def test_a_replace_a_copy_and_a_delete_that_lose_an_answer_are_done(
     assert everything(cluster, f"{root}/a") == ["copy"]
 
 
-def test_what_has_become_of_a_rename_is_asked_until_somebody_answers(line: LossyLine, home: HdfsFiles, root: str) -> None:
+def test_the_outcome_of_a_rename_is_queried_until_a_response_arrives(line: LossyLine, home: HdfsFiles, root: str) -> None:
     over_line = HdfsFiles(line.authority, root, DEADLINE_S)
     line.lose("rename2", "delete", "getBlockLocations")
     over_line.create("a/b", b"data")
@@ -126,7 +126,7 @@ def test_what_has_become_of_a_rename_is_asked_until_somebody_answers(line: Lossy
 
 
 @pytest.mark.parametrize("answer_only", [True, False])
-def test_a_create_without_an_answer_has_an_unknown_outcome_in_time(
+def test_a_create_without_any_response_raises_outcome_unknown_in_time(
     line: LossyLine, home: HdfsFiles, root: str, answer_only: bool
 ) -> None:
     over_line = HdfsFiles(line.authority, root, 2.0)
@@ -161,7 +161,7 @@ def test_calls_of_a_stopped_name_node_end_in_time(cluster: HdfsCluster, home: Hd
     assert home.read("a/c") == b"other"
 
 
-def test_a_name_node_killed_in_the_middle_of_creates_keeps_each_that_returned(cluster: HdfsCluster, root: str) -> None:
+def test_each_create_that_returned_survives_the_kill_of_the_name_node(cluster: HdfsCluster, root: str) -> None:
     hasty = HdfsFiles(cluster.authority, root, 0.5)
     patient = HdfsFiles(cluster.authority, root, DEADLINE_S)
 
@@ -195,7 +195,7 @@ def test_a_name_node_killed_in_the_middle_of_creates_keeps_each_that_returned(cl
             assert not returned
 
 
-def test_without_data_nodes_nothing_is_half_there_and_their_return_is_waited_for(
+def test_without_data_nodes_no_file_is_incomplete_and_a_create_waits_for_their_return(
     cluster: HdfsCluster, home: HdfsFiles, root: str
 ) -> None:
     home.create("a/b", b"data")
@@ -219,7 +219,7 @@ def test_without_data_nodes_nothing_is_half_there_and_their_return_is_waited_for
 
 
 @pytest.mark.nightly
-def test_a_name_node_that_is_not_ready_is_waited_for(cluster: HdfsCluster, home: HdfsFiles, root: str) -> None:
+def test_a_call_waits_for_a_name_node_that_is_not_ready(cluster: HdfsCluster, home: HdfsFiles, root: str) -> None:
     home.create("a/b", b"data")
     cluster.kill_data_node()
     cluster.kill_name_node()
@@ -286,7 +286,7 @@ def test_a_missing_permission_to_write_is_an_error_at_once(
     assert theirs.read("a/b") == b"data"
 
 
-def test_a_silent_name_node_of_a_service_is_passed_over(
+def test_a_call_skips_a_name_node_that_does_not_respond(
     cluster: HdfsCluster, line: LossyLine, home: HdfsFiles, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = {"dfs.nameservices": "service", "dfs.ha.namenodes.service": "first,second"}
@@ -300,7 +300,7 @@ def test_a_silent_name_node_of_a_service_is_passed_over(
     assert home.names("a") == ["servicex", "x"]
 
 
-def test_what_writers_that_died_have_left_goes(cluster: HdfsCluster, home: HdfsFiles, root: str) -> None:
+def test_unfinished_files_of_dead_writers_are_removed(cluster: HdfsCluster, home: HdfsFiles, root: str) -> None:
     raw = Client(f"hdfs://{cluster.authority}/")
     home.create("a/b", b"data")
 
@@ -323,7 +323,7 @@ def test_what_writers_that_died_have_left_goes(cluster: HdfsCluster, home: HdfsF
     home.remove_unfinished("nowhere/x")
 
 
-def test_the_default_file_system_is_that_of_the_settings(cluster: HdfsCluster, home: HdfsFiles, root: str) -> None:
+def test_the_default_file_system_comes_from_the_hadoop_settings(cluster: HdfsCluster, home: HdfsFiles, root: str) -> None:
     with default_file_system(cluster):
         found = HdfsFiles("", root)
         found.create("a", b"data")

@@ -112,7 +112,7 @@ def succeeded(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
-def test_a_home_goes_from_spark_to_newer_spark_with_open_windows_upserts_and_savepoints(tmp_path: Path) -> None:
+def test_a_home_moves_to_newer_versions_of_spark_with_open_windows_upserts_and_savepoints(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.add(50)
     succeeded(site.run("4.0"))

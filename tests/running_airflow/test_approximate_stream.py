@@ -50,7 +50,7 @@ def test_a_person_accepts_what_a_day_has_lost_and_has_the_next_day_backfilled(ai
     assert task(second, "backfill").xcom()["losses"] == []
 
 
-def test_the_run_the_branch_the_choice_and_the_backfill_outlive_every_worker_and_the_triggerer(
+def test_the_run_the_branch_the_choice_and_the_backfill_survive_the_death_of_every_worker_and_the_triggerer(
     airflow: RunningAirflow, roots: Path
 ) -> None:
     run = airflow.trigger("approximate_stream", day="2013-01-03")

@@ -57,7 +57,9 @@ def test_an_asset_watcher_runs_a_dag_on_a_publication(airflow: RunningAirflow, w
 
 
 @pytest.mark.nightly
-def test_a_new_triggerer_goes_on_after_what_an_asset_watcher_has_sent(airflow: RunningAirflow, watched: StagedPipeline) -> None:
+def test_a_new_triggerer_continues_after_the_last_event_of_an_asset_watcher(
+    airflow: RunningAirflow, watched: StagedPipeline
+) -> None:
     until(lambda: watched_events(airflow), "the first event is there")
     (asset,) = airflow.get("assets?name_pattern=watched_public")["assets"]
     until(lambda: airflow.get(f"assets/{asset['id']}/state-store")["total_entries"] == 1, "what was sent is noted")

@@ -31,16 +31,14 @@ def test_the_form_has_the_connections_own_fields_only(airflow: RunningAirflow) -
     assert all(kind["standard_fields"][name]["hidden"] for name in ("login", "password", "port", "url_schema"))
 
 
-def test_the_test_says_from_which_host_it_has_looked_and_what_it_has_found(
-    airflow: RunningAirflow, roots: Path, tmp_path: Path
-) -> None:
+def test_the_test_of_a_connection_names_its_host_and_what_it_found(airflow: RunningAirflow, roots: Path, tmp_path: Path) -> None:
     well, said = said_by_test(airflow, home_root=str(roots), python=str(make_fake_python(tmp_path)))
     assert well, said
     for part in (f"Seen from {os.uname().nodename}", str(roots), "pyspark 4", "delta-spark 4", "Java "):
         assert part in said
 
 
-def test_the_test_says_what_is_wrong(airflow: RunningAirflow, roots: Path) -> None:
+def test_the_test_of_a_connection_says_what_is_wrong(airflow: RunningAirflow, roots: Path) -> None:
     wrong = {
         "/proc/homes": {"home_root": "/proc/homes"},
         "is not a program": {"home_root": str(roots), "python": "/no/such/python"},

@@ -37,7 +37,7 @@ def test_a_triggerer_that_dies_loses_nothing(airflow: RunningAirflow, deferred: 
 
 
 @pytest.mark.nightly
-def test_a_triggerer_that_was_held_up_while_another_took_over_ends_no_driver(
+def test_a_triggerer_that_resumes_after_another_took_over_ends_no_driver(
     airflow: RunningAirflow, deferred: TaskRun, home: Home
 ) -> None:
     """The first triggerer mistakes its lost triggers for those of killed tasks."""
@@ -80,14 +80,14 @@ def test_a_worker_that_dies_while_its_task_is_deferred_ends_no_driver(
 
 
 @pytest.mark.parametrize("state", ["failed", pytest.param("success", marks=pytest.mark.nightly)])
-def test_a_task_that_is_marked_cancels_its_driver(deferred: TaskRun, home: Home, state: str) -> None:
+def test_a_task_that_is_marked_failed_or_successful_cancels_its_driver(deferred: TaskRun, home: Home, state: str) -> None:
     deferred.mark(state)
     home.ends()
     assert deferred.state == state
 
 
 @pytest.mark.parametrize("state", ["failed", pytest.param("success", marks=pytest.mark.nightly)])
-def test_a_dag_run_that_is_marked_cancels_its_driver(deferred: TaskRun, home: Home, state: str) -> None:
+def test_a_dag_run_that_is_marked_failed_or_successful_cancels_its_driver(deferred: TaskRun, home: Home, state: str) -> None:
     deferred.mark_run(state)
     home.ends()
 
@@ -116,7 +116,7 @@ def test_a_task_that_does_not_cancel_leaves_its_driver_to_the_next_try(airflow: 
 
 
 @pytest.mark.nightly
-def test_a_wait_whose_time_is_up_leaves_its_driver_to_the_next_try(airflow: RunningAirflow, home: Home) -> None:
+def test_a_wait_that_times_out_leaves_its_driver_to_the_next_try(airflow: RunningAirflow, home: Home) -> None:
     task = at_work(airflow, home, "waits_short_of_time", "deferred", "failed")
     task.reaches("failed")
     assert "has no answer after 10 s" in task.log()
@@ -131,7 +131,7 @@ def test_a_wait_whose_time_is_up_leaves_its_driver_to_the_next_try(airflow: Runn
 @pytest.mark.parametrize(
     "kind", ["", pytest.param("_in_the_worker", marks=pytest.mark.nightly)], ids=["deferred", "in_the_worker"]
 )
-def test_a_task_whose_time_is_up_in_airflows_eyes_ends_its_driver_and_the_next_try_starts_another(
+def test_a_task_that_exceeds_airflows_timeout_ends_its_driver_and_the_next_try_starts_another(
     airflow: RunningAirflow, home: Home, kind: str
 ) -> None:
     task = at_work(airflow, home, f"waits_short_of_airflows_time{kind}", "running" if kind else "deferred")
@@ -176,7 +176,7 @@ def test_a_dag_run_that_is_marked_while_a_worker_waits_ends_its_driver(airflow: 
 
 
 @pytest.mark.nightly
-def test_what_happens_while_no_triggerer_runs_ends_no_driver_and_the_next_try_takes_it_up(
+def test_marking_a_task_while_no_triggerer_runs_ends_no_driver_and_the_next_try_adopts_the_driver(
     airflow: RunningAirflow, deferred: TaskRun, home: Home
 ) -> None:
     airflow.kill_triggerer()
@@ -190,7 +190,7 @@ def test_what_happens_while_no_triggerer_runs_ends_no_driver_and_the_next_try_ta
 
 
 @pytest.mark.nightly
-def test_a_task_that_is_cleared_while_no_triggerer_runs_goes_on_with_its_driver(
+def test_a_task_that_is_cleared_while_no_triggerer_runs_adopts_its_driver(
     airflow: RunningAirflow, deferred: TaskRun, home: Home
 ) -> None:
     airflow.kill_triggerer()

@@ -85,7 +85,7 @@ def stream(airflow: RunningAirflow, roots: Path, tmp_path: Path) -> Callable[[st
 
 @WANTED
 @pytest.mark.parametrize("gate", ["asks", "defers", "answers"])
-def test_a_task_whose_worker_dies_rolls_forward_to_the_one_savepoint(
+def test_a_task_whose_worker_dies_ends_with_exactly_one_savepoint(
     stream: Callable[[str, str], Stream], wanted: str, gate: str
 ) -> None:
     asked = stream(f"worker-{gate}", wanted)
@@ -98,7 +98,7 @@ def test_a_task_whose_worker_dies_rolls_forward_to_the_one_savepoint(
 
 @WANTED
 @pytest.mark.parametrize("gate", ["defers", "answers"])
-def test_a_task_that_finds_no_triggerer_or_needs_none_any_more_comes_to_the_one_savepoint(
+def test_a_task_without_a_triggerer_ends_with_exactly_one_savepoint(
     airflow: RunningAirflow, stream: Callable[[str, str], Stream], wanted: str, gate: str
 ) -> None:
     asked = stream(f"triggerer-{gate}", wanted)
@@ -115,7 +115,7 @@ def test_a_task_that_finds_no_triggerer_or_needs_none_any_more_comes_to_the_one_
 
 
 @WANTED
-def test_a_task_whose_triggerer_dies_while_it_waits_comes_to_the_one_savepoint(
+def test_a_task_whose_triggerer_dies_while_it_waits_ends_with_exactly_one_savepoint(
     airflow: RunningAirflow, stream: Callable[[str, str], Stream], wanted: str
 ) -> None:
     asked = stream("triggerer-waits", wanted)

@@ -30,7 +30,7 @@ def test_the_next_try_waits_for_the_driver_of_a_task_that_was_killed(airflow: Ru
 
 
 @pytest.mark.parametrize("whom", ["the task", pytest.param("its worker", marks=pytest.mark.nightly)])
-def test_a_task_that_is_asked_to_end_ends_its_driver_and_the_next_try_starts_another(
+def test_a_task_that_is_terminated_ends_its_driver_and_the_next_try_starts_another(
     airflow: RunningAirflow, home: Home, whom: str
 ) -> None:
     task = at_work(airflow, home, "waits_in_the_worker", "running")
@@ -58,7 +58,7 @@ def test_a_task_that_ends_before_its_driver_was_seen_leaves_one_attempt(airflow:
 
 
 @pytest.mark.nightly
-def test_a_killed_worker_with_a_task_that_was_not_deferred_yet_leaves_one_attempt(airflow: RunningAirflow, home: Home) -> None:
+def test_a_worker_that_is_killed_before_its_task_is_deferred_leaves_one_attempt(airflow: RunningAirflow, home: Home) -> None:
     task = airflow.trigger("slow_deferred", home=home.name)
     until(lambda: home.starts() == 1, "the driver has started")
     task.kill_worker()

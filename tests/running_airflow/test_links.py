@@ -26,7 +26,7 @@ def page(task: TaskRun, link: str, user: str = "bob") -> httpx.Response:
     return task.airflow.call("GET", link.removeprefix(base), user=user)
 
 
-def test_a_viewer_follows_the_links_of_a_deferred_task_and_of_one_that_has_ended(deferred: TaskRun, home: Home) -> None:
+def test_a_viewer_can_follow_the_links_of_a_deferred_and_of_a_finished_task(deferred: TaskRun, home: Home) -> None:
     assert "the driver says hello" in page(deferred, links(deferred)["Driver log"]).text
     assert "no checkpoint yet" in page(deferred, links(deferred)["Manifest"]).text
     home.let_end()
@@ -35,7 +35,7 @@ def test_a_viewer_follows_the_links_of_a_deferred_task_and_of_one_that_has_ended
     assert "3, public" in page(deferred, links(deferred)["Tables"]).text
 
 
-def test_a_task_whose_worker_waits_has_links_meanwhile(airflow: RunningAirflow, home: Home) -> None:
+def test_a_task_has_links_while_its_worker_waits(airflow: RunningAirflow, home: Home) -> None:
     task = airflow.trigger("waits_in_the_worker", home=home.name)
     until(home.has_begun, "the driver is at work")
     assert page(task, links(task)["Driver log"]).status_code == 200
@@ -43,7 +43,7 @@ def test_a_task_whose_worker_waits_has_links_meanwhile(airflow: RunningAirflow, 
     task.reaches("success")
 
 
-def test_who_may_not_see_the_task_sees_no_page_of_it_and_a_changed_record_leads_nowhere(
+def test_a_user_who_may_not_see_the_task_sees_no_page_of_it_and_a_changed_record_links_to_no_page(
     airflow: RunningAirflow, home: Home
 ) -> None:
     task = airflow.trigger("answers_deferred", home=home.name)
@@ -56,7 +56,7 @@ def test_who_may_not_see_the_task_sees_no_page_of_it_and_a_changed_record_leads_
     check_tampered(task, home)
 
 
-def test_a_viewer_may_look_and_not_act(airflow: RunningAirflow, deferred: TaskRun, home: Home) -> None:
+def test_a_viewer_may_read_pages_but_not_trigger_runs(airflow: RunningAirflow, deferred: TaskRun, home: Home) -> None:
     airflow.unpause("live_stream_control")
     dag, run = "/api/v2/dags/live_stream_control", f"/api/v2/dags/{deferred.dag_id}/dagRuns/{deferred.run_id}"
     clear = {"dry_run": False, "dag_run_id": deferred.run_id, "task_ids": ["run"]}

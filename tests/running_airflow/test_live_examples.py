@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.nightly]
 LATE_S = 300.0
 
 
-def test_a_history_and_what_arrives_behind_it_are_in_the_table_once(airflow: RunningAirflow, roots: Path) -> None:
+def test_rows_of_a_history_and_later_rows_are_in_the_table_once(airflow: RunningAirflow, roots: Path) -> None:
     data = Path(airflow.environment["SPARK_JOBS_EXAMPLES"])
     arrivals, departed = data / "live_stream/arrivals", data / "backfill_then_live/warehouse/departed"
     task = airflow.trigger("backfill_then_live")

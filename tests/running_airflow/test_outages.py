@@ -31,7 +31,7 @@ def finished(task: TaskRun, home: Home) -> None:
     home.assert_one_result(task)
 
 
-def test_a_deferred_task_outlives_a_minute_without_airflows_database(
+def test_a_deferred_task_survives_a_minute_without_airflows_database(
     airflow: RunningAirflow, database: Postgres, deferred: TaskRun, home: Home
 ) -> None:
     database.stop()
@@ -45,7 +45,7 @@ def test_a_deferred_task_outlives_a_minute_without_airflows_database(
     assert home.starts() == 1
 
 
-def test_a_task_in_a_worker_outlives_a_minute_without_airflows_database(
+def test_a_task_in_a_worker_survives_a_minute_without_airflows_database(
     airflow: RunningAirflow, database: Postgres, home: Home
 ) -> None:
     """Airflow kills a process that sends no heartbeat, which ends the driver. The next try starts another one."""
@@ -60,7 +60,7 @@ def test_a_task_in_a_worker_outlives_a_minute_without_airflows_database(
     assert (home.starts(), task.xcom()["attempt"]) == (2, 2)
 
 
-def test_a_deferred_task_outlives_a_restart_of_airflow(airflow: RunningAirflow, deferred: TaskRun, home: Home) -> None:
+def test_a_deferred_task_survives_a_restart_of_airflow(airflow: RunningAirflow, deferred: TaskRun, home: Home) -> None:
     airflow.stop_components()
     assert home.is_at_work()
     airflow.restart()
@@ -69,7 +69,7 @@ def test_a_deferred_task_outlives_a_restart_of_airflow(airflow: RunningAirflow, 
     assert home.starts() == 1
 
 
-def test_an_answer_that_comes_while_airflow_is_away_is_found(airflow: RunningAirflow, deferred: TaskRun, home: Home) -> None:
+def test_an_answer_that_arrives_while_airflow_is_down_is_found(airflow: RunningAirflow, deferred: TaskRun, home: Home) -> None:
     airflow.stop_components()
     home.let_end()
     home.ends()
@@ -78,7 +78,7 @@ def test_an_answer_that_comes_while_airflow_is_away_is_found(airflow: RunningAir
     assert home.starts() == 1
 
 
-def test_a_task_in_a_worker_outlives_a_restart_of_airflow(airflow: RunningAirflow, home: Home) -> None:
+def test_a_task_in_a_worker_survives_a_restart_of_airflow(airflow: RunningAirflow, home: Home) -> None:
     """The worker is asked to end, and so is the driver. Or the worker is killed, and the next try finds the driver running."""
     task = at_work(airflow, home, "waits_in_the_worker", "running")
     airflow.stop_components()
@@ -89,7 +89,7 @@ def test_a_task_in_a_worker_outlives_a_restart_of_airflow(airflow: RunningAirflo
     assert home.starts() == task.xcom()["attempt"] == (1 if left else 2)
 
 
-def test_tasks_bear_a_storage_that_does_not_answer_for_a_minute(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_tasks_tolerate_a_storage_that_does_not_respond_for_a_minute(tmp_path_factory: pytest.TempPathFactory) -> None:
     work, programs, directory = (tmp_path_factory.mktemp(name) for name in ("work", "bin", "silent"))
     silence = Lock()
     with object_store(silence) as url, nothing_left(work, programs, directory, store=f"{url}/homes"):

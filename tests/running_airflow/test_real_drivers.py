@@ -49,7 +49,7 @@ def test_a_worker_that_dies_loses_no_row_and_repeats_none(airflow: RunningAirflo
     assert_exactly_once(site, task, home)
 
 
-def test_a_task_that_is_marked_failed_in_its_midst_is_done_once_after_it_was_cleared(
+def test_a_task_that_is_marked_failed_while_it_runs_publishes_each_row_once_after_it_was_cleared(
     airflow: RunningAirflow, site: RunSite
 ) -> None:
     task, home = begun(airflow, site, "small_deferred")
@@ -59,7 +59,7 @@ def test_a_task_that_is_marked_failed_in_its_midst_is_done_once_after_it_was_cle
     assert_exactly_once(site, task, home)
 
 
-def test_a_run_on_sqlite_ends_as_any(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_a_run_with_airflow_on_sqlite_succeeds(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     roots, programs, directory = (tmp_path_factory.mktemp(name) for name in ("homes", "bin", "sqlite"))
     deliver(tmp_path / "events", 1)
     site = RunSite(roots / "small", tmp_path / "events")

@@ -27,7 +27,7 @@ def reasons(database: Postgres, task: TaskRun) -> list[str | None]:
 
 
 @pytest.mark.parametrize("dag_id", ["beaten_deferred", "beaten_in_the_worker"])
-def test_who_was_beaten_looks_again_at_once_and_log_and_history_say_why(
+def test_a_task_that_lost_a_race_is_retried_at_once_and_log_and_history_say_why(
     airflow: RunningAirflow, database: Postgres, home: Home, dag_id: str
 ) -> None:
     """Without the policy the next try would come an hour later."""

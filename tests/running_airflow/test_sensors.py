@@ -36,7 +36,7 @@ def test_an_alert_fires_when_the_newest_checkpoint_is_too_old_and_only_then(airf
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("dag_id", "state"), [("senses_in_vain", "failed"), ("senses_softly", "skipped")])
-def test_time_that_is_up_ends_a_deferred_wait_in_its_first_try(
+def test_a_deferred_sensor_that_times_out_ends_in_its_first_try(
     airflow: RunningAirflow, home: Home, dag_id: str, state: str
 ) -> None:
     task = airflow.trigger(dag_id, home=home.name)

@@ -63,7 +63,9 @@ def test_a_stop_over_rest_ends_with_a_savepoint_although_the_triggerer_dies_whil
     assert others == {"skipped"}
 
 
-def test_new_code_goes_on_with_the_savepoint_and_a_cancel_ends_it_without_a_retry(airflow: RunningAirflow, roots: Path) -> None:
+def test_new_code_continues_from_the_savepoint_and_a_cancel_ends_its_task_without_a_retry(
+    airflow: RunningAirflow, roots: Path
+) -> None:
     home = Home(roots / "live_stream")
     supervising = begun_stream(airflow, home)
     upgrade = airflow.trigger("upgrade_and_rescale")
@@ -147,7 +149,7 @@ def test_a_drain_waits_for_a_person_and_happens_only_once_they_have_approved(air
     assert "drained" in again.log()
 
 
-def test_a_sensor_a_savepoint_a_stop_and_its_disposal_follow_each_other(
+def test_one_dag_can_wait_for_a_pipeline_save_it_stop_it_and_dispose_of_the_savepoint(
     airflow: RunningAirflow, roots: Path, tmp_path: Path
 ) -> None:
     home, events, warehouse = Home(roots / "saved_and_stopped"), Events(tmp_path / "events"), tmp_path / "warehouse"
@@ -174,7 +176,7 @@ def test_a_sensor_a_savepoint_a_stop_and_its_disposal_follow_each_other(
     assert airflow.call("POST", "/api/v2/dags/saved_and_stopped/dagRuns", body, "bob").status_code == 403
 
 
-def test_of_a_stop_beside_a_cancel_nothing_is_lost_and_the_stop_is_done_once(airflow: RunningAirflow, roots: Path) -> None:
+def test_a_stop_and_a_cancel_at_the_same_time_lose_no_row_and_the_stop_is_done_once(airflow: RunningAirflow, roots: Path) -> None:
     home = Home(roots / "beside")
     supervising = begun_stream(airflow, home, "beside")
     driver = suspended_driver(home)  # the driver must find both requests at the same time

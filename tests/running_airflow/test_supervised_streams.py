@@ -55,7 +55,7 @@ def test_an_exhausted_strategy_ends_the_task_in_its_first_try_and_calls_its_call
 
 
 @pytest.mark.nightly
-def test_a_triggerer_that_dies_with_the_driver_loses_no_restart(airflow: RunningAirflow, home: Home) -> None:
+def test_a_driver_is_restarted_although_the_triggerer_dies_with_it(airflow: RunningAirflow, home: Home) -> None:
     task = at_work(airflow, home, "live_deferred", "deferred")
     airflow.kill_triggerer()
     home.kill_driver()
@@ -75,7 +75,7 @@ def test_a_task_that_is_marked_while_it_supervises_ends_its_pipeline(airflow: Ru
     assert (task.state, home.starts()) == ("failed", 1)
 
 
-def test_a_pipeline_that_was_left_at_work_outlives_its_task_and_is_found_again(airflow: RunningAirflow, home: Home) -> None:
+def test_a_pipeline_that_was_left_running_outlives_its_task_and_is_found_again(airflow: RunningAirflow, home: Home) -> None:
     task = airflow.trigger("left_at_work", home=home.name)
     task.reaches("success")
     until(lambda: task.run_state == "success", "the DAG run has ended, too")
@@ -87,7 +87,7 @@ def test_a_pipeline_that_was_left_at_work_outlives_its_task_and_is_found_again(a
 
 
 @pytest.mark.nightly
-def test_a_pipeline_that_was_left_at_work_outlives_a_process_that_airflow_ends(airflow: RunningAirflow, home: Home) -> None:
+def test_a_pipeline_that_was_left_running_outlives_a_process_that_airflow_ends(airflow: RunningAirflow, home: Home) -> None:
     """The task has succeeded, and its callback takes longer than Airflow allows after a success."""
     task = airflow.trigger("left_by_a_slow_process", home=home.name)
     task.reaches("success")

@@ -104,7 +104,7 @@ def assert_every_row_once(home: Home, airflow: RunningAirflow, clamped_after: da
     assert hourly(warehouse / "hourly_delays") == batch(arrivals, clamped_after)
 
 
-def test_new_code_takes_the_state_over_in_other_partitions_and_every_row_is_there_once(
+def test_new_code_takes_over_the_state_in_other_partitions_and_every_row_is_public_once(
     airflow: RunningAirflow, roots: Path
 ) -> None:
     home, supervising = running(airflow, roots, "upgraded")

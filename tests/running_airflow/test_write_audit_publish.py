@@ -18,7 +18,7 @@ def tables(run: TaskRun) -> dict[str, tuple[int, int]]:
     return {name: (table.version(), table.count()) for name, table in opened.items()}
 
 
-def test_what_a_person_rejects_stays_staged_and_what_they_approve_is_published(airflow: RunningAirflow) -> None:
+def test_a_checkpoint_that_a_person_rejects_stays_staged_and_an_approved_one_is_published(airflow: RunningAirflow) -> None:
     first = airflow.trigger("write_audit_approve_publish", day="2013-01-01")
     answer(first, "Reject")
     assert ended(first) == {"arrive": "success", "run": "success", "audit": "success", "approve": "success", "publish": "skipped"}
@@ -35,7 +35,7 @@ def test_what_a_person_rejects_stays_staged_and_what_they_approve_is_published(a
     }
 
 
-def test_a_declarative_project_is_audited_and_published_and_the_next_day_goes_on(airflow: RunningAirflow) -> None:
+def test_a_declarative_project_is_audited_and_published_and_continues_the_next_day(airflow: RunningAirflow) -> None:
     runs, versions = list[TaskRun](), list[dict[str, int]]()
     for day in ("2013-01-01", "2013-01-02"):
         runs.append(airflow.trigger("declarative_project", day=day))
@@ -49,7 +49,7 @@ def test_a_declarative_project_is_audited_and_published_and_the_next_day_goes_on
     assert sum(origins["flights"].to_pylist()) == sum(hours["flights"].to_pylist()) > 842  # more than those of the first day
 
 
-def test_an_audit_that_fails_leaves_every_table_as_it_was_and_what_passes_starts_the_dag_that_waits_for_it(
+def test_an_audit_that_fails_leaves_every_table_as_it_was_and_one_that_passes_starts_the_waiting_dag(
     airflow: RunningAirflow,
 ) -> None:
     airflow.unpause("asset_consumer")

@@ -43,13 +43,13 @@ def commit(table: OpenTable, app: AppId, version: int, *, replace: bool = False)
     table.commit([add(f"{app}-{version}.parquet")], app, CheckpointId(version), {}, replace=replace)
 
 
-def test_an_app_that_has_not_committed_has_no_version_and_then_its_own(opened: Opener) -> None:
+def test_an_app_has_no_transaction_version_until_it_commits(opened: Opener) -> None:
     assert (opened().facts.version, opened().transaction_version(ONE)) == (0, None)
     commit(opened(), ONE, 7)
     assert (opened().facts.version, opened().transaction_version(ONE), opened().transaction_version(OTHER)) == (1, 7, None)
 
 
-def test_of_two_that_opened_the_table_at_once_one_app_commits_once(opened: Opener) -> None:
+def test_if_one_app_opened_the_table_twice_only_one_of_its_commits_succeeds(opened: Opener) -> None:
     first, second = opened(), opened()
     commit(first, ONE, 1)
     with pytest.raises(ConflictError):
@@ -59,7 +59,7 @@ def test_of_two_that_opened_the_table_at_once_one_app_commits_once(opened: Opene
     assert opened().facts.version == 1
 
 
-def test_what_another_app_commits_does_not_matter_except_to_a_replacement(opened: Opener) -> None:
+def test_a_commit_of_another_app_conflicts_only_with_a_replacement(opened: Opener) -> None:
     first, second, third = opened(), opened(), opened()
     commit(first, ONE, 1)
     commit(second, OTHER, 1)

@@ -23,5 +23,5 @@ def test_without_a_guard_a_schedule_breaks_a_promise(guard: Guard) -> None:
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=str)
-def test_with_it_the_same_schedule_breaks_none(guard: Guard) -> None:
+def test_with_its_guards_the_same_schedule_breaks_no_promise(guard: Guard) -> None:
     Schedule(guard.hint, guard.plan, guard.chaos()).run()

@@ -82,7 +82,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     [Publish.EVERY_CHECKPOINT, Publish.FINAL, None, Publish.EXTERNAL],
     ids=["early", "at the end", "both", "by somebody else"],
 )
-def test_while_a_stage_waits_for_another_old_checkpoints_go(publish: Publish | None, killed_after: int | None) -> None:
+def test_old_checkpoints_are_deleted_while_a_stage_waits_for_another(publish: Publish | None, killed_after: int | None) -> None:
     schedule = LongRound(publish, killed_after)
     outcome = schedule.run()
     assert outcome.counts["completed"] > schedule.waited > 10

@@ -32,7 +32,7 @@ def run(number: int) -> Outcome:
     return repeatable(poisoned(number), f"--poisoned {number}")
 
 
-def test_each_row_is_in_the_table_or_in_the_ledger_whatever_befalls() -> None:
+def test_each_row_is_in_the_table_or_in_the_ledger_under_all_faults() -> None:
     happened: Counter[str] = Counter()
     for number in range(EVERY_CHANGE):
         outcome = run(number)
@@ -48,7 +48,7 @@ def test_each_row_is_in_the_table_or_in_the_ledger_in_thousands_of_schedules(see
         run(number)
 
 
-def test_a_ledger_that_counts_other_rows_than_its_files_have_breaks_the_promise() -> None:
+def test_a_ledger_with_a_wrong_number_of_rows_breaks_the_promise() -> None:
     def one_row_less(site: Site, patch: pytest.MonkeyPatch) -> None:
         lost = PassingOver._loss
 
@@ -62,7 +62,7 @@ def test_a_ledger_that_counts_other_rows_than_its_files_have_breaks_the_promise(
         poisoned(RECORDED_LATE).run(one_row_less)
 
 
-def test_what_a_driver_records_that_is_not_live_any_more_is_undone() -> None:
+def test_losses_that_a_fenced_driver_records_are_undone() -> None:
     def any_attempt(site: Site, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(RoundRun, "_is_of_this_work_directory", lambda run, loss: True)
 
@@ -71,7 +71,7 @@ def test_what_a_driver_records_that_is_not_live_any_more_is_undone() -> None:
         poisoned(RECORDED_LATE).run(any_attempt)
 
 
-def test_what_the_checkpoint_has_left_out_is_left_out_again_whoever_has_undone_it() -> None:
+def test_rows_that_the_checkpoint_has_left_out_are_left_out_again_although_their_loss_was_undone() -> None:
     def it_is_not(site: Site, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(RoundRun, "_leave_out_again", lambda run, stages: set())
 

@@ -33,7 +33,7 @@ def run(number: int) -> Outcome:
     return repeatable(Schedule(number), str(number))
 
 
-def test_every_promise_holds_whatever_befalls_and_everything_befalls() -> None:
+def test_every_promise_holds_under_all_faults_and_every_fault_occurs() -> None:
     happened: Counter[str] = Counter()
     for number in range(EVERY_CHANGE):
         outcome = run(number)
@@ -65,7 +65,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
         assert Schedule(number).run().trace == Schedule(number).run().trace
 
 
-def test_it_does_in_another_process_where_sets_of_names_have_another_order() -> None:
+def test_the_same_seed_gives_the_same_trace_in_a_process_with_another_hash_seed() -> None:
     assert printed(1, hash_seed="1") == printed(1, hash_seed="2")
 
 

@@ -42,7 +42,7 @@ def breaks_a_promise(guard: Guard, number: int) -> bool:
     return False
 
 
-def test_every_promise_of_a_stop_holds_whatever_befalls_and_everything_befalls() -> None:
+def test_every_promise_of_a_stop_holds_under_all_faults_and_every_fault_occurs() -> None:
     happened: Counter[str] = Counter()
     for number in range(EVERY_CHANGE):
         outcome = run(number)
@@ -68,5 +68,5 @@ def test_without_a_guard_of_stops_a_schedule_breaks_a_promise(guard: Guard) -> N
 
 
 @pytest.mark.parametrize("guard", STOP_GUARDS, ids=str)
-def test_with_it_the_same_schedule_of_stops_breaks_none(guard: Guard) -> None:
+def test_with_its_guards_the_same_schedule_of_stops_breaks_no_promise(guard: Guard) -> None:
     StopSchedule(guard.hint, guard.plan, guard.chaos()).run()

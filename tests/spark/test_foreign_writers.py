@@ -55,7 +55,9 @@ def others(spark: SparkSession) -> SparkSession:
 
 
 @pytest.mark.parametrize("case", sampled(EVERY_CASE, STRIDE))
-def test_a_foreign_writer_at_any_moment(tmp_path: Path, others: SparkSession, case: Case) -> None:
+def test_a_foreign_writer_at_any_moment_of_a_publication_breaks_no_table(
+    tmp_path: Path, others: SparkSession, case: Case
+) -> None:
     assert_right_or_refused(case, tmp_path, others)
 
 
@@ -64,7 +66,7 @@ def classes(case: Case) -> set[object]:
     return {(case.publisher, case.kind, case.by_spark), case.moment, case.error}
 
 
-def test_every_change_tries_each_class_of_cases() -> None:
+def test_every_change_of_code_is_tested_with_each_class_of_cases() -> None:
     tried, there = (set[object]().union(*map(classes, some)) for some in (EVERY_CASE[::STRIDE], EVERY_CASE))
     assert tried == there
 
@@ -76,7 +78,7 @@ def test_a_publication_whose_commit_is_replaced_at_once_is_made_again(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", [Kind.APPEND, pytest.param(Kind.SEQUENCED, marks=pytest.mark.nightly)])
-def test_a_publication_whose_commit_is_replaced_later_is_found_out(tmp_path: Path, spark: SparkSession, kind: Kind) -> None:
+def test_a_publication_whose_commit_is_replaced_later_is_reported(tmp_path: Path, spark: SparkSession, kind: Kind) -> None:
     assert_found_out_later(tmp_path, Publisher.SPARK, kind, Publishers(lambda: spark))
 
 
@@ -89,7 +91,7 @@ def test_a_publication_whose_commit_is_replaced_later_is_found_out(tmp_path: Pat
     ],
 )
 @pytest.mark.nightly
-def test_several_publishers_in_a_crowd_of_writers(
+def test_several_publishers_among_many_writers_publish_each_checkpoint_once(
     tmp_path: Path, spark: SparkSession, seed: int, kind: Kind, round_: int
 ) -> None:
     crowd: list[SparkWriter] = []

@@ -103,7 +103,7 @@ class DeltaRsWriter(Writer):
             (self._delete, 2),
             (self._update, 2),
             (self._restore, 1),
-            # Two compactions at once double rows: see test_two_compactions_by_delta_rs_at_once_double_the_rows.
+            # Two compactions at once double rows: see test_two_concurrent_compactions_by_delta_rs_double_the_rows.
             (lambda: self._open().optimize.compact(commit_properties=self._note("compact")), 1 if self._name == 1 else 0),
             (lambda: self._vacuum(full=True), 1),
             (lambda: self._vacuum(full=False), 1),

@@ -132,7 +132,7 @@ def real_driver(homes: Homes, request: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, "--request", request], capture_output=True, text=True, check=False)
 
 
-def test_a_driver_that_waits_in_the_queue_is_waited_for(homes: Homes, cluster: Cluster, task_log: TaskLog) -> None:
+def test_a_task_waits_for_a_driver_that_is_still_queued(homes: Homes, cluster: Cluster, task_log: TaskLog) -> None:
     begun = once(cluster.submitted, lambda: cluster.begin(after_s=4 * SILENCE_S))
     assert carry_out(operator(), context())["attempt"] == 1
     assert "Requested attempt 1; spark-submit is process" in task_log.text
@@ -141,7 +141,7 @@ def test_a_driver_that_waits_in_the_queue_is_waited_for(homes: Homes, cluster: C
     assert argv[-5:] == ["/pipelines/answers.py", "--home", f"file://{homes.path()}", "--request", "start-1"]
 
 
-def test_a_next_try_waits_for_the_driver_that_was_asked_for(homes: Homes, cluster: Cluster, task_log: TaskLog) -> None:
+def test_the_next_try_waits_for_the_driver_that_the_last_try_submitted(homes: Homes, cluster: Cluster, task_log: TaskLog) -> None:
     asked_by_an_earlier_try()
     begun = once(lambda: "A driver for attempt 1 was requested" in task_log.text, cluster.begin)
     assert carry_out(operator(), context())["attempt"] == 1
@@ -149,13 +149,13 @@ def test_a_next_try_waits_for_the_driver_that_was_asked_for(homes: Homes, cluste
     assert len(cluster.submitted()) == 1
 
 
-def test_another_run_gives_way_to_a_driver_that_is_on_its_way(homes: Homes, cluster: Cluster) -> None:
+def test_another_run_is_refused_while_a_submitted_driver_is_queued(homes: Homes, cluster: Cluster) -> None:
     asked_by_an_earlier_try(RunId("somebody-else"))
     assert "attempt 1 is asked for, for the run somebody-else" in str(failure(operator(), HomeInUseError))
     assert len(cluster.submitted()) == 1
 
 
-def test_a_driver_that_does_not_begin_in_time_is_given_up_and_ends_by_itself(homes: Homes, cluster: Cluster) -> None:
+def test_a_driver_that_starts_after_the_start_timeout_ends_by_itself(homes: Homes, cluster: Cluster) -> None:
     assert "has not begun within 0.5 s" in str(failure(operator(start_timeout_s=0.5, parameters=PARAMETERS), InterruptedRunError))
     late = real_driver(homes, "start-1")
     assert late.returncode == ExitCode.FAILED, late.stderr
@@ -167,7 +167,7 @@ def test_a_driver_that_does_not_begin_in_time_is_given_up_and_ends_by_itself(hom
 
 
 @deferred
-def test_the_next_try_gives_up_a_request_that_was_not_given_up_in_time(homes: Homes, cluster: Cluster) -> None:
+def test_the_next_try_answers_a_request_whose_driver_missed_the_start_timeout(homes: Homes, cluster: Cluster) -> None:
     """The worker was lost while its task waited."""
     asked_by_an_earlier_try()
     files, first = LocalFiles(homes.path()), start_request_id(AttemptNumber(1))
@@ -186,7 +186,7 @@ def test_the_next_try_gives_up_a_request_that_was_not_given_up_in_time(homes: Ho
 @pytest.mark.parametrize(
     ("exit_code", "at_work", "expected"), [(None, False, None), (0, False, None), (1, False, 1), (1, True, None)]
 )
-def test_the_end_of_a_submitter_matters_only_where_it_has_failed_and_no_driver_works(
+def test_the_exit_code_of_a_submitter_counts_only_if_it_failed_and_no_driver_runs(
     homes: Homes, cluster: Cluster, exit_code: int | None, at_work: bool, expected: int | None
 ) -> None:
     asked_by_an_earlier_try()
@@ -196,7 +196,7 @@ def test_the_end_of_a_submitter_matters_only_where_it_has_failed_and_no_driver_w
     assert (look.exit_code, look.ours_runs) == (expected, False)
 
 
-def test_a_task_whose_own_time_is_up_leaves_the_driver_in_the_queue(homes: Homes, cluster: Cluster) -> None:
+def test_a_task_that_times_out_leaves_the_driver_in_the_queue(homes: Homes, cluster: Cluster) -> None:
     failure(operator(timeout_s=0.1), DeadlineExceededError)
     assert channel(homes).unclaimed() is not None
     begun = once(lambda: True, cluster.begin)
@@ -227,7 +227,7 @@ def test_a_failed_submission_is_an_error_with_its_output_and_the_next_try_submit
         ("airflow_provider.drivers.spark_submit.Submission.command", ValueError("The provider's builder has failed.")),
     ],
 )
-def test_a_next_try_submits_at_once_where_nothing_could_be_submitted(
+def test_the_next_try_submits_at_once_if_the_last_submission_failed(
     homes: Homes, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fails: str, error: Exception
 ) -> None:
     def fail(*_: Any, **__: Any) -> Any:
@@ -262,7 +262,7 @@ def test_a_killed_task_leaves_a_driver_in_the_queue_that_ends_by_itself(homes: H
 
 
 @deferred
-def test_a_driver_that_begins_for_a_cancelled_attempt_ends_before_it_starts_spark(homes: Homes, cluster: Cluster) -> None:
+def test_a_driver_of_a_cancelled_attempt_ends_before_it_starts_spark(homes: Homes, cluster: Cluster) -> None:
     asked_by_an_earlier_try()
     owners = AttemptLease(LocalFiles(homes.path()), AttemptNumber(1))
     owners.cancel(owners.take("a task").owner, "its task was cleared")
@@ -278,7 +278,7 @@ def test_a_driver_that_begins_for_a_cancelled_attempt_ends_before_it_starts_spar
 
 
 @deferred
-def test_whoever_has_lost_charge_of_an_attempt_does_not_give_it_up(homes: Homes, cluster: Cluster) -> None:
+def test_an_owner_that_lost_its_lease_does_not_answer_for_the_attempt(homes: Homes, cluster: Cluster) -> None:
     asked_by_an_earlier_try()
     hook = StreamPipelineHook()
     owners = AttemptLease(hook.files("flights"), AttemptNumber(1))
@@ -314,7 +314,7 @@ def test_the_test_of_a_connection_says_where_drivers_are_submitted(homes: Homes,
     ("says", "expected"),
     [("echo version 3.5.1 >&2", "has Spark 3.5.1, and pipelines do not run on it"), ("exit 1", "does not run")],
 )
-def test_the_test_of_a_connection_says_that_its_spark_submit_is_none_for_pipelines(
+def test_the_test_of_a_connection_reports_a_spark_submit_that_cannot_run_pipelines(
     homes: Homes, cluster: Cluster, says: str, expected: str
 ) -> None:
     cluster.submit.write_text(f"#!/bin/sh\n{says}\n")
@@ -335,7 +335,7 @@ def test_a_driver_that_would_end_with_its_tasks_container_is_refused(
     assert list(homes.root.iterdir()) == []
 
 
-def test_where_it_is_allowed_the_task_keeps_its_container_until_the_run_has_ended(
+def test_a_task_that_may_share_its_container_with_the_driver_stays_until_the_run_has_ended(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that is deferred raises an exception."""
@@ -366,7 +366,7 @@ class Submission:
         return RunLook(exit_code=code, ours_runs=False, at_work=False, status=None, answer=None)
 
 
-def test_a_submission_that_fails_between_two_looks_is_not_handed_over() -> None:
+def test_a_wait_whose_submission_fails_between_two_looks_is_not_deferred() -> None:
     submission, home, request = Submission(), "/data/homes/flights", RequestId("start-1")
     driver = cast(Any, submission)
     goal = Goal(WaitFor.FINAL_CHECKPOINT)

@@ -38,7 +38,7 @@ def test_a_host_that_is_too_busy_for_a_process_is_tried_again_later(tmp_path: Pa
     [("/usr/bin/python3", "'python' in the connection's"), ("/opt/spark/bin/spark3-submit", "spark-submit")],
 )
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC])
-def test_what_is_no_program_is_not_tried_again_and_said_where_it_is_named(
+def test_a_missing_program_is_not_tried_again_and_the_error_says_which_setting_names_it(
     tmp_path: Path, program: str, remedy: str, number: int
 ) -> None:
     error = failing(program, number, tmp_path / "output")
@@ -47,7 +47,7 @@ def test_what_is_no_program_is_not_tried_again_and_said_where_it_is_named(
     assert error.evidence == {"program": program}
 
 
-def test_a_process_that_no_kill_reaches_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_process_that_survives_its_kill_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One example is a process in a call to a storage whose server is down."""
     driver = start_local_driver(["sleep", "3600"], output=tmp_path / "output", environment={})
     with monkeypatch.context() as patch:
@@ -59,7 +59,7 @@ def test_a_process_that_no_kill_reaches_is_not_waited_for_for_ever(tmp_path: Pat
     assert driver.was_stopped
 
 
-def test_a_python_of_ours_imports_nothing_from_where_its_starter_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drivers_python_imports_nothing_from_the_workers_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     for module in ("json", "spark_jobs", "pyspark"):

@@ -98,7 +98,7 @@ def test_the_kind_of_a_master_is_recognized_by_its_whole_address(master: str, ki
         *("mesos://host:5050", "sc://host:15002", "k8s://", "k8s://https://u:p@api:6443", "k8s://ftp://api", "k8s://api:port"),
     ],
 )
-def test_what_is_no_master_is_refused_by_name(master: str) -> None:
+def test_an_unknown_master_is_refused_by_name(master: str) -> None:
     with pytest.raises(InvalidParameterError, match="not the address of a Spark master") as refused:
         parse_master(master)
     assert refused.value.evidence == {"master": master}
@@ -115,7 +115,7 @@ def test_a_driver_on_a_standalone_cluster_runs_in_client_mode_by_default(spark: 
     assert submission.environment() == {"PYSPARK_DRIVER_PYTHON": sys.executable}
 
 
-def test_on_yarn_the_queue_and_the_principal_are_the_connections_and_the_submitter_does_not_wait(
+def test_on_yarn_queue_and_principal_come_from_the_connection_and_the_submitter_does_not_wait(
     spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -147,7 +147,7 @@ def test_on_kubernetes_namespace_and_image_are_given_and_the_submitter_does_not_
     assert IN_THE_IMAGE in argv
 
 
-def test_the_words_in_an_address_decide_nothing(spark: Spark) -> None:
+def test_a_master_whose_host_is_named_yarn_gets_no_settings_of_yarn(spark: Spark) -> None:
     argv = command(spark.plan("spark://yarn-k8s:7077", namespace="etl"))
     assert not [setting for setting in option(argv, "--conf") if "kubernetes" in setting or "yarn" in setting]
 
@@ -157,7 +157,7 @@ def test_a_connection_given_as_a_url_has_the_same_master(spark: Spark, monkeypat
     assert plan_submission(Settings(spark_conn_id="spark_default"), {}).master == STANDALONE
 
 
-def test_settings_of_a_task_go_before_what_the_connection_says(spark: Spark) -> None:
+def test_settings_of_a_task_override_those_of_the_connection(spark: Spark) -> None:
     conf = {"spark.submit.deployMode": "client", "spark.app.name": "mine", "spark.yarn.maxAppAttempts": "2"}
     argv = command(spark.plan("yarn", "cluster", conf))
     assert (option(argv, "--deploy-mode"), option(argv, "--name")) == (["client"], ["mine"])
@@ -180,7 +180,7 @@ def test_deltas_package_comes_with_the_driver_unless_spark_has_it(spark: Spark, 
     assert packages == f"spark.jars.packages={expected}"
 
 
-def test_deltas_package_is_that_of_the_extra_that_installs_spark() -> None:
+def test_deltas_package_has_the_version_of_the_installed_delta() -> None:
     assert delta_package("4.1") == f"io.delta:delta-spark_4.1_2.13:{version('delta-spark')}"
 
 
@@ -188,7 +188,7 @@ def test_deltas_package_is_that_of_the_extra_that_installs_spark() -> None:
 @pytest.mark.parametrize(
     ("release", "minor"), [("4.0.4", "4.0"), ("4.1.3-amzn-0", "4.1"), ("4.2.0", "4.2"), ("3.5.9", NEWEST), (None, NEWEST)]
 )
-def test_deltas_package_is_the_one_for_the_spark_of_spark_submit(
+def test_deltas_package_fits_the_version_of_spark_submit(
     spark: Spark, program: Path, monkeypatch: pytest.MonkeyPatch, jars: str, release: str | None, minor: str
 ) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
@@ -222,7 +222,9 @@ def test_a_python_that_is_chosen_for_the_driver_is_left_alone(spark: Spark) -> N
         ("mesos://host:5050", "", {}, "not the address of a Spark master"),
     ],
 )
-def test_what_cannot_run_is_refused_early(spark: Spark, host: str, mode: str, conf: dict[str, str], expected: str) -> None:
+def test_a_submission_that_cannot_run_is_refused_when_it_is_planned(
+    spark: Spark, host: str, mode: str, conf: dict[str, str], expected: str
+) -> None:
     with pytest.raises(InvalidParameterError, match=expected) as refused:
         spark.plan(host, mode, conf)
     assert refused.value.remedy
@@ -234,13 +236,13 @@ def test_a_spark_connection_with_a_wrong_extra_is_refused(spark: Spark, extra: d
         spark.plan(STANDALONE, **dict[str, Any](extra))
 
 
-def test_a_spark_connection_that_is_not_there_is_no_yarn() -> None:
+def test_a_missing_spark_connection_is_an_error_and_not_yarn() -> None:
     with pytest.raises(MissingRequirementError, match="no Airflow connection 'spark_default'"):
         plan_submission(Settings(spark_conn_id="spark_default"), {})
 
 
 @pytest.mark.parametrize("conn_type", ["stream_pipeline", "spark_connect", "http"])
-def test_a_connection_of_another_type_is_no_spark_connection(monkeypatch: pytest.MonkeyPatch, conn_type: str) -> None:
+def test_a_connection_of_another_type_is_refused_as_spark_connection(monkeypatch: pytest.MonkeyPatch, conn_type: str) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": conn_type, "host": STANDALONE}))
     with pytest.raises(InvalidParameterError) as refused:
         plan_submission(Settings(spark_conn_id="spark_default"), {})
@@ -248,13 +250,17 @@ def test_a_connection_of_another_type_is_no_spark_connection(monkeypatch: pytest
     assert f"Connection 'spark_default' has the type '{conn_type}', but spark_conn_id needs the type 'spark'." in first_line
 
 
-def test_a_spark_connection_that_goes_away_meanwhile_changes_no_master(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spark_connection_that_is_deleted_after_the_plan_does_not_change_the_master(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
     submission = spark.plan(STANDALONE)
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     assert option(command(submission), "--master") == [STANDALONE]
 
 
-def test_without_spark_submit_it_says_what_to_install(spark: Spark, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_spark_submit_says_what_to_install(
+    spark: Spark, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     spark.connection(STANDALONE)
     alone = Settings(spark_conn_id="spark_default", python="/bin/sh")
@@ -262,7 +268,7 @@ def test_without_spark_submit_it_says_what_to_install(spark: Spark, program: Pat
         plan_submission(alone, {})
 
 
-def test_the_spark_submit_beside_the_drivers_python_is_the_second_choice(
+def test_the_spark_submit_next_to_the_drivers_python_is_the_second_choice(
     spark: Spark, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
@@ -272,7 +278,7 @@ def test_the_spark_submit_beside_the_drivers_python_is_the_second_choice(
     assert plan_submission(Settings(spark_conn_id="spark_default", python=str(python)), {}).program == str(program)
 
 
-def test_the_place_of_main_py_in_an_image_has_to_be_named(spark: Spark) -> None:
+def test_the_path_of_main_py_in_an_image_is_required(spark: Spark) -> None:
     spark.connection(KUBERNETES, **{"deploy-mode": "cluster"})
     with pytest.raises(MissingRequirementError, match="spark_main|main.py"):
         plan_submission(Settings(spark_conn_id="spark_default"), {})
@@ -290,19 +296,19 @@ def test_secret_parameters_reach_a_driver_on_this_host_only(spark: Spark) -> Non
     assert "spark.kubernetes.driver.secretKeyRef.SPARK_JOBS_PARAM_TOKEN=NAME:KEY" in refused.value.remedy
 
 
-def test_where_kubernetes_has_a_secret_may_be_said() -> None:
+def test_a_reference_to_a_kubernetes_secret_is_allowed_and_a_token_is_not() -> None:
     reference = {"spark.kubernetes.driver.secretKeyRef.SPARK_JOBS_PARAM_TOKEN": "etl:token"}
     assert Settings().driver_conf(reference) == reference
     with pytest.raises(InvalidParameterError, match="oauthToken"):
         Settings().driver_conf({"spark.kubernetes.authenticate.submission.oauthToken": "t"})
 
 
-def test_one_connection_names_the_master(spark: Spark) -> None:
+def test_a_connection_with_both_a_master_and_a_spark_connection_is_refused(spark: Spark) -> None:
     with pytest.raises(InvalidParameterError, match="both 'master' and 'spark_conn_id'"):
         read_settings({"master": "local[2]", "spark_conn_id": "spark_default"}, "c")
 
 
-def test_a_keytab_is_readable_for_its_user_only_and_one_file(tmp_path: Path) -> None:
+def test_a_keytab_is_one_file_that_only_its_user_can_read(tmp_path: Path) -> None:
     encoded = base64.b64encode(b"the keytab").decode()
     found = [keytab_file(encoded, tmp_path), keytab_file(encoded, tmp_path)]
     assert found[0] is not None
@@ -313,14 +319,14 @@ def test_a_keytab_is_readable_for_its_user_only_and_one_file(tmp_path: Path) -> 
     assert keytab_file("", tmp_path) is None
 
 
-def test_no_keytab_is_put_where_others_can_enter(tmp_path: Path) -> None:
+def test_no_keytab_is_written_into_a_directory_that_others_can_enter(tmp_path: Path) -> None:
     (tmp_path / f"stream-pipeline-{os.getuid()}").mkdir(mode=0o755)
     with pytest.raises(AccessDeniedError, match="others can enter it"):
         keytab_file(base64.b64encode(b"the keytab").decode(), tmp_path)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_setting_with_a_secret_of_any_shape_is_in_the_environment_of_the_driver_and_in_no_command(
+def test_a_setting_with_a_secret_of_any_form_is_in_the_environment_of_the_driver_and_in_no_command(
     spark: Spark, shape: str
 ) -> None:
     login = {"spark.executorEnv.LOGIN": SHAPES[shape]}
@@ -330,7 +336,7 @@ def test_a_setting_with_a_secret_of_any_shape_is_in_the_environment_of_the_drive
 
 
 @pytest.mark.parametrize("master", ["yarn", KUBERNETES])
-def test_a_setting_that_may_not_be_seen_is_refused_where_only_a_command_could_give_it(spark: Spark, master: str) -> None:
+def test_a_secret_setting_is_refused_if_only_a_command_line_could_pass_it(spark: Spark, master: str) -> None:
     with pytest.raises(InvalidParameterError, match="spark.executorEnv.LOGIN cannot reach a driver in cluster mode") as refused:
         spark.plan(master, "cluster", conf={"spark.executorEnv.LOGIN": CORE})
     assert CORE not in str(refused.value)

@@ -81,7 +81,7 @@ def heard(submission: Submission, tmp_path: Path) -> Heard:
     ],
     ids=["standalone", "yarn-client", "yarn-cluster", "kubernetes-cluster"],
 )
-def test_spark_submit_takes_the_command(
+def test_spark_submit_accepts_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, mode: str, conf: dict[str, str], main: str
 ) -> None:
     extra = {"deploy-mode": mode, "queue": "nightly", "namespace": "etl"}

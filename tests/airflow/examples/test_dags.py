@@ -147,7 +147,9 @@ def test_bounded_flights_gives_what_an_independent_query_gives(bag: DagBag, home
 
 
 @pytest.mark.usefixtures("few_rows")
-def test_what_passes_the_audit_is_published_and_its_reader_sees_one_cut(bag: DagBag, ended: Callable[[str], Event]) -> None:
+def test_a_checkpoint_that_passes_the_audit_is_published_and_readers_see_one_cut(
+    bag: DagBag, ended: Callable[[str], Event]
+) -> None:
     facts = run(bag, "write_audit_publish", DAYS[0])
     assert {name: sink["version"] for name, sink in facts["sinks"].items()} == {
         "hourly_departures": None,
@@ -193,7 +195,7 @@ def test_a_declarative_project_is_published_as_one_cut_after_its_audit(bag: DagB
 
 
 @pytest.mark.nightly
-def test_an_audit_alone_publishes_nothing_and_spark_jobs_publish_does(bag: DagBag) -> None:
+def test_an_audit_publishes_nothing_and_a_later_spark_jobs_publish_does(bag: DagBag) -> None:
     facts = run(bag, "write_audit", DAYS[0])
     assert all(table.num_rows == 0 for table in published(facts).values())
     publish(open_files(facts["home"]))
@@ -217,7 +219,7 @@ def test_an_audit_that_fails_leaves_every_table_as_it_was(bag: DagBag, homes: Pa
 
 
 @pytest.mark.nightly
-def test_three_days_of_runs_equal_one_answer_over_all_three(bag: DagBag) -> None:
+def test_runs_of_three_days_equal_one_batch_query_over_all_three(bag: DagBag) -> None:
     tables: dict[str, pa.Table] = {}
     for number, day in enumerate(DAYS, start=1):
         last = day == DAYS[-1]

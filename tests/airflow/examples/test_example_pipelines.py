@@ -32,7 +32,7 @@ def test_the_dags_parse_without_spark_and_explain_themselves() -> None:
 
 
 @pytest.mark.parametrize("name", ["approximate", "flights", "increments", "live", "backfill"])
-def test_the_schema_that_a_dag_reads_is_its_pipelines(name: str) -> None:
+def test_the_schema_that_a_dag_reads_is_the_schema_of_its_pipeline(name: str) -> None:
     pipeline = load_pipeline(str(DAGS / f"pipelines/{name}.py"))
     assert json.loads((DAGS / f"pipelines/{name}.schema.json").read_text()) == pipeline.schema()
 
@@ -55,13 +55,13 @@ def test_the_stages_are_in_a_row_and_each_has_a_table(name: str, stages: list[st
 
 
 @pytest.mark.parametrize("name", ["live", "backfill"])
-def test_the_pipelines_that_live_on_have_the_same_tables_and_none_waits_for_an_end(name: str) -> None:
+def test_the_unbounded_pipelines_have_the_same_tables_and_publish_every_checkpoint(name: str) -> None:
     graph = load_pipeline(str(DAGS / f"pipelines/{name}.py")).graph()
     assert [str(sink) for sink in graph.sinks] == ["departed", "hourly_delays"]
     assert all(stage.unbounded for stage in graph.stages.values())
 
 
-def test_the_year_is_loaded_once_and_whole(tmp_path: Path) -> None:
+def test_the_year_is_loaded_completely_and_only_once(tmp_path: Path) -> None:
     data = flights_data()
     flights, airlines = str(tmp_path / "flights"), str(tmp_path / "airlines")
     assert data.load_year(flights, airlines) == data.load_year(flights, airlines) == 336_776
@@ -78,7 +78,7 @@ def test_cancelled_flights_are_kept_and_departures_are_utc() -> None:
     assert str(flights["departure"][0]) == "2013-01-01 10:15:00+00:00"
 
 
-def test_a_table_that_is_not_the_years_is_refused(tmp_path: Path) -> None:
+def test_a_table_with_other_rows_than_the_years_is_refused(tmp_path: Path) -> None:
     data = flights_data()
     flights = str(tmp_path / "flights")
     data.load_day(flights, date(2013, 1, 1))
@@ -86,7 +86,7 @@ def test_a_table_that_is_not_the_years_is_refused(tmp_path: Path) -> None:
         data.load_year(flights, str(tmp_path / "airlines"))
 
 
-def test_a_day_arrives_once(tmp_path: Path) -> None:
+def test_a_day_that_is_loaded_twice_is_in_the_table_once(tmp_path: Path) -> None:
     data = flights_data()
     flights = str(tmp_path / "arrivals")
     for day in (date(2013, 1, 1), date(2013, 1, 1), date(2013, 1, 2)):

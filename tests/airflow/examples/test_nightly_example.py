@@ -59,7 +59,7 @@ def restart_is_due(home: UsedHome) -> Restart:
     return restart
 
 
-def test_a_night_that_comes_between_a_loss_and_its_restart_drains_as_soon_as_the_pipeline_is_back(
+def test_a_night_between_the_loss_of_a_driver_and_its_restart_drains_once_the_pipeline_runs_again(
     night: UsedHome, dag: DAG
 ) -> None:
     """A run in the meantime would take the home from its supervisor, and drain nothing."""
@@ -80,7 +80,7 @@ def test_a_night_that_comes_between_a_loss_and_its_restart_drains_as_soon_as_the
     assert CheckpointRequests(night.files).open() == ()
 
 
-def test_a_pipeline_that_was_cancelled_is_gone_on_with(night: UsedHome, dag: DAG) -> None:
+def test_a_pipeline_that_was_cancelled_is_started_again(night: UsedHome, dag: DAG) -> None:
     owners = AttemptLease(night.files, AttemptNumber(1))
     owners.cancel(owners.take("a person").owner, "it costs too much")
     assert first_step(dag) == "arrive"

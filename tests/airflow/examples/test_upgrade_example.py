@@ -58,7 +58,7 @@ def order(dag: DAG, task_id: str, **form: Any) -> StartOrder:
 
 
 @pytest.mark.usefixtures("running")
-def test_the_new_code_is_as_big_as_the_form_says_and_the_old_code_as_it_was(dag: DAG) -> None:
+def test_the_form_sets_the_size_of_the_new_code_and_the_old_code_keeps_its_own(dag: DAG) -> None:
     form = {"state_partitions": 8, "conf": {"spark.executor.instances": 8}}
     new, old = order(dag, "new_code", **form), order(dag, "old_code", **form)
     assert (new.state_partitions, new.conf) == (8, {"spark.executor.instances": "8"})
@@ -75,7 +75,7 @@ def test_an_empty_form_leaves_everything_as_it_is(dag: DAG) -> None:
 
 
 @pytest.mark.parametrize("form", [{"state_partitions": 0}, {"state_partitions": "many"}, {"conf": {"spark.jars": "evil.jar"}}])
-def test_the_form_takes_no_other_settings_than_a_run_may_choose(dag: DAG, form: dict[str, Any]) -> None:
+def test_the_form_accepts_only_settings_that_a_run_may_choose(dag: DAG, form: dict[str, Any]) -> None:
     params = deepcopy(dag.params)
     with pytest.raises(ParamValidationError):
         params.update(form)
@@ -96,7 +96,7 @@ def roll_back(dag: DAG, **xcoms: Any) -> Any:
     return function.python_callable(ti=SimpleNamespace(xcom_pull=lambda task_ids: xcoms.get(task_ids)))
 
 
-def test_the_old_code_is_gone_back_to_only_where_the_new_code_has_no_checkpoint(dag: DAG) -> None:
+def test_the_old_code_is_started_again_only_if_the_new_code_has_no_checkpoint(dag: DAG) -> None:
     assert roll_back(dag, stop=STOPPED) == STOPPED["savepoint"]
     with pytest.raises(AirflowFailException, match="the old code runs on"):
         roll_back(dag)

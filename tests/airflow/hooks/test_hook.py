@@ -67,13 +67,13 @@ def test_a_connection_of_another_type_is_refused_by_its_type() -> None:
     assert read_settings({}, "c", None) == Settings()  # a connection from a JSON text without a type
 
 
-def test_the_hook_looks_at_the_type_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hook_refuses_a_connection_of_another_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": "yarn"}))
     with pytest.raises(InvalidParameterError, match="has the type 'spark'"):
         _ = StreamPipelineHook("spark").settings
 
 
-def test_an_extra_that_is_not_known_is_named_beside_those_that_are() -> None:
+def test_the_error_for_an_unknown_extra_lists_the_known_extras() -> None:
     """A misspelled extra would otherwise be ignored."""
     with pytest.raises(InvalidParameterError) as refused:
         read_settings({"home_root": "/a", "pyhton": "/p", "verbose": 1, "unused": ""}, "c")
@@ -85,12 +85,12 @@ def test_an_extra_that_is_not_known_is_named_beside_those_that_are() -> None:
     )
 
 
-def test_a_tasks_settings_win_over_the_connections() -> None:
+def test_a_tasks_settings_override_those_of_the_connection() -> None:
     settings = Settings(master="local[2]", conf={"spark.master": "local[3]", "spark.executor.cores": "2"})
     assert settings.driver_conf({"spark.executor.cores": "4"}) == {"spark.master": "local[3]", "spark.executor.cores": "4"}
 
 
-def test_a_spark_on_this_host_has_no_deploy_mode() -> None:
+def test_a_local_master_has_no_deploy_mode() -> None:
     settings = Settings(spark_conn_id="yarn", conf={"spark.submit.deployMode": "cluster", "spark.executor.cores": "2"})
     assert settings.local_conf({}) == {"spark.executor.cores": "2"}
 
@@ -147,7 +147,7 @@ def test_a_setting_that_is_a_secret_is_on_no_command_line(key: str) -> None:
         ("spark.executorEnv.LOGIN", 'PlainLoginModule required username="u" password="hush";'),
     ],
 )
-def test_a_secret_inside_a_setting_is_on_no_command_line_either(key: str, value: str) -> None:
+def test_a_secret_inside_a_setting_is_on_no_command_line(key: str, value: str) -> None:
     with pytest.raises(InvalidParameterError) as caught:
         Settings().driver_conf({key: value})
     assert caught.value.evidence == {"settings": [key]}
@@ -183,7 +183,7 @@ def test_a_secret_inside_a_setting_is_on_no_command_line_either(key: str, value:
         ("spark.hadoop.fs.s3a.endpoint", "http://127.0.0.1:9000"),
     ],
 )
-def test_what_only_resembles_a_secret_is_a_setting(key: str, value: str) -> None:
+def test_a_setting_whose_name_only_resembles_a_secret_is_on_the_command_line(key: str, value: str) -> None:
     assert Settings().driver_conf({key: value}) == {key: value}
 
 
@@ -254,7 +254,7 @@ def test_the_test_of_a_connection_says_what_is_wrong(
     assert expected in said
 
 
-def test_a_test_of_a_connection_without_java_reports_it(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_test_of_a_connection_reports_that_java_is_missing(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(homes.root))
     well, said = StreamPipelineHook().test_connection()
     assert not well
@@ -286,7 +286,9 @@ def test_the_test_of_a_connection_refuses_versions_that_run_no_pipeline(
     assert (expected or java) in said
 
 
-def test_the_test_of_a_connection_waits_for_no_root_that_does_not_answer(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_test_of_a_connection_does_not_wait_for_a_root_that_does_not_respond(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     back = threading.Event()
     monkeypatch.setattr("airflow_provider.hooks.stream_pipeline.check_roots", lambda *_, **__: back.wait(30.0))
     hook = StreamPipelineHook()
@@ -298,7 +300,7 @@ def test_the_test_of_a_connection_waits_for_no_root_that_does_not_answer(homes: 
     assert f"{homes.root} do not answer" in said
 
 
-def test_an_unused_home_has_neither_answer_nor_driver(homes: Homes) -> None:
+def test_an_unused_home_has_no_answer_no_status_and_no_driver(homes: Homes) -> None:
     hook = StreamPipelineHook()
     assert (hook.answer("flights", RunId("x")), hook.status("flights"), hook.head("flights"), hook.is_at_work("flights")) == (
         None,
@@ -324,13 +326,11 @@ def test_the_task_log_shows_the_last_fifty_lines_of_the_driver(tmp_path: Path) -
     assert task_log.text.splitlines() == [f"The last 50 lines of {log}:", *(f"line {n}" for n in range(450, 500))]
 
 
-def test_a_log_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
+def test_a_missing_log_has_no_lines(tmp_path: Path) -> None:
     assert last_lines(tmp_path / "1.log", 4) == []
 
 
-def test_a_root_that_is_not_there_is_a_mount_that_is_away_and_nothing_is_made_in_its_place(
-    homes: Homes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_root_is_taken_for_an_unmounted_one_and_is_not_created(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a new home a pipeline would start again and publish every row a second time."""
     missing = homes.root / "share/homes"
     monkeypatch.setenv("AIRFLOW_CONN_AWAY", connection(home_root=f"{homes.root}/others,{missing}", python="true"))
@@ -357,7 +357,7 @@ def test_a_home_inside_another_home_is_refused(homes: Homes) -> None:
     "name",
     ["spark.executorEnv.LOGIN", "spark.hadoop.shop.login", "spark.sql.catalog.shop.header", "spark.driver.extraJavaOptions"],
 )
-def test_no_shape_of_a_secret_in_a_setting_is_on_a_command_line(homes: Homes, name: str) -> None:
+def test_no_form_of_a_secret_in_a_setting_is_on_a_command_line(homes: Homes, name: str) -> None:
     settings = StreamPipelineHook().settings
     accepted: dict[str, str] = {}
     for index, secret in enumerate(SHAPES.values()):
@@ -374,7 +374,7 @@ def test_no_shape_of_a_secret_in_a_setting_is_on_a_command_line(homes: Homes, na
     assert conf_of_environment(start["environment"]) == accepted
 
 
-def test_secrets_of_all_shapes_reach_the_drivers_environment_and_nothing_that_others_read(
+def test_secrets_of_all_forms_reach_the_drivers_environment_and_no_place_that_others_read(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core = f"core{uuid4().hex}"  # random, because a value that one test masks in logs is masked in all

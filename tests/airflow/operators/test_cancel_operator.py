@@ -70,7 +70,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("entry", ["live_waits", "waits"], ids=["unbounded", "bounded"])
-def test_a_driver_that_is_cancelled_ends_and_its_task_starts_no_other_nor_retries(homes: Homes, entry: str) -> None:
+def test_a_cancelled_driver_ends_and_its_task_neither_starts_another_nor_retries(homes: Homes, entry: str) -> None:
     supervising, ended = a_supervised_pipeline(homes, entry)
     until(driver_has_started)
     facts = cancel(deferrable=False)
@@ -84,7 +84,7 @@ def test_a_driver_that_is_cancelled_ends_and_its_task_starts_no_other_nor_retrie
     assert len(homes.starts()) == 1
 
 
-def test_it_waits_in_the_triggerer_until_the_driver_has_ended(homes: Homes) -> None:
+def test_a_cancel_waits_in_the_triggerer_until_the_driver_has_ended(homes: Homes) -> None:
     a_driver_at_work(homes, entry="live_waits")
     assert cancel()["cancelled"]
     assert not StreamPipelineHook().is_at_work("flights")
@@ -103,7 +103,7 @@ def test_a_wait_for_a_drivers_end_logs_each_activity_once(
 
 
 @pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
-def test_the_wait_tolerates_a_storage_that_is_away_for_a_while(
+def test_the_wait_tolerates_a_storage_that_is_unavailable_for_a_while(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
     log = log_of(monkeypatch, HomeTrigger, CancelPipelineOperator)
@@ -121,7 +121,7 @@ def test_the_wait_tolerates_a_storage_that_is_away_for_a_while(
     storage.join()
 
 
-def test_a_next_try_leaves_alone_what_somebody_has_begun_since(homes: Homes) -> None:
+def test_the_next_try_of_a_cancel_does_not_end_an_attempt_that_was_started_since(homes: Homes) -> None:
     a_driver_at_work(homes, entry="live_waits")
     first = cancel()
     a_driver_at_work(homes, entry="live_waits")
@@ -132,7 +132,7 @@ def test_a_next_try_leaves_alone_what_somebody_has_begun_since(homes: Homes) -> 
 
 
 @pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
-def test_a_start_that_found_the_home_taken_hides_the_driver_at_work_from_no_cancel(homes: Homes, *, deferrable: bool) -> None:
+def test_a_cancel_ends_the_running_driver_although_another_start_was_requested_since(homes: Homes, *, deferrable: bool) -> None:
     for token, attempt in (("first task", 1), ("second task", 3)):
         a_driver_at_work(homes, entry="live_waits")
         refused = channel().request_start(RunId("by hand"), parameters={})
@@ -141,7 +141,7 @@ def test_a_start_that_found_the_home_taken_hides_the_driver_at_work_from_no_canc
         assert (answered(attempt), answered(refused.attempt)) == ("RunCancelledError", "RunCancelledError")
 
 
-def test_a_start_whose_refusal_was_answered_hides_the_driver_at_work_neither(homes: Homes) -> None:
+def test_a_cancel_ends_the_running_driver_although_another_start_was_refused_since(homes: Homes) -> None:
     a_driver_at_work(homes, entry="live_waits")
     refused = channel().request_start(RunId("by hand"), parameters={})
     channel().respond_failure(refused, ConflictError("Another driver is at work."))
@@ -149,7 +149,7 @@ def test_a_start_whose_refusal_was_answered_hides_the_driver_at_work_neither(hom
     assert answered(1) == "RunCancelledError"
 
 
-def test_where_nothing_is_at_work_there_is_nothing_to_do(homes: Homes) -> None:
+def test_a_cancel_without_a_running_driver_does_nothing(homes: Homes) -> None:
     nothing = {"home": f"file://{homes.path()}", "attempt": None, "run": None, "cancelled": False, "checkpoint": None}
     assert cancel() == nothing
     carry_out(operator("answers"), context())
@@ -158,7 +158,7 @@ def test_where_nothing_is_at_work_there_is_nothing_to_do(homes: Homes) -> None:
     assert [name for name in channel().files.names("requests") if name.startswith("cancel")] == []
 
 
-def test_a_driver_that_dies_of_its_cancel_is_not_taken_for_lost(homes: Homes) -> None:
+def test_a_driver_that_dies_after_a_cancel_is_not_started_again(homes: Homes) -> None:
     process = a_driver_at_work(homes, entry="live_stubborn")
     killer = once(lambda: AttemptLease(channel().files, AttemptNumber(1)).cancelled(), process.kill)
     assert cancel()["cancelled"]
@@ -167,7 +167,7 @@ def test_a_driver_that_dies_of_its_cancel_is_not_taken_for_lost(homes: Homes) ->
 
 
 @pytest.mark.usefixtures("both_ways")
-def test_a_task_that_meets_the_loss_first_starts_no_other_either(homes: Homes) -> None:
+def test_a_task_that_notices_the_loss_of_a_cancelled_driver_first_starts_no_other(homes: Homes) -> None:
     supervising, ended = a_supervised_pipeline(homes, "live_stubborn")
     until(driver_has_started)
     until(lambda: AttemptLease(channel().files, AttemptNumber(1)).newest())
@@ -182,7 +182,7 @@ def test_a_task_that_meets_the_loss_first_starts_no_other_either(homes: Homes) -
     assert len(homes.starts()) == 1
 
 
-def test_a_driver_that_has_not_begun_never_does(homes: Homes) -> None:
+def test_a_driver_that_is_cancelled_before_it_begins_never_starts(homes: Homes) -> None:
     asked = channel().request_start(RUN, parameters={})
     facts = cancel()
     assert (facts["attempt"], facts["cancelled"], answered(asked.attempt)) == (1, True, "RunCancelledError")
@@ -204,7 +204,7 @@ def cancelled_before_its_restart(homes: Homes, monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("kind", ["failed", "full", "declined"])
-def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_cancel_prevents_a_restart_that_is_due_later(homes: Homes, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """The same holds if the driver failed with an error that a wait may also fail with."""
     said = cancelled_before_its_restart(homes, monkeypatch, f"live_{kind}")
     assert "has cancelled it" in said
@@ -212,7 +212,7 @@ def test_a_restart_that_is_due_later_is_prevented(homes: Homes, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("both_ways")
-def test_a_restart_is_prevented_although_the_home_did_not_tell_of_the_cancel_at_first(
+def test_a_cancel_prevents_a_restart_although_the_first_read_of_the_home_did_not_show_the_cancel(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DriverLease, "later_cancel", lambda *_: None)
@@ -235,7 +235,7 @@ def assert_only_a_clear_goes_on(homes: Homes) -> None:
     assert carry_out(operator("answers"), cleared)["attempt"] == 2
 
 
-def test_a_retry_of_a_run_that_has_failed_undoes_no_cancel(homes: Homes) -> None:
+def test_a_retry_of_a_failed_run_does_not_undo_a_cancel(homes: Homes) -> None:
     """Airflow retries failed runs of bounded inputs. No driver runs until the next try."""
     with pytest.raises(PipelineRunError, match="A stage failed."):
         carry_out(operator("failed"), context())
@@ -244,21 +244,23 @@ def test_a_retry_of_a_run_that_has_failed_undoes_no_cancel(homes: Homes) -> None
     assert_only_a_clear_goes_on(homes)
 
 
-def test_where_a_run_was_refused_there_is_nothing_to_cancel(homes: Homes) -> None:
+def test_a_run_that_was_refused_needs_no_cancel(homes: Homes) -> None:
     with pytest.raises(PipelineRunRefusedError):
         carry_out(operator("refused"), context())
     until(lambda: not StreamPipelineHook().is_at_work("flights"))
     assert not cancel()["cancelled"]
 
 
-def test_a_retry_that_was_due_already_undoes_no_cancel(homes: Homes) -> None:
+def test_a_retry_that_was_already_due_does_not_undo_a_cancel(homes: Homes) -> None:
     a_try_whose_time_is_up("live_waits")
     until(driver_has_started)
     cancel()
     assert_only_a_clear_goes_on(homes)
 
 
-def test_a_retry_that_was_due_already_undoes_no_cancel_of_a_restart(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_that_was_already_due_does_not_undo_the_cancel_of_a_restart(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(fake_driver.RESTART_DELAY_MS, "3600000")
     a_try_whose_time_is_up("live_failed")
     until(lambda: answered(1))
@@ -266,7 +268,7 @@ def test_a_retry_that_was_due_already_undoes_no_cancel_of_a_restart(homes: Homes
     assert_only_a_clear_goes_on(homes)
 
 
-def test_a_retry_takes_no_charge_of_a_driver_that_is_ending_because_somebody_has_cancelled_it(homes: Homes) -> None:
+def test_a_retry_does_not_take_over_a_cancelled_driver_that_is_ending(homes: Homes) -> None:
     a_driver_at_work(homes, entry="live_stubborn")
     with pytest.raises(PipelineRunError, match="has not ended"):
         cancel(timeout_s=0.1)
@@ -275,7 +277,7 @@ def test_a_retry_takes_no_charge_of_a_driver_that_is_ending_because_somebody_has
     assert AttemptLease(channel().files, AttemptNumber(1)).cancelled() is not None
 
 
-def test_a_restart_that_was_decided_on_before_is_cancelled_too(homes: Homes) -> None:
+def test_a_restart_that_was_decided_on_before_the_cancel_is_cancelled_too(homes: Homes) -> None:
     a_driver_at_work(homes, entry="live_stubborn")
     with pytest.raises(TaskDeferred):
         CancelPipelineOperator(task_id="cancel", home="flights").execute(context("now"))
@@ -288,7 +290,7 @@ def test_a_restart_that_was_decided_on_before_is_cancelled_too(homes: Homes) -> 
     assert answered(2) == "RunCancelledError"
 
 
-def test_a_driver_that_somebody_has_taken_charge_of_since_is_cancelled_by_the_next_try(homes: Homes) -> None:
+def test_the_next_try_cancels_a_driver_whose_lease_another_owner_has_taken_since(homes: Homes) -> None:
     a_driver_at_work(homes, entry="live_stubborn")
     owners = AttemptLease(channel().files, AttemptNumber(1))
     taking = once(owners.cancelled, lambda: owners.take("the task was cleared"))
@@ -301,7 +303,7 @@ def test_a_driver_that_somebody_has_taken_charge_of_since_is_cancelled_by_the_ne
     assert owners.cancelled() is not None
 
 
-def test_a_driver_that_does_not_end_is_an_error(homes: Homes) -> None:
+def test_a_cancel_fails_if_the_driver_does_not_end(homes: Homes) -> None:
     a_driver_at_work(homes, entry="live_stubborn")
     with pytest.raises(PipelineRunError) as caught:
         cancel(timeout_s=0.1)
@@ -314,7 +316,7 @@ def test_a_home_outside_the_roots_is_refused(homes: Homes) -> None:
         cancel(home="/elsewhere")
 
 
-def test_its_result_is_one_that_airflow_keeps(homes: Homes) -> None:
+def test_the_result_of_a_cancel_can_be_stored_as_an_xcom(homes: Homes) -> None:
     a_driver_at_work(homes, entry="live_waits")
     facts = cancel()
     assert json.loads(json.dumps(facts)) == facts

@@ -48,7 +48,7 @@ def another_run(home: str, entry: str) -> None:
     until(lambda: hook.status(home))
 
 
-def test_a_task_whose_home_was_changed_meanwhile_has_the_result_of_the_home_in_which_it_ran(homes: Homes) -> None:
+def test_a_task_whose_home_changes_while_it_is_deferred_returns_the_result_of_its_first_home(homes: Homes) -> None:
     waiting = deferred(operator("waits"))
     another_run("elsewhere", "answers")
     (homes.path() / ".go").touch()
@@ -57,7 +57,7 @@ def test_a_task_whose_home_was_changed_meanwhile_has_the_result_of_the_home_in_w
     assert "manual__2026" in result["run"]
 
 
-def test_a_task_whose_home_was_changed_meanwhile_neither_takes_nor_ends_an_attempt_there(homes: Homes) -> None:
+def test_a_task_whose_home_changes_while_it_is_deferred_touches_no_attempt_of_the_new_home(homes: Homes) -> None:
     waiting = restarted(deferred(operator("waits")), deadline_at=time.time())
     another_run("elsewhere", "waits")
     changed = operator("waits", home="elsewhere", timeout_s=None, execution_timeout=timedelta(seconds=1))
@@ -70,7 +70,7 @@ def test_a_task_whose_home_was_changed_meanwhile_neither_takes_nor_ends_an_attem
     assert here.cancelled() is not None
 
 
-def test_a_sensor_whose_home_was_changed_meanwhile_tells_of_the_home_in_which_it_waited(homes: Homes) -> None:
+def test_a_sensor_whose_home_changes_while_it_is_deferred_reports_on_its_first_home(homes: Homes) -> None:
     sensor = CheckpointSensor(task_id="wait", home="flights", poll_interval_s=0.02, timeout=30.0)
     waiting = deferred(sensor)
     for home, run in (("flights", "ours"), ("elsewhere", "another")):

@@ -79,7 +79,7 @@ def test_each_finished_hour_has_one_event(pipeline: StagedPipeline, hours: Asset
     assert (emit(hours), keys(hours)) == ("success", [key(hour) for hour in (9, 10, 11, 12, 13)])
 
 
-def test_a_task_that_fails_after_it_has_named_the_hours_emits_them_in_its_next_run_only(
+def test_hours_of_a_task_that_fails_after_it_named_them_are_emitted_by_its_next_run_only(
     pipeline: StagedPipeline, hours: Asset
 ) -> None:
     make_public(pipeline, at(10))
@@ -93,7 +93,7 @@ def test_a_task_that_fails_after_it_has_named_the_hours_emits_them_in_its_next_r
     assert (emit(hours), keys(hours)) == ("success", [key(9), key(10), key(11)])
 
 
-def test_hours_are_not_repeated_after_airflow_has_cleaned_their_events(pipeline: StagedPipeline, hours: Asset) -> None:
+def test_hours_are_not_emitted_again_after_airflow_has_deleted_their_events(pipeline: StagedPipeline, hours: Asset) -> None:
     make_public(pipeline, at(10))
     emit(hours)
     assert emit(hours) == "skipped"
@@ -140,7 +140,7 @@ def test_a_table_property_names_the_end_of_the_newest_finished_hour(pipeline: St
     assert complete(pipeline) == "2026-01-01T13:00:00+00:00"
 
 
-def test_the_property_is_set_before_the_event_and_once(pipeline: StagedPipeline, hours: Asset) -> None:
+def test_the_table_property_is_set_once_and_before_the_event(pipeline: StagedPipeline, hours: Asset) -> None:
     make_public(pipeline, at(10))
     emit(hours)
     make_public(pipeline, at(12))
@@ -181,7 +181,7 @@ def test_wrong_arguments_are_refused_when_the_dag_file_is_parsed(hours: Asset, c
         EmitFinishedPartitionsOperator(task_id="emit", **arguments)
 
 
-def test_an_airflow_without_partitions_of_events_is_refused_by_name(hours: Asset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_airflow_without_partitioned_asset_events_is_refused_by_name(hours: Asset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version_compat, "HAS_PARTITION_EVENTS", False)
     with pytest.raises(MissingRequirementError, match="EmitFinishedPartitionsOperator needs that"):
         EmitFinishedPartitionsOperator(task_id="emit", home="flights", sink="hourly", outlets=[hours])

@@ -32,7 +32,7 @@ def test_a_run_whose_checkpoint_was_discarded_gets_the_same_answer(homes: Homes)
 
 
 @pytest.mark.parametrize(("done_by", "said"), [("another", True), (RUN, False)])
-def test_a_run_that_had_nothing_to_do_says_who_did_it_and_tells_of_no_table(
+def test_a_run_without_work_names_the_run_that_finished_the_pipeline_and_reports_no_table(
     homes: Homes, task_log: TaskLog, done_by: str, said: bool
 ) -> None:
     """The task succeeds and adds no row to any table. Its log must not suggest that it did work."""

@@ -43,7 +43,7 @@ in_the_worker = pytest.mark.parametrize("waits_deferred", [False], indirect=True
 
 
 @in_a_store
-def test_a_run_is_asked_for_waited_for_and_not_run_again(homes: Homes) -> None:
+def test_a_run_is_requested_and_awaited_and_not_run_again(homes: Homes) -> None:
     first = carry_out(operator(), context())
     assert (first["home"], first["attempt"], first["checkpoint"]) == (URL, 1, 1)
     assert carry_out(operator("failed"), context()) == first
@@ -55,7 +55,7 @@ def test_a_run_is_asked_for_waited_for_and_not_run_again(homes: Homes) -> None:
 
 
 @in_a_store
-def test_a_driver_that_takes_its_time_is_waited_for(homes: Homes) -> None:
+def test_a_task_waits_for_a_driver_that_starts_slowly(homes: Homes) -> None:
     finish = once(driver_has_started, (homes.path() / ".go").touch)
     assert carry_out(operator("waits"), context())["checkpoint"] == 1
     finish.join()
@@ -95,7 +95,7 @@ def test_a_driver_that_dies_is_noticed_by_its_heartbeat(homes: Homes, monkeypatc
 
 @in_the_worker
 @in_a_store
-def test_who_has_no_cache_sees_documents_and_a_heartbeat(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_the_cache_sees_documents_and_the_heartbeat(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = StreamPipelineHook()
     finish = once(driver_has_started, (homes.path() / ".go").touch)
     carry_out(operator("waits"), context())
@@ -122,7 +122,7 @@ def test_without_a_work_root_a_driver_keeps_its_work_in_a_cache(
 
 
 @in_the_worker
-def test_looks_into_an_object_store_become_rarer_than_elsewhere() -> None:
+def test_an_object_store_is_polled_less_often_than_a_disk() -> None:
     assert pace_at(URL, 2.0, None).longest_s == 30.0
     assert pace_at("file:///data/homes/flights", 2.0, None).longest_s == pace_at("hdfs://a:1/b", 2.0, None).longest_s == 3.0
     assert pace_at(URL, 2.0, 5.0).longest_s == 5.0

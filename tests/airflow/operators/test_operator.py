@@ -81,7 +81,7 @@ def test_a_run_returns_the_facts_of_its_manifest(homes: Homes) -> None:
 
 
 @in_the_worker
-def test_a_task_with_an_open_loss_fails_or_is_skipped_until_it_is_accepted_where_that_was_chosen(homes: Homes) -> None:
+def test_a_task_that_minds_losses_fails_or_is_skipped_until_its_loss_is_accepted(homes: Homes) -> None:
     del homes
     assert carry_out(operator(on_loss="fail"), context())["losses"] == []
     assert carry_out(operator(on_loss="skip"), context())["losses"] == []
@@ -145,7 +145,7 @@ def test_a_loss_of_the_checkpoint_is_open_until_somebody_accepts_it() -> None:
         }
 
 
-def test_a_task_tells_in_its_log_what_a_round_has_left_out_and_what_was_taken_away() -> None:
+def test_the_task_log_names_the_rows_that_a_round_left_out_and_the_files_that_it_took_away() -> None:
     facts = {
         "run": RUN,
         "checkpoint": 4,
@@ -196,7 +196,7 @@ def test_a_driver_at_work_for_another_run_is_left_alone(homes: Homes) -> None:
     assert len(homes.starts()) == 1
 
 
-def test_a_home_that_a_driver_of_another_run_has_only_just_taken_is_in_use(homes: Homes) -> None:
+def test_a_home_that_a_driver_of_another_run_has_just_locked_is_in_use(homes: Homes) -> None:
     other = Channel(StreamPipelineHook().files("flights")).request_start(RunId("somebody-else"), parameters={})
     with holding(homes.path() / DRIVER_LOCK, other.request):
         error = failure(operator(), HomeInUseError)
@@ -240,7 +240,7 @@ def test_a_corrupt_home_is_not_retried(homes: Homes) -> None:
     assert isinstance(failure(operator("corrupt"), CorruptDocumentError), PipelineRunRefusedError)
 
 
-def test_a_failed_run_carries_the_error_with_its_evidence_and_the_drivers_last_lines(homes: Homes, task_log: TaskLog) -> None:
+def test_the_error_of_a_failed_run_has_its_evidence_and_the_drivers_last_lines(homes: Homes, task_log: TaskLog) -> None:
     error = failure(operator("failed"), InterruptedRunError)
     assert not isinstance(error, PipelineRunRefusedError)
     assert (error.error.exists, error.error.safe, error.error.remedy) == ("Checkpoint 4.", "Its tables.", "Free space.")
@@ -249,7 +249,7 @@ def test_a_failed_run_carries_the_error_with_its_evidence_and_the_drivers_last_l
     assert "the driver says hello" in task_log.text
 
 
-def test_a_log_that_this_host_does_not_have_is_said_to_be_missing(homes: Homes, task_log: TaskLog) -> None:
+def test_the_task_log_says_that_this_host_cannot_read_the_drivers_log(homes: Homes, task_log: TaskLog) -> None:
     DriverLease(StreamPipelineHook(), "flights", task_log).log_driver(AttemptNumber(7), {})
     assert f"The driver has written nothing that {os.uname().nodename} can read" in task_log.text
     assert f"{homes.path()}/logs/7.log" in task_log.text
@@ -279,12 +279,14 @@ def test_a_driver_that_died_without_an_answer_is_an_error(homes: Homes, entry: s
     assert "left no answer" in str(failure(operator(entry), kind))
 
 
-def test_a_driver_that_went_away_silently_is_an_error(homes: Homes) -> None:
+def test_a_driver_that_disappears_is_an_error(homes: Homes) -> None:
     task = operator("silent", wait_limits=WaitLimits(silence_s=0.2))
     assert "has not been seen" in str(failure(task, InterruptedRunError))
 
 
-def test_a_home_that_is_away_for_a_while_ends_no_task(homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog) -> None:
+def test_a_task_tolerates_a_home_that_is_unavailable_for_a_while(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog
+) -> None:
     monkeypatch.setattr(RunTrigger, "log", task_log)
     aside = homes.root.parent / "aside"
 
@@ -299,7 +301,7 @@ def test_a_home_that_is_away_for_a_while_ends_no_task(homes: Homes, monkeypatch:
     away.join()
 
 
-def test_a_home_that_stays_away_ends_the_task_for_good_and_nothing_is_written_in_its_place(
+def test_a_home_that_stays_unavailable_fails_the_task_for_good_and_is_not_created_again(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog
 ) -> None:
     monkeypatch.setattr(RunTrigger, "log", task_log)
@@ -312,7 +314,7 @@ def test_a_home_that_stays_away_ends_the_task_for_good_and_nothing_is_written_in
     aside.rename(homes.path())
 
 
-def test_a_driver_outlives_a_task_whose_time_is_up(homes: Homes) -> None:
+def test_a_driver_outlives_a_task_that_times_out(homes: Homes) -> None:
     failure(operator("waits", timeout_s=0.1), DeadlineExceededError)
     until(driver_has_started)
     finish = once(driver_has_started, (homes.path() / ".go").touch)
@@ -390,7 +392,7 @@ def test_a_secret_reaches_the_driver_by_its_environment_only(homes: Homes, monke
         ({"conn_id": "no_roots"}, AccessDeniedError),
     ],
 )
-def test_what_is_not_allowed_is_refused_before_anything_is_written(
+def test_an_argument_that_is_not_allowed_is_refused_before_anything_is_written(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], kind: type[StreamPipelineError]
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_WITHOUT_PASSWORD", '{"conn_type": "http"}')
@@ -412,17 +414,17 @@ def test_a_lost_task_is_tried_again_unless_its_dag_says_otherwise() -> None:
     assert dag.get_task("run").retries == 3
 
 
-def test_empty_choices_of_a_form_are_the_pipelines_own(homes: Homes) -> None:
+def test_empty_fields_of_a_form_leave_the_settings_of_the_pipeline(homes: Homes) -> None:
     assert carry_out(operator(on_end="", publish=""), context())["checkpoint"] == 1
 
 
 @pytest.mark.parametrize("arguments", [{"wait_for": "never"}, {"poll_interval_s": 0}, {"timeout_s": -1}])
-def test_what_is_wrong_in_a_dag_file_is_refused_when_it_is_parsed(arguments: dict[str, Any]) -> None:
+def test_wrong_arguments_in_a_dag_file_are_refused_when_it_is_parsed(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):
         operator(**arguments)
 
 
-def test_the_output_of_a_driver_is_for_this_users_eyes_only(homes: Homes) -> None:
+def test_only_this_user_can_read_the_output_of_a_driver(homes: Homes) -> None:
     carry_out(operator(), context())
     output = Path(homes.path() / "logs/driver-1.out")
     assert output.stat().st_mode & 0o077 == 0

@@ -66,7 +66,7 @@ def test_a_killed_task_stops_its_driver_and_raises(homes: Homes, entry: str) -> 
 
 
 @pytest.mark.parametrize("storage", ["away", "silent"])
-def test_a_kill_stops_the_driver_although_the_home_cannot_say_whose_it_is(
+def test_a_kill_stops_the_driver_although_the_home_cannot_name_its_owner(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, storage: str
 ) -> None:
     back = threading.Event()
@@ -80,7 +80,7 @@ def test_a_kill_stops_the_driver_although_the_home_cannot_say_whose_it_is(
     back.set()
 
 
-def test_a_kill_whose_cancel_the_home_does_not_take_ends_the_driver_in_time(
+def test_a_kill_ends_the_driver_in_time_although_the_cancel_cannot_be_written_to_the_home(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog
 ) -> None:
     back = threading.Event()
@@ -90,7 +90,7 @@ def test_a_kill_whose_cancel_the_home_does_not_take_ends_the_driver_in_time(
     assert "The cancel of attempt 1 could not be written into its home: The home's storage does not answer." in task_log.text
 
 
-def test_a_kill_ends_a_driver_that_does_not_hear_it_in_time_although_the_storage_is_silent(
+def test_a_kill_ends_a_driver_that_ignores_its_cancel_although_the_storage_does_not_respond(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, back = operator("stubborn"), threading.Event()
@@ -145,7 +145,7 @@ def test_ctrl_c_stops_the_driver(homes: Homes, monkeypatch: pytest.MonkeyPatch) 
     assert not StreamPipelineHook().is_at_work("flights")
 
 
-def test_airflows_own_timeout_of_a_try_ends_its_driver(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_airflows_execution_timeout_ends_the_driver(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Airflow first interrupts the try, and calls ``on_kill`` afterwards."""
 
     def broken_off(self: StreamPipelineOperator) -> None:
@@ -160,7 +160,7 @@ def test_airflows_own_timeout_of_a_try_ends_its_driver(homes: Homes, monkeypatch
     assert not StreamPipelineHook().is_at_work("flights")
 
 
-def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_ends_a_wait_with_the_exception_of_airflow(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     task, cancel, kept = operator("waits", poll_interval_s=60.0), AttemptLease.cancel, list[str]()
 
     def counted(owners: AttemptLease, owner: OwnerNumber, reason: str) -> None:
@@ -180,7 +180,7 @@ def test_sigterm_during_a_wait_ends_it_as_airflow_does_it(homes: Homes, monkeypa
     assert kept == ["its task was killed"]
 
 
-def test_a_signal_after_the_task_has_ended_ends_no_driver_that_it_has_left_at_work(homes: Homes) -> None:
+def test_a_signal_after_the_end_of_a_task_does_not_end_the_driver_that_it_left_running(homes: Homes) -> None:
     """Airflow sends this signal to a process with slow callbacks, and a worker sends it when it stops."""
     task = operator("waits", wait_for="submitted")
     carry_out(task, context())
@@ -189,7 +189,7 @@ def test_a_signal_after_the_task_has_ended_ends_no_driver_that_it_has_left_at_wo
     until(lambda: StreamPipelineHook().is_at_work("flights"))
 
 
-def test_a_signal_after_a_task_whose_time_was_up_ends_no_driver_that_goes_on(homes: Homes) -> None:
+def test_a_signal_after_a_task_timed_out_does_not_end_its_driver(homes: Homes) -> None:
     task = operator("waits", timeout_s=0.5)
     failure(task, DeadlineExceededError)
     task.on_kill()
@@ -197,7 +197,7 @@ def test_a_signal_after_a_task_whose_time_was_up_ends_no_driver_that_goes_on(hom
 
 
 @pytest.mark.parametrize("ending", ["leaves", "defers"])
-def test_a_kill_in_the_last_moment_fails_the_task_and_ends_its_driver(
+def test_a_kill_just_before_the_task_returns_fails_the_task_and_ends_its_driver(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     """A kill may come after the last look. If the task were deferred, it would find its own cancellation and fail for good."""
@@ -213,7 +213,7 @@ def test_a_kill_in_the_last_moment_fails_the_task_and_ends_its_driver(
     until(lambda: not StreamPipelineHook().is_at_work("flights"))
 
 
-def test_what_has_waited_for_a_driver_cancels_it_no_more_once_its_task_has_left_it(homes: Homes) -> None:
+def test_a_late_wait_cannot_cancel_a_driver_that_its_task_has_left_running(homes: Homes) -> None:
     """One example is a delayed trigger, when another triggerer has already ended the wait."""
     carry_out(operator("waits", wait_for="submitted"), context())
     owners = AttemptLease(StreamPipelineHook().files("flights"), AttemptNumber(1))

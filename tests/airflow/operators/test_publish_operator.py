@@ -68,7 +68,7 @@ def refused(pipelines: Any, kind: type[StreamPipelineError]) -> PipelineRunRefus
     return caught.value
 
 
-def test_everything_that_is_pending_becomes_public_once(homes: Homes) -> None:
+def test_every_pending_checkpoint_is_published_once(homes: Homes) -> None:
     pipeline = staged(homes, "orders", checkpoints=2)
     first = publish("orders")
     assert publish(["orders"]) == first
@@ -79,7 +79,7 @@ def test_everything_that_is_pending_becomes_public_once(homes: Homes) -> None:
     assert list(first) == [f"file://{homes.path('orders')}"]
 
 
-def test_a_checkpoint_of_another_tasks_xcom_may_be_named(homes: Homes) -> None:
+def test_a_checkpoint_can_be_named_by_the_xcom_of_another_task(homes: Homes) -> None:
     pipeline = staged(homes, "orders", checkpoints=2)
     (facts,) = publish({"orders": "1"}).values()
     assert facts["checkpoint"] == 1
@@ -108,7 +108,7 @@ def test_several_pipelines_are_published_together(homes: Homes) -> None:
 
 
 @pytest.mark.parametrize("harm", ["no checkpoint", "a staged file is gone", "the table was changed"])
-def test_if_one_is_not_fit_for_it_none_is_published(homes: Homes, harm: str) -> None:
+def test_if_one_pipeline_cannot_be_published_none_is(homes: Homes, harm: str) -> None:
     first = staged(homes, "orders")
     second = staged(homes, "customers", checkpoints=0 if harm == "no checkpoint" else 1)
     table = path_of(second.tables[HOURLY])
@@ -125,7 +125,7 @@ def test_if_one_is_not_fit_for_it_none_is_published(homes: Homes, harm: str) -> 
     assert first.rows(HOURLY) == []
 
 
-def test_what_a_crash_has_left_a_retry_publishes(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_publishes_the_pipelines_that_a_crash_has_left(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     pipelines = [staged(homes, name) for name in ("orders", "customers")]
     carry_out_one = Publication.carry_out
 
@@ -143,7 +143,7 @@ def test_what_a_crash_has_left_a_retry_publishes(homes: Homes, monkeypatch: pyte
     assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], [1]]
 
 
-def test_a_retry_does_the_rest_where_what_was_public_has_been_discarded_since(homes: Homes) -> None:
+def test_a_retry_publishes_the_rest_although_the_public_checkpoint_was_discarded_since(homes: Homes) -> None:
     pipelines = [staged(homes, name) for name in ("orders", "customers")]
     first = publish({"orders": 1})
     goes_on(pipelines[0])
@@ -155,7 +155,7 @@ def test_a_retry_does_the_rest_where_what_was_public_has_been_discarded_since(ho
     assert (public["run"], staged_only["run"]) == (None, "run-1")
 
 
-def test_a_number_that_another_incarnation_may_have_had_is_not_taken_for_a_public_one(homes: Homes) -> None:
+def test_a_checkpoint_number_of_another_incarnation_is_not_taken_for_a_public_checkpoint(homes: Homes) -> None:
     pipeline = staged(homes, "orders", checkpoints=2)
     publish({"orders": 1})
     for _ in range(2):
@@ -220,7 +220,7 @@ def in_thread(work: Callable[[], Any]) -> "Future[Any]":
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
-def test_where_spark_publishes_its_error_is_the_tasks(homes: Homes, deferrable: bool) -> None:
+def test_an_error_of_the_spark_that_publishes_fails_the_task(homes: Homes, deferrable: bool) -> None:
     pipeline = staged(homes, "orders", publisher=Publisher.SPARK)
     with pytest.raises(PipelineRunRefusedError, match="starting no Spark in these tests"):
         carry_out(PublishCheckpointOperator(task_id="publish", pipelines="orders", deferrable=deferrable), context())
@@ -245,14 +245,16 @@ def test_a_spark_that_cannot_publish_leaves_no_other_pipeline_public(
     assert (homes.path("orders") / "work").exists() is (lacking == "what it has said")
 
 
-def test_a_python_that_no_pipeline_needs_is_not_looked_for(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_of_the_driver_is_not_looked_for_if_no_pipeline_needs_spark(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pipeline = staged(homes, "orders")
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(homes.root), python="/no/such"))
     publish("orders")
     assert pipeline.commits(HOURLY) == [1]
 
 
-def test_what_spark_has_said_last_is_in_the_tasks_log(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_lines_of_spark_are_in_the_tasks_log(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     staged(homes, "orders", publisher=Publisher.SPARK)
     log = TaskLog()
     monkeypatch.setattr(PublishCheckpointOperator, "log", log)
@@ -263,7 +265,7 @@ def test_what_spark_has_said_last_is_in_the_tasks_log(homes: Homes, monkeypatch:
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
-def test_a_spark_that_publishes_is_waited_for(homes: Homes, deferrable: bool) -> None:
+def test_a_task_waits_for_the_spark_that_publishes(homes: Homes, deferrable: bool) -> None:
     pipelines = [staged(homes, "customers"), by_spark(homes)]
     waiting = in_thread(lambda: carry_out(task(deferrable=deferrable), context()))
     until(lambda: homes.starts("orders"))
@@ -274,7 +276,7 @@ def test_a_spark_that_publishes_is_waited_for(homes: Homes, deferrable: bool) ->
     assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], [1]]
 
 
-def test_a_task_whose_container_would_end_with_it_waits_for_its_spark_there(
+def test_a_task_in_a_container_of_its_own_waits_for_its_spark_in_the_worker(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipelines = [staged(homes, "customers"), by_spark(homes)]
@@ -289,7 +291,7 @@ def test_publishing_is_tried_again_unless_its_dag_says_otherwise() -> None:
     assert (task().retries, task(retries=0).retries) == (3, 0)
 
 
-def test_a_next_try_waits_for_the_spark_that_is_at_it(homes: Homes) -> None:
+def test_the_next_try_waits_for_the_spark_that_is_publishing(homes: Homes) -> None:
     pipelines = [staged(homes, "customers"), by_spark(homes)]
     with pytest.raises(TaskDeferred):
         task().execute(context())
@@ -300,7 +302,7 @@ def test_a_next_try_waits_for_the_spark_that_is_at_it(homes: Homes) -> None:
     assert pipelines[1].commits(HOURLY) == [1]
 
 
-def test_a_signal_after_the_deferral_leaves_the_spark_at_work(homes: Homes) -> None:
+def test_a_signal_after_the_deferral_does_not_end_the_publishing_spark(homes: Homes) -> None:
     pipelines = [staged(homes, "customers"), by_spark(homes)]
     deferred = task()
     with pytest.raises(TaskDeferred):
@@ -311,7 +313,9 @@ def test_a_signal_after_the_deferral_leaves_the_spark_at_work(homes: Homes) -> N
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
-def test_a_kill_before_the_spark_is_known_ends_it_too(homes: Homes, monkeypatch: pytest.MonkeyPatch, deferrable: bool) -> None:
+def test_a_kill_just_after_the_publishing_spark_started_ends_it_too(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
     staged(homes, "customers")
     by_spark(homes)
     killed, start = task(deferrable=deferrable), StreamPipelineHook.start_publication
@@ -327,7 +331,7 @@ def test_a_kill_before_the_spark_is_known_ends_it_too(homes: Homes, monkeypatch:
     assert not is_at_work(homes.path("orders") / "work/publish-1.out")
 
 
-def test_what_a_killed_spark_has_not_published_fails_the_task_and_a_next_try_publishes_it(homes: Homes) -> None:
+def test_a_killed_spark_fails_the_task_and_the_next_try_publishes_the_rest(homes: Homes) -> None:
     pipelines = [staged(homes, "customers"), by_spark(homes)]
     waiting = in_thread(lambda: carry_out(task(), context()))
     until(lambda: homes.starts("orders"))
@@ -340,7 +344,7 @@ def test_what_a_killed_spark_has_not_published_fails_the_task_and_a_next_try_pub
     assert pipelines[1].commits(HOURLY) == [1]
 
 
-def test_another_process_that_fails_is_followed_by_ones_own(homes: Homes) -> None:
+def test_a_task_starts_its_own_spark_after_the_publishing_spark_of_another_task_died(homes: Homes) -> None:
     pipeline = by_spark(homes)
     staged(homes, "customers")
     with pytest.raises(TaskDeferred):
@@ -355,7 +359,7 @@ def test_another_process_that_fails_is_followed_by_ones_own(homes: Homes) -> Non
     assert pipeline.commits(HOURLY) == [1]
 
 
-def test_a_kill_while_the_worker_waits_ends_the_spark(homes: Homes) -> None:
+def test_a_kill_while_the_worker_waits_ends_the_publishing_spark(homes: Homes) -> None:
     pipeline = by_spark(homes)
     staged(homes, "customers")
     killed = task(deferrable=False)
@@ -382,7 +386,7 @@ def test_a_task_that_was_killed_publishes_no_other_pipeline(homes: Homes, monkey
     assert [first.commits(HOURLY), second.rows(HOURLY)] == [[1], []]
 
 
-def test_the_tasks_own_timeout_ends_the_wait_and_not_the_publication_and_shows_its_last_lines(
+def test_the_tasks_own_timeout_ends_the_wait_but_not_the_publication_and_logs_its_last_lines(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline, log = by_spark(homes), TaskLog()
@@ -395,7 +399,7 @@ def test_the_tasks_own_timeout_ends_the_wait_and_not_the_publication_and_shows_i
     until(lambda: pipeline.commits(HOURLY) == [1])
 
 
-def test_the_tasks_own_timeout_is_that_of_all_that_spark_publishes_for_it(homes: Homes) -> None:
+def test_the_tasks_own_timeout_covers_all_pipelines_that_spark_publishes(homes: Homes) -> None:
     for name in ("customers", "orders"):
         by_spark(homes, name)
     limited = task(execution_timeout=timedelta(minutes=1))
@@ -411,7 +415,7 @@ def test_the_tasks_own_timeout_is_that_of_all_that_spark_publishes_for_it(homes:
 
 
 @pytest.mark.nightly
-def test_spark_itself_publishes(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_spark_publishes(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = staged(homes, "orders", publisher=Publisher.SPARK)
     Channel(pipeline.files).claim(PipelineName("orders"))
     monkeypatch.setenv("AIRFLOW_CONN_STREAM_PIPELINE_DEFAULT", connection(home_root=str(homes.root), python=sys.executable))

@@ -51,7 +51,7 @@ def command(homes: Homes) -> list[str]:
     return list(start["argv"])
 
 
-def test_a_run_says_how_big_it_is(homes: Homes) -> None:
+def test_a_run_chooses_the_size_of_its_driver_and_executors(homes: Homes) -> None:
     assert run({"memory": "8g"}) == "success"
     assert command(homes)[-4:] == ["--conf", "spark.jars=/opt/udfs.jar", "--conf", "spark.executor.memory=8g"]
 
@@ -70,7 +70,7 @@ def test_a_run_chooses_no_code_and_no_connection(homes: Homes) -> None:
     assert homes.starts()[0]["environment"].get("SPARK_JOBS_PARAM_X") is None
 
 
-def test_a_template_in_the_entry_stays_a_text(homes: Homes) -> None:
+def test_a_template_in_the_entry_is_not_rendered(homes: Homes) -> None:
     assert run({"entry": "/tmp/mine"}, entry="{{ dag_run.conf['entry'] }}/answers.py") == "success"
     assert command(homes)[4] == "{{ dag_run.conf['entry'] }}/answers.py"
 
@@ -87,7 +87,7 @@ def test_a_template_in_the_entry_stays_a_text(homes: Homes) -> None:
         ({"memory": "/tmp/mine.jar"}, {"conf": {"spark.jars": "/opt/{{ params.memory }}.jar"}}),
     ],
 )  # fmt: skip
-def test_what_a_run_may_not_choose_is_refused_before_anything_is_written(
+def test_a_setting_that_a_run_may_not_choose_is_refused_before_anything_is_written(
     homes: Homes, chosen: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     assert run(chosen, **arguments) == "failed"
@@ -95,7 +95,7 @@ def test_what_a_run_may_not_choose_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize(("chosen", "state"), [("data/flights", "success"), ("data/out/flights", "failed")])
-def test_a_path_that_a_link_leads_out_of_its_directory_is_refused_before_anything_is_written(
+def test_a_path_with_a_link_out_of_its_directory_is_refused_before_anything_is_written(
     homes: Homes, tmp_path: Path, chosen: str, state: str
 ) -> None:
     (tmp_path / "data").mkdir()
@@ -111,11 +111,11 @@ def test_a_run_that_gives_all_sizes_gives_them_as_json(homes: Homes) -> None:
     assert command(homes)[-2:] == ["--conf", "spark.executor.instances=4"]
 
 
-def test_what_a_run_misspells_is_named_in_the_tasks_log(homes: Homes, task_log: TaskLog) -> None:
+def test_a_misspelled_key_of_a_run_is_named_in_the_tasks_log(homes: Homes, task_log: TaskLog) -> None:
     assert run({"hmoe": "elsewhere", "memory": "8g"}) == "success"
     assert "The conf of this run names hmoe, but the DAG has only these params: home, memory, conf." in task_log.text
 
 
-def test_a_conf_of_params_is_passed_over_in_silence(homes: Homes, task_log: TaskLog) -> None:
+def test_a_conf_that_only_sets_params_causes_no_warning(homes: Homes, task_log: TaskLog) -> None:
     assert run({"memory": "8g"}) == "success"
     assert "The conf of this run" not in task_log.text

@@ -76,7 +76,7 @@ def stop(wait_limits: WaitLimits = LIMITS, **arguments: Any) -> StopWithSavepoin
 
 
 @WAYS
-def test_a_savepoint_is_handed_on_with_its_checkpoint_and_versions(running: UsedHome, *, deferrable: bool) -> None:
+def test_the_result_names_the_savepoint_with_its_checkpoint_and_versions(running: UsedHome, *, deferrable: bool) -> None:
     with Driver(running):
         facts = carry_out(savepoint(deferrable=deferrable, target="mine"), context())
     assert facts["savepoint"] == f"file://{running.directory}/mine"
@@ -102,7 +102,7 @@ def test_a_savepoint_in_an_object_store_is_made_and_deleted_inside_its_root_alon
 
 
 @WAYS
-def test_the_wait_tolerates_a_storage_that_is_away_for_a_while(
+def test_the_wait_tolerates_a_storage_that_is_unavailable_for_a_while(
     used: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
     log = log_of(monkeypatch, HomeTrigger, TriggerSavepointOperator)
@@ -121,7 +121,7 @@ def test_the_wait_tolerates_a_storage_that_is_away_for_a_while(
 
 
 @WAYS
-def test_a_storage_that_stays_away_ends_the_wait(used: UsedHome, *, deferrable: bool) -> None:
+def test_a_storage_that_stays_unavailable_ends_the_wait(used: UsedHome, *, deferrable: bool) -> None:
     with ShakyLocks(used) as locks:
         pipeline = once(lambda: CheckpointRequests(used.files).open(), locks.go_away)
         with pytest.raises(PipelineRunError, match="Not a directory"):
@@ -155,7 +155,9 @@ def test_every_try_of_a_task_asks_for_one_savepoint_and_another_task_for_its_own
 
 
 @pytest.mark.parametrize(("given", "drains"), [(False, False), (True, True), ("true", True), ("False", False), ("", False)])
-def test_a_stop_says_whether_it_drains_also_where_a_form_says_it(running: UsedHome, given: bool | str, *, drains: bool) -> None:
+def test_the_request_of_a_stop_says_whether_it_drains_also_if_a_form_decides(
+    running: UsedHome, given: bool | str, *, drains: bool
+) -> None:
     with pytest.raises(PipelineRunError):
         carry_out(stop(drain=given, deferrable=False, timeout_s=0.0), context())
     (asked,) = CheckpointRequests(running.files).open()
@@ -171,7 +173,7 @@ def test_a_try_after_an_answer_with_an_error_makes_a_new_request(running: UsedHo
     assert len([name for name in running.files.names("answers") if name.startswith("savepoint")]) == 2
 
 
-def test_a_home_or_a_target_outside_the_roots_is_refused_before_anything_is_asked(running: UsedHome) -> None:
+def test_a_home_or_a_target_outside_the_roots_is_refused_before_anything_is_requested(running: UsedHome) -> None:
     for task in (savepoint(target="/elsewhere"), TriggerSavepointOperator(task_id="save", home="/elsewhere")):
         with pytest.raises(PipelineRunRefusedError):
             carry_out(task, context())
@@ -185,14 +187,14 @@ def test_a_request_that_is_refused_leaves_links_to_its_home(used: UsedHome) -> N
     assert cast(Any, given["ti"]).pushed[RECORD_KEY]["homes"] == {f"file://{used.directory}/home": None}
 
 
-def test_an_answer_that_is_gone_when_the_task_is_resumed_is_no_bug_of_the_task(running: UsedHome) -> None:
+def test_an_answer_that_was_deleted_before_the_task_is_resumed_is_retried(running: UsedHome) -> None:
     request = ask_once(running.files, Wanted.SAVEPOINT, RunId("airflow/flights/now/run"))
     with pytest.raises(PipelineRunError, match="no longer has an answer") as caught:
         savepoint().execute_complete(context(), {"home": f"file://{running.directory}/home", "request": request})
     assert caught.value.error.retry is Retry.WITH_BACKOFF
 
 
-def test_between_two_attempts_a_retry_asks_again(used: UsedHome) -> None:
+def test_a_retry_between_two_attempts_makes_a_new_request(used: UsedHome) -> None:
     with pytest.raises(PipelineRunError, match="did not finish") as caught:
         carry_out(stop(), context())
     assert not isinstance(caught.value, PipelineRunRefusedError)
@@ -206,7 +208,7 @@ def test_a_driver_that_starts_just_after_the_check_gets_the_request(running: Use
     assert [asked.request for asked in CheckpointRequests(running.files).open()] == [request]
 
 
-def test_before_the_first_attempt_of_a_driver_at_work_a_retry_asks_again(tmp_path: Path) -> None:
+def test_a_retry_before_the_first_attempt_of_a_running_driver_makes_a_new_request(tmp_path: Path) -> None:
     starting = quick(tmp_path / "starting")
     with pytest.raises(RejectedError):
         ask_once(starting, Wanted.STOP, RunId("a task"))
@@ -228,7 +230,7 @@ def test_a_pipeline_that_has_ended_well_is_not_stopped(used: UsedHome) -> None:
         carry_out(stop(), context())
 
 
-def test_a_request_that_is_there_is_waited_for_although_no_driver_is_at_work(used: UsedHome) -> None:
+def test_a_task_waits_for_its_open_request_although_no_driver_runs(used: UsedHome) -> None:
     with used.driver(), pytest.raises(PipelineRunError):
         carry_out(stop(deferrable=False, timeout_s=0.0), context())
     with pytest.raises(PipelineRunError, match="No driver has been at work"):
@@ -236,7 +238,7 @@ def test_a_request_that_is_there_is_waited_for_although_no_driver_is_at_work(use
 
 
 @WAYS
-def test_a_stop_that_was_cut_short_after_its_checkpoint_is_incomplete_and_names_its_savepoint(
+def test_a_stop_that_was_interrupted_after_its_checkpoint_is_incomplete_and_names_its_savepoint(
     used: UsedHome, *, deferrable: bool
 ) -> None:
     with used.driver(), pytest.raises(PipelineRunError):
@@ -251,7 +253,7 @@ def test_a_stop_that_was_cut_short_after_its_checkpoint_is_incomplete_and_names_
     assert caught.value.error.evidence == {"request": asked.request, "checkpoint": 1, "savepoint": made.url}
 
 
-def test_time_without_looks_does_not_count_as_absence_of_the_driver() -> None:
+def test_time_in_which_the_home_was_not_read_does_not_count_as_absence_of_the_driver() -> None:
     wait = waits()
     assert wait.judge(GONE, 0.0) is None
     wait.home_is_back(0.0)
@@ -267,7 +269,7 @@ def waits(request: str = "stop-a") -> RequestWait:
     return RequestWait(open_place("/home"), request, 10.0)
 
 
-def test_a_driver_that_comes_back_in_time_is_waited_for() -> None:
+def test_a_task_waits_for_a_driver_that_is_seen_again_in_time() -> None:
     wait = waits()
     looks = ((GONE, 0.0), (GONE, 9.0), (OPEN, 11.0), (GONE, 12.0))
     assert [wait.judge(look, now_s) for look, now_s in looks] == [None] * 4
@@ -275,7 +277,7 @@ def test_a_driver_that_comes_back_in_time_is_waited_for() -> None:
         wait.judge(GONE, 22.0)
 
 
-def test_after_a_stop_the_end_of_the_driver_is_waited_for_but_not_for_ever() -> None:
+def test_after_a_stop_the_task_waits_for_the_end_of_the_driver_but_not_for_ever() -> None:
     wait = waits()
     assert wait.judge(ANSWERED, 0.0) is None
     assert wait.judge(RequestLook(True, False), 1.0) == {}
@@ -283,7 +285,7 @@ def test_after_a_stop_the_end_of_the_driver_is_waited_for_but_not_for_ever() -> 
     assert wait.judge(ANSWERED, 61.0) == {}
 
 
-def test_a_driver_that_runs_on_after_its_answer_is_not_waited_for() -> None:
+def test_a_task_does_not_wait_for_a_driver_that_keeps_running_after_its_answer() -> None:
     assert waits().judge(RequestLook(True, True, runs_on=True), 0.0) == {}
 
 
@@ -317,7 +319,7 @@ def test_a_wait_fails_if_the_answer_to_its_request_was_deleted(running: UsedHome
         RequestWait(running.files, "savepoint-a", 10.0).look()
 
 
-def test_an_answer_that_comes_during_the_first_look_counts(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_arrives_during_the_first_look_counts(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     request, requests = RequestId("savepoint-a"), CheckpointRequests(running.files)
     requests.ask(request)
 
@@ -329,7 +331,7 @@ def test_an_answer_that_comes_during_the_first_look_counts(running: UsedHome, mo
     assert RequestWait(running.files, request, 10.0).look().answered
 
 
-def test_an_answer_that_is_there_when_time_is_up_counts() -> None:
+def test_an_answer_that_exists_when_the_time_is_up_counts() -> None:
     assert waits("savepoint-a").result(ANSWERED, 0.0, -1.0, 60.0) == {}
     with pytest.raises(DeadlineExceededError):
         waits().result(OPEN, 0.0, 0.0, 60.0)
@@ -376,7 +378,7 @@ def dispose(savepoint: str, home: Any = "home") -> dict[str, Any]:
     return dict(carry_out(DisposeSavepointOperator(task_id="dispose", savepoint=savepoint, home=home), context()))
 
 
-def test_a_savepoint_is_deleted_and_again_is_no_error(used: UsedHome) -> None:
+def test_a_savepoint_that_is_deleted_twice_is_no_error(used: UsedHome) -> None:
     directory = a_savepoint(used, "monday")
     for _ in range(2):
         assert dispose("monday") == {"savepoint": f"file://{directory}"}
@@ -395,7 +397,7 @@ def test_a_savepoint_that_one_of_the_homes_needs_is_kept(running: UsedHome) -> N
 @pytest.mark.parametrize(
     ("place", "home"), [("/elsewhere", "home"), ("monday", "/elsewhere"), ("monday", "mistyped"), ("home", "home")]
 )
-def test_nothing_is_deleted_that_is_outside_or_no_savepoint_or_for_a_home_that_is_none(
+def test_a_path_outside_the_roots_or_without_a_savepoint_or_a_wrong_home_deletes_nothing(
     used: UsedHome, place: str, home: str
 ) -> None:
     directory = a_savepoint(used, "monday")

@@ -27,7 +27,7 @@ __all__ = ["task_log"]
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
-def test_a_cancelled_driver_that_ended_as_if_killed_costs_the_next_try_nothing(
+def test_a_cancelled_driver_that_ended_without_an_answer_does_not_fail_the_next_try(
     homes: Homes, task_log: TaskLog, deferrable: bool
 ) -> None:
     """Spark did not stop in time, so the driver ended without an answer. The cancellation asked for this end, which is no failure."""
@@ -42,7 +42,7 @@ def test_a_cancelled_driver_that_ended_as_if_killed_costs_the_next_try_nothing(
     assert "Attempt 1 was cancelled by its previous owner" in task_log.text
 
 
-def test_a_driver_that_takes_long_to_start_is_waited_for_where_its_process_can_be_seen(
+def test_a_task_on_the_drivers_host_waits_for_a_driver_that_starts_slowly(
     homes: Homes,
 ) -> None:
     """The host is busy, or the pipeline has heavy imports. The triggerer would mistake the silence for the driver's end."""
@@ -59,7 +59,7 @@ def test_a_driver_that_takes_long_to_start_is_waited_for_where_its_process_can_b
     assert len(homes.starts()) == 1
 
 
-def test_a_task_that_is_killed_ends_its_driver_also_where_the_home_is_full(
+def test_a_task_that_is_killed_ends_its_driver_although_the_home_is_full(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, task_log: TaskLog
 ) -> None:
     def full(self: AttemptLease, owner: OwnerNumber, reason: str) -> None:
@@ -76,7 +76,7 @@ def test_a_task_that_is_killed_ends_its_driver_also_where_the_home_is_full(
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
-def test_a_driver_that_does_not_end_after_its_answer_is_named_to_the_next_run(homes: Homes, deferrable: bool) -> None:
+def test_the_error_of_the_next_run_names_a_driver_that_does_not_end_after_its_answer(homes: Homes, deferrable: bool) -> None:
     """The next run's driver could not begin, and its task would wait until the earlier driver ends."""
     impatient = WaitLimits(driver_end_s=0.5, exit_s=0.1)
     carry_out(operator("lingers", deferrable=deferrable, wait_limits=impatient), context())

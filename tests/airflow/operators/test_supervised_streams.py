@@ -93,7 +93,7 @@ def test_a_driver_that_is_lost_twice_is_started_again_by_the_strategy_in_one_try
     assert "Attempt 1 failed; restart 1 by the pipeline's strategy follows." in task_log.text
 
 
-def test_an_exhausted_strategy_ends_the_task_without_another_try(homes: Homes) -> None:
+def test_an_exhausted_restart_strategy_fails_the_task_without_another_try(homes: Homes) -> None:
     error = ended(operator("live_killed"), RestartsExhaustedError)
     assert isinstance(error, PipelineRunRefusedError)
     assert "fixed-delay allows 2 restarts" in str(error)
@@ -113,7 +113,7 @@ def test_a_driver_that_answers_with_a_failure_is_started_again(homes: Homes) -> 
     assert len(homes.starts()) == 3
 
 
-def test_a_full_disk_that_the_driver_has_met_is_no_reason_for_airflows_retries(homes: Homes) -> None:
+def test_a_full_disk_of_the_driver_is_not_retried_by_airflow(homes: Homes) -> None:
     ended(operator("live_full"), RestartsExhaustedError)
     assert len(homes.starts()) == 3
 
@@ -132,7 +132,7 @@ def stopped_once(homes: Homes, facts: dict[str, Any]) -> bool:
     return len(homes.starts()) == 2
 
 
-def test_a_half_done_stop_is_finished_by_the_next_attempt_in_one_try_of_each_task(homes: Homes) -> None:
+def test_the_next_attempt_finishes_a_half_done_stop_in_one_try_of_each_task(homes: Homes) -> None:
     stopped: list[dict[str, Any]] = []
     stopping = once(driver_has_started, lambda: stopped.append(carry_out(stop(), context("the stop's"))))
     facts = carry_out(operator("live_incomplete"), context())
@@ -141,7 +141,7 @@ def test_a_half_done_stop_is_finished_by_the_next_attempt_in_one_try_of_each_tas
     assert stopped_once(homes, stopped[0])
 
 
-def test_a_retry_of_a_half_done_stop_rolls_forward_and_never_asks_for_a_second_one(homes: Homes) -> None:
+def test_a_retry_of_a_half_done_stop_finishes_it_and_never_requests_a_second_stop(homes: Homes) -> None:
     a_driver_at_work(homes, entry="live_incomplete")
     with pytest.raises(PipelineRunError, match="No driver has been at work") as caught:
         carry_out(stop(restart_timeout_s=0.1), context("the stop's"))
@@ -154,7 +154,7 @@ def test_a_retry_of_a_half_done_stop_rolls_forward_and_never_asks_for_a_second_o
     assert stopped_once(homes, carry_out(stop(), context("the stop's", token="next try")))
 
 
-def test_what_cannot_heal_ends_the_task_at_once(homes: Homes) -> None:
+def test_an_error_that_cannot_heal_fails_the_task_at_once(homes: Homes) -> None:
     assert isinstance(ended(operator("live_refused"), RejectedError), PipelineRunRefusedError)
     assert len(homes.starts()) == 1
 
@@ -164,7 +164,7 @@ def test_a_pipeline_whose_inputs_end_is_left_to_airflows_retries(homes: Homes) -
     assert len(homes.starts()) == 1
 
 
-def test_a_pipeline_that_somebody_cancels_is_not_started_again(homes: Homes) -> None:
+def test_a_cancelled_pipeline_is_not_started_again(homes: Homes) -> None:
     def cancel() -> None:
         owners = AttemptLease(StreamPipelineHook().files("flights"), AttemptNumber(1))
         owners.cancel(owners.take("a person").owner, "it costs too much")
@@ -177,7 +177,7 @@ def test_a_pipeline_that_somebody_cancels_is_not_started_again(homes: Homes) -> 
     assert len(homes.starts()) == 1
 
 
-def test_a_try_that_dies_in_the_delay_leaves_the_restart_to_the_next_one(homes: Homes, task_log: TaskLog) -> None:
+def test_a_try_that_dies_in_the_restart_delay_leaves_the_restart_to_the_next_try(homes: Homes, task_log: TaskLog) -> None:
     """The next try waits for the remaining time, and requests the restart that the strategy has chosen."""
     a_failed_attempt(homes)
     finish = once(lambda: is_at_attempt(2), (homes.path() / ".go").touch)
@@ -188,7 +188,7 @@ def test_a_try_that_dies_in_the_delay_leaves_the_restart_to_the_next_one(homes: 
     assert second.restarts.restarts == 1
 
 
-def test_a_long_delay_is_waited_for_in_the_triggerer_and_the_same_after_it_was_restarted(
+def test_the_triggerer_waits_for_a_long_restart_delay_and_continues_it_after_its_own_restart(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, waits_deferred: bool
 ) -> None:
     if not waits_deferred:
@@ -204,7 +204,7 @@ def test_a_long_delay_is_waited_for_in_the_triggerer_and_the_same_after_it_was_r
     assert len(homes.starts()) == 1
 
 
-def test_a_wait_ends_before_a_restart_that_is_not_due_by_then(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_ends_at_its_deadline_before_a_restart_that_is_due_later(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(fake_driver.RESTART_DELAY_MS, "3600000")
     a_failed_attempt(homes)
     began_s = time.monotonic()
@@ -214,7 +214,7 @@ def test_a_wait_ends_before_a_restart_that_is_not_due_by_then(homes: Homes, monk
     assert time.monotonic() - began_s < 10.0
 
 
-def test_the_time_of_a_try_goes_on_over_its_restarts(homes: Homes, waits_deferred: bool) -> None:
+def test_restarts_do_not_extend_the_time_of_a_try(homes: Homes, waits_deferred: bool) -> None:
     """Otherwise each lost driver would restart the time limit."""
     if not waits_deferred:
         return
@@ -229,7 +229,7 @@ def test_the_time_of_a_try_goes_on_over_its_restarts(homes: Homes, waits_deferre
     assert caught.value.kwargs == {"began_at": began_at, "owner": 1}
 
 
-def test_a_kill_in_the_delay_ends_the_task_and_no_driver_follows(homes: Homes, waits_deferred: bool) -> None:
+def test_a_kill_in_the_restart_delay_ends_the_task_and_no_driver_is_started(homes: Homes, waits_deferred: bool) -> None:
     if waits_deferred:
         return
     task = operator("live_flaky")
@@ -262,14 +262,14 @@ def test_a_trigger_without_the_lease_answers_no_request(homes: Homes) -> None:
     assert channel().response(start_request_id(AttemptNumber(1))) is None
 
 
-def test_a_task_ends_once_its_pipeline_runs_and_leaves_it_at_work(homes: Homes, task_log: TaskLog) -> None:
+def test_a_task_that_waits_for_running_ends_once_its_pipeline_runs_and_leaves_it_running(homes: Homes, task_log: TaskLog) -> None:
     facts = carry_out(operator("live_waits", wait_for="running"), context())
     assert facts == {"home": f"file://{homes.path()}", "run": RUN, "attempt": 1, "checkpoint": None}
     assert StreamPipelineHook().is_at_work("flights")
     assert "Attempt 1 is running, and is left at work." in task_log.text
 
 
-def test_a_task_ends_once_a_driver_was_started(homes: Homes) -> None:
+def test_a_task_that_waits_for_submitted_ends_once_a_driver_was_started(homes: Homes) -> None:
     assert carry_out(operator("live_slow", wait_for="submitted"), context())["attempt"] == 1
     until(homes.starts)
     assert channel().attempts.numbers() == []
@@ -279,7 +279,7 @@ def test_a_task_ends_once_a_driver_was_started(homes: Homes) -> None:
 
 
 @pytest.mark.parametrize("wait_for", ["running", "submitted"])
-def test_a_task_that_is_cleared_finds_the_pipeline_that_it_has_left_at_work(homes: Homes, wait_for: str) -> None:
+def test_a_cleared_task_finds_the_pipeline_that_it_left_running(homes: Homes, wait_for: str) -> None:
     first = carry_out(operator("live_waits", wait_for=wait_for), context())
     until(driver_has_started)
     assert carry_out(operator("live_waits", wait_for=wait_for), context(token="cleared")) == first
@@ -287,13 +287,13 @@ def test_a_task_that_is_cleared_finds_the_pipeline_that_it_has_left_at_work(home
 
 
 @pytest.mark.parametrize("wait_for", ["running", "submitted"])
-def test_a_run_that_was_answered_meanwhile_has_its_result(homes: Homes, wait_for: str) -> None:
+def test_a_cleared_task_returns_the_result_of_a_run_that_has_ended(homes: Homes, wait_for: str) -> None:
     carry_out(operator("answers", wait_for=wait_for), context())
     until(lambda: channel().response(start_request_id(AttemptNumber(1))))
     assert carry_out(operator("answers", wait_for=wait_for), context())["checkpoint"] == 1
 
 
-def test_a_pipeline_that_only_had_to_run_is_not_supervised(homes: Homes) -> None:
+def test_a_task_that_waits_only_for_running_does_not_supervise_the_pipeline(homes: Homes) -> None:
     """The pipeline may fail before it runs. Airflow's retries then start it again, with their own count."""
     error = ended(operator("live_failed_at_once", wait_for="running"), InterruptedRunError)
     assert not isinstance(error, PipelineRunRefusedError)
@@ -302,7 +302,7 @@ def test_a_pipeline_that_only_had_to_run_is_not_supervised(homes: Homes) -> None
     assert channel().request(start_request_id(AttemptNumber(2))).restarts is None
 
 
-def test_a_driver_that_is_to_outlive_its_task_is_refused_in_a_container_that_ends_with_it(
+def test_a_driver_that_shall_outlive_its_task_is_refused_in_a_container_that_ends_with_the_task(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")

@@ -30,18 +30,18 @@ def restores(**arguments: Any) -> RestoreFrom | None:
 
 
 @pytest.mark.parametrize("nothing", [None, "", "latest"])
-def test_a_task_that_names_no_savepoint_goes_on_where_its_home_is(homes: Homes, nothing: str | None) -> None:
+def test_a_task_that_names_no_savepoint_continues_from_its_own_home(homes: Homes, nothing: str | None) -> None:
     assert restores(restore=nothing, allow_drained="False") is None
 
 
 @pytest.mark.parametrize("form", ["saved/monday", "{root}/saved/monday", "file://{root}/saved/monday"])
-def test_a_savepoint_is_named_as_a_home_is(homes: Homes, form: str) -> None:
+def test_a_savepoint_is_resolved_like_a_home(homes: Homes, form: str) -> None:
     found = restores(restore=form.format(root=homes.root))
     assert found == RestoreFrom(savepoint=f"file://{homes.root}/saved/monday")
 
 
 @pytest.mark.parametrize(("given", "allowed"), [(True, True), ("True", True), ("true", True), ("false", False), ("", False)])
-def test_a_form_may_say_whether_a_drained_one_will_do(homes: Homes, given: bool | str, *, allowed: bool) -> None:
+def test_a_form_can_allow_a_drained_savepoint(homes: Homes, given: bool | str, *, allowed: bool) -> None:
     found = restores(restore="saved", allow_drained=given)
     assert found is not None
     assert found.allow_drained is allowed
@@ -58,7 +58,7 @@ def test_a_drained_savepoint_is_allowed_only_where_one_is_named(homes: Homes, no
 
 
 @pytest.mark.parametrize("outside", ["/elsewhere", "../elsewhere", "s3://bucket/saved"])
-def test_a_savepoint_outside_the_roots_is_refused_before_anything_is_asked(homes: Homes, outside: str) -> None:
+def test_a_savepoint_outside_the_roots_is_refused_before_anything_is_requested(homes: Homes, outside: str) -> None:
     with pytest.raises((AccessDeniedError, InvalidParameterError)):
         restores(restore=outside)
     with pytest.raises(PipelineRunRefusedError):
@@ -79,14 +79,12 @@ def test_every_try_asks_for_the_same_start_from_the_savepoint(homes: Homes) -> N
 
 
 @pytest.mark.parametrize(("given", "partitions"), [(None, None), ("", None), ("None", None), (8, 8), (" 8 ", 8)])
-def test_a_form_may_say_in_how_many_partitions_the_state_is(
-    homes: Homes, given: int | str | None, partitions: int | None
-) -> None:
+def test_a_form_can_set_the_number_of_state_partitions(homes: Homes, given: int | str | None, partitions: int | None) -> None:
     assert order_of(a_task(state_partitions=given), RUN).state_partitions == partitions
 
 
 @pytest.mark.parametrize("given", [0, -1, "0", "many", "8.5", True, "true"])
-def test_what_is_no_number_of_partitions_is_refused(homes: Homes, given: int | str) -> None:
+def test_a_wrong_number_of_state_partitions_is_refused(homes: Homes, given: int | str) -> None:
     with pytest.raises(InvalidParameterError, match="state_partitions"):
         order_of(a_task(state_partitions=given), RUN)
 
@@ -96,18 +94,18 @@ def test_what_is_no_number_of_partitions_is_refused(homes: Homes, given: int | s
     ("given", "sources"),
     [(None, ()), ("", ()), ([], ()), (["orders", "clicks"], ("orders", "clicks")), (" orders, clicks ", ("orders", "clicks"))],
 )
-def test_a_form_may_name_sources(homes: Homes, argument: str, given: list[str] | str | None, sources: tuple[str, ...]) -> None:
+def test_a_form_can_name_sources(homes: Homes, argument: str, given: list[str] | str | None, sources: tuple[str, ...]) -> None:
     named: dict[str, Any] = {argument: given}
     assert getattr(order_of(a_task(**named), RUN), argument) == sources
 
 
-def test_a_form_may_say_that_stages_are_left_behind(homes: Homes) -> None:
+def test_a_form_can_allow_that_stages_are_dropped(homes: Homes) -> None:
     assert order_of(a_task(allow_dropped="true"), RUN).allow_dropped is True
     assert order_of(a_task(restore="saved", allow_dropped=True), RUN).allow_dropped is True
     assert order_of(a_task(allow_dropped="None"), RUN).allow_dropped is False
 
 
-def test_a_form_may_say_that_staged_rows_are_taken(homes: Homes) -> None:
+def test_a_form_can_take_over_pending_rows(homes: Homes) -> None:
     found = restores(restore="saved", take_pending="true")
     assert found is not None
     assert found.take_pending is True

@@ -28,7 +28,7 @@ def counting() -> tuple[list[int | None], Callable[[int | None], int]]:
     return seen, look
 
 
-def test_a_look_that_is_fresh_is_shared_and_an_old_one_is_the_next_ones_beginning() -> None:
+def test_a_fresh_look_is_shared_and_the_next_look_starts_from_an_old_one() -> None:
     looks = KeptLooks()
     seen, look = counting()
     assert [looks.get("a", look, 60.0).value for _ in range(3)] == [1, 1, 1]
@@ -37,7 +37,7 @@ def test_a_look_that_is_fresh_is_shared_and_an_old_one_is_the_next_ones_beginnin
     assert seen == [None, None, 1]
 
 
-def test_a_storage_that_hangs_has_one_thread_however_many_look() -> None:
+def test_a_storage_that_hangs_holds_one_thread_however_many_viewers_there_are() -> None:
     looks, back, begun = KeptLooks(), Event(), list[None]()
 
     def hang(_: int | None) -> int:
@@ -57,7 +57,7 @@ def test_a_storage_that_hangs_has_one_thread_however_many_look() -> None:
     back.set()
 
 
-def test_many_that_come_at_once_share_the_first_look() -> None:
+def test_viewers_that_come_at_the_same_time_share_the_first_look() -> None:
     looks, may_end = KeptLooks(), Event()
     seen, found = list[None](), list[int]()
 
@@ -75,7 +75,7 @@ def test_many_that_come_at_once_share_the_first_look() -> None:
     assert (found, len(seen)) == ([7] * 4, 1)
 
 
-def test_an_error_is_raised_while_there_is_no_look_and_a_later_one_leaves_the_old_look() -> None:
+def test_an_error_is_raised_before_the_first_look_and_a_later_error_keeps_the_old_look() -> None:
     looks = KeptLooks()
 
     def fail(_: int | None) -> int:
@@ -87,7 +87,7 @@ def test_an_error_is_raised_while_there_is_no_look_and_a_later_one_leaves_the_ol
     assert looks.get("a", fail, 0.0).value == 5
 
 
-def test_no_more_looks_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_looks_that_are_kept_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_looks, "KEPT_MAX", 2)
     looks = KeptLooks()
     seen, look = counting()

@@ -103,7 +103,7 @@ def test_a_home_without_this_run_shows_nothing_of_others(homes: Homes) -> None:
     assert (found.manifest, found.logs, found.results()) == (None, (), {})
 
 
-def test_a_checkpoint_of_another_dag_is_shown_to_who_may_see_that_dag(homes: Homes) -> None:
+def test_a_checkpoint_of_another_dag_is_shown_to_viewers_of_that_dag(homes: Homes) -> None:
     answered(homes.path(), RunId("airflow/pay%20roll/nightly/run"))
     assert "does not belong to a DAG that you may see" in look(homes.path(), 1, sees=("payroll", "flights")).problem
     found = look(homes.path(), 1, sees=("pay roll",))
@@ -111,19 +111,19 @@ def test_a_checkpoint_of_another_dag_is_shown_to_who_may_see_that_dag(homes: Hom
     assert [log.name for log in found.logs] == ["logs/1.log", "logs/driver-1.out", "work/publish-1.out"]
 
 
-def test_a_checkpoint_that_no_dag_has_made_is_not_shown(homes: Homes) -> None:
+def test_a_checkpoint_of_no_dag_is_not_shown(homes: Homes) -> None:
     answered(homes.path(), RunId("by hand"))
     assert "does not belong to a DAG that you may see" in look(homes.path(), 1, sees=("", "by hand")).problem
 
 
-def test_a_home_that_this_host_does_not_have_is_said_to_be_elsewhere(homes: Homes) -> None:
+def test_the_page_says_that_a_home_is_not_on_this_host(homes: Homes) -> None:
     found = look(homes.path("gone"))
     assert f"It is not on {os.uname().nodename}" in found.problem
     assert f"spark-jobs status --home {homes.path('gone')}" in found.remedy
     assert not homes.path("gone").exists()
 
 
-def test_a_home_whose_name_no_file_system_takes_is_not_there_either(homes: Homes) -> None:
+def test_a_home_with_an_impossible_name_counts_as_missing(homes: Homes) -> None:
     assert "It is not on " in look(homes.path("x" * 300)).problem
 
 
@@ -194,7 +194,7 @@ def test_an_answer_that_names_a_checkpoint_of_another_dag_shows_nothing_of_it(ho
 
 
 @pytest.mark.parametrize("checkpoint", [None, 1])
-def test_what_was_found_in_a_broken_manifest_is_not_shown(homes: Homes, checkpoint: int | None) -> None:
+def test_the_contents_of_a_broken_manifest_are_not_shown(homes: Homes, checkpoint: int | None) -> None:
     answered(homes.path())
     path = homes.path() / "manifests/1.json"
     envelope = json.loads(path.read_bytes()) | {"kind": "salaries of the board"}
@@ -205,7 +205,7 @@ def test_what_was_found_in_a_broken_manifest_is_not_shown(homes: Homes, checkpoi
     assert "salaries" not in found.problem + found.remedy
 
 
-def test_a_manifest_that_is_torn_is_said_to_be(homes: Homes) -> None:
+def test_the_page_says_that_a_manifest_is_torn(homes: Homes) -> None:
     answered(homes.path())
     path = homes.path() / "manifests/1.json"
     path.write_text(path.read_text()[:-20])
@@ -222,7 +222,7 @@ def test_a_link_in_place_of_a_document_is_not_followed(homes: Homes) -> None:
     assert look(homes.path()).problem
 
 
-def test_looking_changes_nothing(homes: Homes) -> None:
+def test_a_look_writes_nothing(homes: Homes) -> None:
     answered(homes.path())
     before = {path: path.stat().st_mtime_ns for path in homes.root.rglob("*")}
     look(homes.path())
@@ -242,7 +242,7 @@ def test_looking_changes_nothing(homes: Homes) -> None:
         {"conn_id": "c", "homes": {f"file:///{n}": None for n in range(HOMES_MAX + 1)}},
     ],
 )
-def test_what_is_no_record_is_none(record: object) -> None:
+def test_a_value_that_is_no_record_is_refused(record: object) -> None:
     with pytest.raises(ValidationError):
         Record.model_validate(record)
 

@@ -32,7 +32,7 @@ def client() -> Iterator[TestClient]:
         ("GET", "/broken/1", 500),
     ],
 )
-def test_every_answer_has_the_headers_of_the_pages(client: TestClient, method: str, path: str, expected: int) -> None:
+def test_every_response_has_the_headers_of_the_pages(client: TestClient, method: str, path: str, expected: int) -> None:
     answer = client.request(method, path)
     assert answer.status_code == expected
     assert "default-src 'none'" in answer.headers["content-security-policy"]

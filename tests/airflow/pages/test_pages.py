@@ -131,7 +131,7 @@ def test_a_link_leads_to_the_page_of_its_name(homes: Homes, viewer: Browser) -> 
     ("role", "signed_in", "expected"),
     [("viewer", True, 200), ("user", True, 200), ("admin", True, 200), (None, True, 403), ("admin", False, 401)],
 )
-def test_who_may_see_the_dag_may_see_its_pages(
+def test_only_users_who_may_see_the_dag_may_see_its_pages(
     kept: dict[str, str], page: str, role: str | None, signed_in: bool, expected: int
 ) -> None:
     answer = Browser(role, signed_in=signed_in).get(kept[page])
@@ -162,7 +162,7 @@ def test_a_storage_that_does_not_answer_holds_no_thread_of_the_api_server(
     assert viewer.get(kept["manifest"]).status_code == 200
 
 
-def test_every_route_is_guarded_and_nothing_describes_them(viewer: Browser) -> None:
+def test_every_route_is_guarded_and_no_schema_lists_the_routes(viewer: Browser) -> None:
     paths = [route.path for route in make_app().routes]  # type: ignore[attr-defined]
     pipelines = ["/pipelines", "/pipelines/{conn_id}/{key}", "/static/{name}"]
     assert sorted(path if path in pipelines else path.rpartition("/")[2] for path in paths) == sorted([*PAGES, *pipelines])
@@ -175,7 +175,7 @@ def test_every_route_is_guarded_and_nothing_describes_them(viewer: Browser) -> N
         assert viewer.client.get(path).status_code == 404
 
 
-def test_a_token_that_was_altered_is_none(kept: dict[str, str]) -> None:
+def test_an_altered_token_is_refused(kept: dict[str, str]) -> None:
     browser = Browser()
     browser.client.cookies["_token"] = browser.client.cookies["_token"][:-3] + "abc"
     assert browser.get(kept["manifest"]).status_code in (401, 403)
@@ -194,7 +194,7 @@ def test_a_page_runs_no_script_and_may_not_be_framed_by_others(viewer: Browser, 
     assert "style=" not in answer.text
 
 
-def test_its_links_work_below_any_base(viewer: Browser, kept: dict[str, str]) -> None:
+def test_the_links_of_a_page_work_below_any_base_url(viewer: Browser, kept: dict[str, str]) -> None:
     text = viewer.page(kept["manifest"])
     assert not re.search(r'(?:href|src)="(?:/|https?:)', text)
     here = "https://airflow.example/a/b/" + kept["manifest"]
@@ -204,7 +204,7 @@ def test_its_links_work_below_any_base(viewer: Browser, kept: dict[str, str]) ->
     assert urljoin(here, "tables") == "https://airflow.example/a/b/" + kept["tables"]
 
 
-def test_what_a_driver_says_is_text(homes: Homes, viewer: Browser, answered: dict[str, str]) -> None:
+def test_text_from_a_driver_is_escaped(homes: Homes, viewer: Browser, answered: dict[str, str]) -> None:
     (homes.path() / "logs/1.log").write_text('</pre><script>alert(1)</script>\n{"message": "<img src=x onerror=alert(2)>"}\n')
     text = viewer.page(answered["driver-log"])
     assert "<script" not in text
@@ -228,14 +228,14 @@ def test_a_driver_that_has_not_answered_has_a_log_and_no_manifest(homes: Homes, 
     assert "out of disk" in viewer.page(found["driver-log"])
 
 
-def test_a_checkpoint_that_was_discarded_since_is_said_to_be(homes: Homes, viewer: Browser) -> None:
+def test_the_page_says_that_a_checkpoint_was_discarded(homes: Homes, viewer: Browser) -> None:
     found = links(run(deferrable=False))
     discard(open_files(str(homes.path())), [CheckpointId(1)])
     assert "Checkpoint 1, with which this run was answered, was discarded since" in viewer.page(found["manifest"])
     assert "Checkpoint 1, as it was when this task ended" in viewer.page(found["tables"])
 
 
-def test_the_tables_of_a_publication_that_was_refused_are_not_said_to_be_anything(
+def test_the_page_of_a_refused_publication_claims_nothing_about_its_tables(
     homes: Homes, viewer: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> Any:
@@ -247,13 +247,13 @@ def test_the_tables_of_a_publication_that_was_refused_are_not_said_to_be_anythin
     assert "not told: this task has not succeeded" in text
 
 
-def test_a_home_on_another_host_is_said_to_be_there(homes: Homes, viewer: Browser, answered: dict[str, str]) -> None:
+def test_the_page_says_that_a_home_is_on_another_host(homes: Homes, viewer: Browser, answered: dict[str, str]) -> None:
     homes.path().rename(homes.root / "moved")
     for page in PAGES:
         assert "where Airflow&#39;s API server runs" in viewer.page(answered[page])
 
 
-def test_a_record_that_was_tampered_with_leads_nowhere(homes: Homes, viewer: Browser, tmp_path: Path) -> None:
+def test_a_record_that_was_tampered_with_links_to_no_page(homes: Homes, viewer: Browser, tmp_path: Path) -> None:
     dag_run = run()
     found = links(dag_run)
     homes.path().rename(tmp_path / "elsewhere")
@@ -268,7 +268,7 @@ def test_a_record_that_was_tampered_with_leads_nowhere(homes: Homes, viewer: Bro
         assert "has recorded no home" in answer.text
 
 
-def test_only_the_path_says_which_task_it_is(viewer: Browser, kept: dict[str, str]) -> None:
+def test_only_the_path_decides_which_task_is_shown(viewer: Browser, kept: dict[str, str]) -> None:
     assert viewer.get(kept["manifest"].replace("/tasks/run/", "/tasks/other/") + "?task_id=run").status_code == 404
     assert viewer.get(kept["manifest"].replace("/dags/flights/", "/dags/~/") + "?dag_id=flights").status_code == 404
     assert viewer.get(kept["manifest"].replace("/-1/", "/0/")).status_code == 404
@@ -284,7 +284,7 @@ def test_each_instance_of_a_mapped_task_has_pages_of_its_own(homes: Homes, viewe
         assert f"/tasks/run/mapped/{index}" in text
 
 
-def test_a_publishing_task_shows_what_it_has_made_public(homes: Homes, viewer: Browser) -> None:
+def test_a_publishing_task_shows_the_checkpoint_that_it_published(homes: Homes, viewer: Browser) -> None:
     found = publish(homes, "airflow/publishing/nightly/run")
     text = viewer.page(found["tables"])
     assert f"<td>{(homes.root.parent / 'orders/hourly').as_uri()}</td>" in text
@@ -292,12 +292,12 @@ def test_a_publishing_task_shows_what_it_has_made_public(homes: Homes, viewer: B
     assert "<td>airflow/publishing/nightly/run</td>" in viewer.page(found["manifest"])
 
 
-def test_a_publishing_task_shows_no_checkpoint_of_somebody_else(homes: Homes, viewer: Browser) -> None:
+def test_a_publishing_task_shows_no_checkpoint_that_another_task_published(homes: Homes, viewer: Browser) -> None:
     for link in publish(homes, "by hand").values():
         assert "does not belong to a DAG that you may see" in viewer.page(link)
 
 
-def test_the_plugin_makes_the_pages_where_they_are_served() -> None:
+def test_the_plugin_links_to_the_pages_where_they_are_served() -> None:
     plugin: Any = StreamPipelinesPlugin()
     (served,) = plugin.fastapi_apps
     assert (served["url_prefix"], len(served["app"].routes)) == (URL_PREFIX, len(PAGES) + 3)

@@ -101,7 +101,7 @@ def buttons(page: _Page) -> set[str | None]:
     return {each["data-action"] for each in page.all("button")}
 
 
-def test_a_viewer_sees_the_pipelines_of_dags_and_those_with_a_control_dag_and_who_reads_the_connection_sees_all(
+def test_a_viewer_sees_the_pipelines_of_their_dags_and_a_user_who_may_read_the_connection_sees_all(
     root: Path,
 ) -> None:
     by_dag, by_shell = used_home(root, "by-dag", OF_A_DAG), used_home(root, "by-shell", "monday")
@@ -113,7 +113,7 @@ def test_a_viewer_sees_the_pipelines_of_dags_and_those_with_a_control_dag_and_wh
     assert shown("viewer", link_to(shown("viewer"), by_shell)).text
 
 
-def test_who_is_not_signed_in_or_may_see_nothing_sees_no_pipeline(root: Path) -> None:
+def test_a_user_without_a_session_or_without_permissions_sees_no_pipeline(root: Path) -> None:
     home = used_home(root, "by-dag", OF_A_DAG)
     path = link_to(shown("op"), home)
     for each in ("pipelines", path):
@@ -123,7 +123,7 @@ def test_who_is_not_signed_in_or_may_see_nothing_sees_no_pipeline(root: Path) ->
     assert Browser(None).get(f"/{path}").status_code == 404
 
 
-def test_the_pages_only_read(root: Path) -> None:
+def test_the_pages_accept_only_reads_and_write_nothing(root: Path) -> None:
     home = used_home(root, "by-dag", OF_A_DAG)
     browser, before = Browser("admin"), sorted(map(str, root.rglob("*")))
     for path in ("pipelines", link_to(shown("op"), home), "static/pipelines.js"):
@@ -133,7 +133,7 @@ def test_the_pages_only_read(root: Path) -> None:
     assert sorted(map(str, root.rglob("*"))) == before
 
 
-def test_a_pipeline_that_needs_somebody_is_first_and_says_why(root: Path) -> None:
+def test_a_pipeline_that_needs_attention_is_first_and_says_why(root: Path) -> None:
     well, ill = used_home(root, "a-well", OF_A_DAG), used_home(root, "b-ill", OF_A_DAG)
     well.complete(run=OF_A_DAG)
     report = ErrorReport(
@@ -240,7 +240,7 @@ def test_losses_come_from_the_ledger_with_their_state_and_only_of_runs_that_the_
 
 
 @pytest.mark.parametrize("query", ["?first=1-1", "?first=1-1&second=9-9", "?first=<script>&second=1-1", "?first=1-1&second=1-1"])
-def test_a_comparison_with_a_try_that_does_not_exist_is_none(root: Path, query: str) -> None:
+def test_a_comparison_with_a_missing_try_is_not_shown(root: Path, query: str) -> None:
     home = used_home(root, "orders", OF_A_DAG)
     home.staged.store.record(a_try(1))
     text = Browser("viewer").page(f"/{link_to(shown('viewer'), home)}{query}")
@@ -286,7 +286,7 @@ def test_the_graph_has_rows_lag_watermark_and_load_of_each_stage_and_the_list_th
         assert part in text, part
 
 
-def test_a_stage_with_a_tolerance_says_how_many_rows_it_may_still_lose_also_by_losses_that_are_not_shown(
+def test_a_stage_with_a_tolerance_shows_how_many_rows_it_may_still_lose_counting_hidden_losses(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline_looks, "LOSSES_SHOWN", 1)
@@ -306,7 +306,7 @@ def test_a_stage_with_a_tolerance_says_how_many_rows_it_may_still_lose_also_by_l
     assert "3 left" not in of_one_dag
 
 
-def test_a_viewer_sees_no_button_and_who_may_trigger_the_control_dag_sees_those_that_it_has(root: Path) -> None:
+def test_a_viewer_sees_no_button_and_a_user_who_may_trigger_the_control_dag_sees_its_buttons(root: Path) -> None:
     always = {"checkpoint", "savepoint", "stop", "drain", "cancel", "publish", "dispose"}
     for name, arguments, more in (
         ("orders", {}, set()),
@@ -330,7 +330,7 @@ def test_a_dag_shows_its_own_pipelines(root: Path) -> None:
     assert (own.url in page.text, other.url in page.text) == (True, False)
 
 
-def test_what_others_have_written_is_text_on_every_page(root: Path) -> None:
+def test_text_of_others_is_escaped_on_every_page(root: Path) -> None:
     home = used_home(root, "orders", OF_A_DAG)
     home.complete(run=OF_A_DAG, parameters={"warehouse": HOSTILE})
     channel = Channel(home.files)
@@ -379,7 +379,7 @@ def test_no_other_file_is_served(root: Path, name: str) -> None:
     assert Browser("admin").get(f"/static/{name}").status_code == 404
 
 
-def test_a_home_that_cannot_be_read_hides_no_other_one_and_shows_nothing_of_itself(root: Path) -> None:
+def test_a_home_that_cannot_be_read_shows_no_contents_and_hides_no_other_home(root: Path) -> None:
     sound, broken = used_home(root, "sound", OF_A_DAG), used_home(root, "broken", OF_A_DAG)
     (broken.directory / "home/pipeline.json").write_text('{"secret": "of-another-dag"')
     page = shown("op")
@@ -390,7 +390,7 @@ def test_a_home_that_cannot_be_read_hides_no_other_one_and_shows_nothing_of_itse
     assert "of-another-dag" not in own.text + page.text
 
 
-def test_the_history_is_read_once_however_often_it_is_looked_at(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_is_read_once_however_often_its_page_is_opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = used_home(root, "orders", OF_A_DAG)
     for number in range(1, 4):
         home.staged.store.record(a_try(number))
@@ -410,7 +410,7 @@ def test_the_history_is_read_once_however_often_it_is_looked_at(root: Path, monk
     assert read == ["history/4-1.json"]
 
 
-def test_who_may_see_one_dag_sees_nothing_of_another_ones_runs_in_the_same_home(root: Path) -> None:
+def test_a_viewer_of_one_dag_sees_no_runs_of_another_dag_in_the_same_home(root: Path) -> None:
     home = used_home(root, "orders", "airflow/secret/monday/run")
     home.complete(run="airflow/secret/monday/run")
     home.begin(2, run=OF_A_DAG)
@@ -427,7 +427,7 @@ def test_who_may_see_one_dag_sees_nothing_of_another_ones_runs_in_the_same_home(
     assert Attempts(home.files).numbers() == [1, 2]
 
 
-def test_a_stage_is_right_of_all_that_it_reads_also_in_a_graph_with_a_circle() -> None:
+def test_a_stage_is_drawn_right_of_its_inputs_also_in_a_graph_with_a_cycle() -> None:
     graph = {
         "stages": {"c": {"inputs": {"x": "b"}}, "a": {"inputs": {"e": "events"}}, "b": {"inputs": {"x": "a", "y": "events"}}}
     }
@@ -437,7 +437,7 @@ def test_a_stage_is_right_of_all_that_it_reads_also_in_a_graph_with_a_circle() -
     assert sorted(name for column in levels(circle) for name, _ in column) == ["a", "b"]
 
 
-def test_a_viewer_of_one_dag_is_not_shown_what_a_shell_has_run_in_the_same_home(root: Path) -> None:
+def test_a_viewer_of_one_dag_sees_no_runs_of_a_shell_in_the_same_home(root: Path) -> None:
     home = used_home(root, "orders", "by-hand")
     home.complete(run="by-hand", parameters={"warehouse": "w", "days": 77})
     home.begin(2, run=OF_A_DAG)

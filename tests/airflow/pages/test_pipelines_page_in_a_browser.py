@@ -361,7 +361,7 @@ def test_a_keyboard_is_enough_and_hostile_texts_are_shown_as_they_are(root: Path
         assert complaints(browser) == []  # an inline script or an event handler would be blocked and reported
 
 
-def test_a_storage_that_hangs_hides_no_other_pipeline_and_the_page_says_when_it_is_back(
+def test_a_storage_that_hangs_hides_no_other_pipeline_and_the_page_recovers_with_the_storage(
     root: Path, tmp_path: Path, airflow: str, browser: Chromium, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = Event()

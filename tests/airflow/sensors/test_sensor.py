@@ -50,7 +50,7 @@ def found(**arguments: Any) -> dict[str, Any]:
     return cast(dict[str, Any], done.xcom_value)
 
 
-def test_it_waits_while_there_is_no_checkpoint_and_writes_nothing(homes: Homes) -> None:
+def test_the_sensor_waits_while_there_is_no_checkpoint_and_writes_nothing(homes: Homes) -> None:
     assert not poke()
     assert list(homes.root.iterdir()) == []
 
@@ -73,21 +73,21 @@ def test_a_stop_leaves_the_round_open_and_a_drain_ends_it(homes: Homes) -> None:
     assert found()["checkpoint"] == 2
 
 
-def test_it_waits_for_the_run_of_a_task_upstream(homes: Homes) -> None:
+def test_the_sensor_waits_for_the_run_of_an_upstream_task(homes: Homes) -> None:
     complete(homes, 1)
     assert not poke(run_of_task="run")
     complete(homes, 2, run=UPSTREAM)
     assert found(run_of_task="run")["checkpoint"] == 2
 
 
-def test_a_later_checkpoint_of_another_run_does_not_hide_it(homes: Homes) -> None:
+def test_a_later_checkpoint_of_another_run_does_not_hide_the_one_that_is_waited_for(homes: Homes) -> None:
     complete(homes, 1, run=UPSTREAM)
     complete(homes, 2)
     assert found(run=UPSTREAM)["checkpoint"] == 1
 
 
 @pytest.mark.parametrize(("newer_than", "expected"), [(None, True), ("", True), (1, True), ("1", True), (2, False), ("2", False)])
-def test_it_can_wait_for_a_newer_one(homes: Homes, newer_than: int | str | None, expected: bool) -> None:
+def test_the_sensor_can_wait_for_a_newer_checkpoint(homes: Homes, newer_than: int | str | None, expected: bool) -> None:
     complete(homes, 1)
     complete(homes, 2)
     assert bool(poke(newer_than=newer_than)) is expected
@@ -111,7 +111,7 @@ def test_with_a_maximum_age_an_older_checkpoint_does_not_count(homes: Homes) -> 
 
 
 @pytest.mark.parametrize("newer_than", ["the first", "1.5", -1, True])
-def test_a_number_that_is_none_is_refused(homes: Homes, newer_than: Any) -> None:
+def test_a_wrong_checkpoint_number_is_refused(homes: Homes, newer_than: Any) -> None:
     with pytest.raises(PipelineRunRefusedError, match="newer_than=.* is not the number of a checkpoint"):
         poke(newer_than=newer_than)
 
@@ -121,7 +121,7 @@ def test_a_home_that_is_not_allowed_fails_at_once(homes: Homes) -> None:
         poke(home="/elsewhere")
 
 
-def test_two_runs_cannot_be_asked_for() -> None:
+def test_a_sensor_with_two_runs_is_refused() -> None:
     with pytest.raises(ValueError, match="not both"):
         FinalCheckpointSensor(task_id="wait", home="flights", run="a", run_of_task="b")
 
@@ -150,7 +150,7 @@ def test_a_deferred_wait_ends_with_the_checkpoint_that_was_wanted(homes: Homes) 
         assert waiting.result(20.0)["checkpoint"] == 3
 
 
-def test_a_checkpoint_that_was_seen_ends_the_wait_also_where_it_is_discarded_before_its_task_goes_on(homes: Homes) -> None:
+def test_a_checkpoint_that_was_seen_ends_the_wait_although_it_is_discarded_before_the_task_resumes(homes: Homes) -> None:
     ti = cast(Context, {"ti": TASK})
     with pytest.raises(TaskDeferred) as deferred:
         a_sensor().execute(ti)
@@ -162,7 +162,7 @@ def test_a_checkpoint_that_was_seen_ends_the_wait_also_where_it_is_discarded_bef
 
 
 @pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
-def test_a_storage_that_is_away_for_a_while_shows_nothing_yet(
+def test_a_sensor_keeps_waiting_while_the_storage_is_unavailable(
     homes: Homes, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
     complete(homes, 1)
@@ -171,7 +171,7 @@ def test_a_storage_that_is_away_for_a_while_shows_nothing_yet(
     assert carry_out(sensor, cast(Context, {"ti": TASK}))["checkpoint"] == 1
 
 
-def test_one_that_stays_away_ends_the_wait(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storage_that_stays_unavailable_ends_the_wait(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CheckpointStore, "taken", away(CheckpointStore.taken, range(1000)))
     sensor = a_sensor(deferrable=False, poke_interval=0.02, timeout=60.0)
     sensor.wait_limits = WaitLimits(storage_s=2.0)
@@ -179,13 +179,13 @@ def test_one_that_stays_away_ends_the_wait(homes: Homes, monkeypatch: pytest.Mon
         sensor.execute(cast(Context, {"ti": TASK}))
 
 
-def test_a_wait_that_is_over_already_is_not_deferred(homes: Homes) -> None:
+def test_a_wait_that_is_already_over_is_not_deferred(homes: Homes) -> None:
     complete(homes, 1)
     assert a_sensor().execute(cast(Context, {"ti": TASK}))["checkpoint"] == 1
 
 
 @pytest.mark.parametrize(("soft", "outcome"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
-def test_time_that_is_up_ends_a_deferred_wait_as_any_sensors(homes: Homes, soft: bool, outcome: type[Exception]) -> None:
+def test_a_deferred_sensor_that_times_out_ends_like_any_sensor(homes: Homes, soft: bool, outcome: type[Exception]) -> None:
     with pytest.raises(outcome):
         carry_out(a_sensor(timeout=0.1, soft_fail=soft), cast(Context, {"ti": TASK}))
 
@@ -193,7 +193,7 @@ def test_time_that_is_up_ends_a_deferred_wait_as_any_sensors(homes: Homes, soft:
 @pytest.mark.parametrize(
     ("timeout_s", "limit_s", "outcome"), [(60.0, 0.1, AirflowTaskTimeout), (0.1, 60.0, AirflowSensorTimeout)]
 )
-def test_the_shorter_limit_ends_a_deferred_wait_as_one_in_a_worker(
+def test_the_shorter_limit_ends_a_deferred_wait_like_a_wait_in_a_worker(
     homes: Homes, timeout_s: float, limit_s: float, outcome: type[BaseException]
 ) -> None:
     began_s = time.monotonic()

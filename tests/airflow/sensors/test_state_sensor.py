@@ -74,14 +74,14 @@ def end(home: UsedHome, error: InterruptedRunError | None = None) -> None:
     Channel(home.files).respond(answer)
 
 
-def test_a_pipeline_that_runs_is_found_at_once(running: UsedHome) -> None:
+def test_a_running_pipeline_ends_the_wait_at_once(running: UsedHome) -> None:
     running.beat(RunState.RUNNING)
     running.complete()
     found = {"home": running.url, "state": "running", "run": "monday", "attempt": 1, "checkpoint": 1}
     assert PipelineStateSensor(task_id="wait", home="home").execute(context()) == found
 
 
-def test_what_a_trigger_tells_of_a_home_is_read_beside_the_event_loop(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trigger_reads_the_home_outside_of_the_event_loop(running: UsedHome, monkeypatch: pytest.MonkeyPatch) -> None:
     """A storage that hangs would otherwise block every task that waits in the triggerer."""
     threads: list[str] = []
 
@@ -98,7 +98,7 @@ def test_what_a_trigger_tells_of_a_home_is_read_beside_the_event_loop(running: U
     assert threads == [AT_WORK]
 
 
-def test_a_deferred_wait_ends_when_the_pipeline_is_there(running: UsedHome) -> None:
+def test_a_deferred_wait_ends_when_the_pipeline_is_in_that_state(running: UsedHome) -> None:
     running.beat(RunState.STARTING)
     begins = once(lambda: True, lambda: running.beat(RunState.RUNNING))
     assert sense("running", "stopping")["state"] == "running"
@@ -106,13 +106,13 @@ def test_a_deferred_wait_ends_when_the_pipeline_is_there(running: UsedHome) -> N
 
 
 @pytest.mark.parametrize("state", [state.value for state in RunState if state not in (RunState.DONE, RunState.FAILED)])
-def test_each_word_of_a_driver_at_work_can_be_waited_for(running: UsedHome, state: str) -> None:
+def test_a_sensor_can_wait_for_each_state_of_a_running_driver(running: UsedHome, state: str) -> None:
     running.beat(RunState(state))
     assert sense(state)["state"] == state
 
 
 @pytest.mark.parametrize("deferrable", [True, False], ids=["deferred", "in the worker"])
-def test_a_storage_that_is_away_for_a_while_shows_nothing_yet(
+def test_a_sensor_keeps_waiting_while_the_storage_is_unavailable(
     used: UsedHome, monkeypatch: pytest.MonkeyPatch, *, deferrable: bool
 ) -> None:
     log = log_of(monkeypatch, HomeTrigger, PipelineStateSensor)
@@ -124,18 +124,18 @@ def test_a_storage_that_is_away_for_a_while_shows_nothing_yet(
         storage.join()
 
 
-def test_a_heartbeat_outlives_its_driver_and_is_not_believed(used: UsedHome) -> None:
+def test_the_last_heartbeat_of_a_dead_driver_is_ignored(used: UsedHome) -> None:
     used.beat(RunState.RUNNING)
     assert in_vain("running")
     assert sense("failed")["state"] == "failed"
 
 
-def test_a_driver_that_has_just_begun_is_starting_whatever_the_last_one_has_said(running: UsedHome) -> None:
+def test_a_driver_that_has_just_begun_is_starting_whatever_the_last_heartbeat_says(running: UsedHome) -> None:
     assert sense("starting")["state"] == "starting"
 
 
 @pytest.mark.parametrize(("error", "state"), [(None, "done"), (InterruptedRunError("A stage failed."), "failed")])
-def test_how_an_attempt_has_ended_is_said_once_its_driver_has_ended(
+def test_the_outcome_of_an_attempt_is_a_state_once_its_driver_has_ended(
     used: UsedHome, error: InterruptedRunError | None, state: str
 ) -> None:
     used.beat(RunState(state))
@@ -145,14 +145,14 @@ def test_how_an_attempt_has_ended_is_said_once_its_driver_has_ended(
     assert sense(state)["state"] == state
 
 
-def test_a_driver_of_the_next_attempt_hides_how_the_last_one_has_ended(used: UsedHome) -> None:
+def test_a_driver_of_the_next_attempt_hides_the_outcome_of_the_last_attempt(used: UsedHome) -> None:
     end(used)
     with holding(used.directory / "home" / DRIVER_LOCK, "start-2"):
         assert in_vain("done")
         assert sense("starting")["attempt"] is None
 
 
-def test_a_home_where_nothing_has_run_is_in_no_state(used: UsedHome) -> None:
+def test_a_home_where_nothing_has_run_has_no_state(used: UsedHome) -> None:
     assert in_vain(*RunState, home="another")
 
 
@@ -164,7 +164,7 @@ def test_a_home_where_nothing_has_run_is_in_no_state(used: UsedHome) -> None:
         ({"timeout": 60.0, "execution_timeout": timedelta(seconds=0.1)}, AirflowTaskTimeout),
     ],
 )
-def test_time_that_is_up_ends_a_deferred_wait_as_any_sensors(
+def test_a_deferred_sensor_that_times_out_ends_like_any_sensor(
     used: UsedHome, limits: dict[str, Any], outcome: type[BaseException]
 ) -> None:
     with pytest.raises(outcome):
@@ -172,7 +172,7 @@ def test_time_that_is_up_ends_a_deferred_wait_as_any_sensors(
 
 
 @pytest.mark.parametrize("states", [(), ("runs",), "running"])
-def test_states_that_are_none_are_refused_when_the_dag_is_parsed(states: Any) -> None:
+def test_unknown_states_are_refused_when_the_dag_is_parsed(states: Any) -> None:
     with pytest.raises(ValueError, match="give some of starting, running"):
         PipelineStateSensor(task_id="wait", home="home", states=states)
 

@@ -23,7 +23,7 @@ from spark_jobs.protocol.ids import RunId
         ("a~b", "by hand/é", "run", -1, "airflow/a~b/by%20hand%2F%C3%A9/run"),
     ],
 )
-def test_the_id_of_a_run_is_what_the_reference_says(
+def test_the_id_of_a_run_is_as_the_reference_says(
     dag_id: str, run_id: str, task_id: str, map_index: int | None, expected: str
 ) -> None:
     task = SimpleNamespace(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
@@ -37,5 +37,5 @@ def test_another_task_of_the_same_dag_run_is_not_mapped() -> None:
 
 
 @pytest.mark.parametrize("run", ["by hand", "airflow/sessions", "airflow", ""])
-def test_a_run_that_no_task_has_asked_for_has_no_dag(run: str) -> None:
+def test_a_run_that_no_task_requested_has_no_dag(run: str) -> None:
     assert dag_of(RunId(run)) is None

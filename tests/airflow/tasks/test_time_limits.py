@@ -50,7 +50,7 @@ def run(**arguments: Any) -> str:
 @pytest.mark.parametrize(
     "cancel_on_kill", [pytest.param(True, id="cancels"), pytest.param(False, id="leaves it", marks=pytest.mark.nightly)]
 )
-def test_airflows_limit_ends_the_driver_of_a_task_that_cancels(
+def test_airflows_time_limit_ends_the_driver_of_a_task_that_cancels(
     homes: Homes, settled: None, deferrable: bool, cancel_on_kill: bool
 ) -> None:
     limit = timedelta(seconds=8)  # the driver has sent a heartbeat by then
@@ -66,6 +66,6 @@ def test_airflows_limit_ends_the_driver_of_a_task_that_cancels(
 @pytest.mark.parametrize(
     "deferrable", [pytest.param(True, id="deferred", marks=pytest.mark.nightly), pytest.param(False, id="in the worker")]
 )
-def test_a_limit_of_its_own_leaves_the_driver(homes: Homes, settled: None, deferrable: bool) -> None:
+def test_a_tasks_own_time_limit_leaves_the_driver_running(homes: Homes, settled: None, deferrable: bool) -> None:
     assert run(timeout_s=8.0, deferrable=deferrable) == "failed"
     assert StreamPipelineHook().is_at_work("flights")

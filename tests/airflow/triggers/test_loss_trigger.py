@@ -56,13 +56,13 @@ def test_each_open_loss_is_found_once(files: Files) -> None:
     assert found_by(search) == ["2-1"]
 
 
-def test_a_loss_that_somebody_has_accepted_is_no_news(files: Files) -> None:
+def test_an_accepted_loss_is_not_reported(files: Files) -> None:
     lose(files, 3, accepted=True)
     lose(files, 5)
     assert found_by(LossSearch(files, None, None)) == ["1-2"]
 
 
-def test_a_search_goes_on_after_what_was_seen_of_the_same_pipeline_only(files: Files) -> None:
+def test_a_search_continues_only_after_losses_that_were_seen_of_the_same_pipeline(files: Files) -> None:
     for round_number in (2, 10):
         lose(files, 3, round_number)
     assert found_by(LossSearch(files, uuid(files), (RoundNumber(2), 1))) == ["10-1"]
@@ -77,7 +77,7 @@ def a_trigger(store: StateStore) -> LossTrigger:
     return made
 
 
-def test_each_loss_is_an_event_and_a_restarted_trigger_continues_after_it(files: Files) -> None:
+def test_each_loss_is_an_event_and_a_restarted_trigger_continues_after_the_last_event(files: Files) -> None:
     store = StateStore()
     trigger = a_trigger(store)
     trigger.kept_after_s = 0.0

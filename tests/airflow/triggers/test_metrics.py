@@ -57,7 +57,9 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
 
 
-def test_the_age_is_that_of_the_newest_manifest_whatever_the_heartbeat_is_about(tmp_path: Path, recorder: Recorder) -> None:
+def test_the_age_gauge_shows_the_age_of_the_newest_manifest_whatever_the_heartbeat_says(
+    tmp_path: Path, recorder: Recorder
+) -> None:
     home = UsedHome(tmp_path)
     home.begin()
     home.staged.checkpoint({HOURLY: [(1, "a")]})
@@ -72,7 +74,7 @@ def test_the_age_is_that_of_the_newest_manifest_whatever_the_heartbeat_is_about(
     assert recorder.seen[rows] == 2
 
 
-def test_plain_statsd_has_no_tags_so_that_two_pipelines_have_two_names(
+def test_two_pipelines_have_two_gauge_names_because_plain_statsd_has_no_tags(
     tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
@@ -83,7 +85,7 @@ def test_plain_statsd_has_no_tags_so_that_two_pipelines_have_two_names(
     assert recorder.seen["stream_pipeline.flights.group.run.num_failed_stages", ()] == 1
 
 
-def test_nothing_is_emitted_where_metrics_are_off_or_no_task_supervises(tmp_path: Path, recorder: Recorder) -> None:
+def test_no_gauge_is_emitted_if_metrics_are_off_or_no_task_supervises(tmp_path: Path, recorder: Recorder) -> None:
     home = UsedHome(tmp_path)
     assert not PipelineMetrics(home.files, None).is_due(0.0)
     with pytest.MonkeyPatch.context() as patch:
@@ -91,7 +93,7 @@ def test_nothing_is_emitted_where_metrics_are_off_or_no_task_supervises(tmp_path
         assert not PipelineMetrics(home.files, TASK).is_due(0.0)
 
 
-def test_a_trigger_emits_them_while_its_driver_is_at_work(homes: Homes, recorder: Recorder, hook: Any) -> None:
+def test_a_trigger_emits_the_gauges_while_its_driver_runs(homes: Homes, recorder: Recorder, hook: Any) -> None:
     started(hook)
     waiting = trigger(homes)
     waiting.task_instance = TASK

@@ -48,21 +48,21 @@ def event_of(
     return asyncio.run(work())
 
 
-def test_a_look_that_never_returns_is_a_storage_that_is_away() -> None:
+def test_a_look_that_never_returns_counts_as_unavailable_storage() -> None:
     """A network file system without its server behaves like this: calls neither fail nor return."""
     hung = threading.Event()
     error = event_of(lambda: hung.wait(30.0), release=hung, limits=WaitLimits(storage_s=0.2))["error"]
     assert (error["error"], error["retry"]) == ("StorageError", "with_backoff")
 
 
-def test_a_look_that_never_returns_does_not_keep_a_deadline_from_being_met() -> None:
+def test_a_look_that_never_returns_does_not_delay_the_deadline() -> None:
     hung = threading.Event()
     error = event_of(lambda: hung.wait(30.0), time.time() + 0.2, hung, limits=WaitLimits(last_look_s=0.2))["error"]
     assert error["error"] == "StorageError"
 
 
 @pytest.mark.parametrize("deadline_s", [None, 0.2])
-def test_a_closer_look_that_never_returns_is_a_storage_that_is_away(
+def test_a_second_look_that_never_returns_counts_as_unavailable_storage(
     deadline_s: float | None,
 ) -> None:
     """The closer look follows a first look that has seen a change. The storage may become unavailable in between."""
@@ -76,7 +76,7 @@ def test_a_closer_look_that_never_returns_is_a_storage_that_is_away(
     assert event_of(lambda: 1, deadline_at, hung, judge, limits=limits)["error"]["error"] == "StorageError"
 
 
-def test_looks_may_be_as_rare_as_somebody_wants() -> None:
+def test_a_long_poll_interval_does_not_count_as_unavailable_storage() -> None:
     """A pause between looks is no silence of the storage, even if the shortest pause is longer than the storage's preferred longest one."""
     seen: list[object] = []
 
@@ -90,7 +90,7 @@ def test_looks_may_be_as_rare_as_somebody_wants() -> None:
 @pytest.mark.parametrize(
     ("failure", "name"), [(PermissionError(13, "denied"), "AccessDeniedError"), (OSError(5, "I/O"), "StorageError")]
 )
-def test_what_only_the_system_names_is_an_error_of_the_storage(failure: OSError, name: str) -> None:
+def test_an_error_of_the_operating_system_is_reported_as_an_error_of_the_storage(failure: OSError, name: str) -> None:
     def look() -> None:
         raise failure
 

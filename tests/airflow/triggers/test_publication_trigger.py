@@ -55,12 +55,12 @@ def found_by(search: PublicationSearch, staged: StagedPipeline) -> list[int]:
     return [each.checkpoint for each in search.find(ListingLook(staged.files, answers=False)())]
 
 
-def test_what_is_staged_only_is_not_public(staged: StagedPipeline) -> None:
+def test_a_checkpoint_that_is_only_staged_is_not_found(staged: StagedPipeline) -> None:
     complete(staged)
     assert found_by(search(staged), staged) == []
 
 
-def test_a_checkpoint_is_found_once_it_is_public_and_once_only(staged: StagedPipeline) -> None:
+def test_a_checkpoint_is_found_only_once_and_not_before_it_is_public(staged: StagedPipeline) -> None:
     looking = search(staged)
     complete(staged)
     assert found_by(looking, staged) == []
@@ -70,13 +70,13 @@ def test_a_checkpoint_is_found_once_it_is_public_and_once_only(staged: StagedPip
     assert found_by(looking, staged) == [2]
 
 
-def test_all_that_became_public_meanwhile_is_found_oldest_first(staged: StagedPipeline) -> None:
+def test_all_checkpoints_that_became_public_since_the_last_search_are_found_oldest_first(staged: StagedPipeline) -> None:
     for _ in range(3):
         make_public(staged)
     assert found_by(search(staged, seen=1), staged) == [2, 3]
 
 
-def test_only_the_newest_is_news_to_who_has_seen_nothing(staged: StagedPipeline) -> None:
+def test_a_first_search_finds_only_the_newest_public_checkpoint(staged: StagedPipeline) -> None:
     for _ in range(3):
         make_public(staged)
     assert found_by(search(staged), staged) == [3]
@@ -144,9 +144,7 @@ def test_a_restarted_trigger_continues_after_the_events_that_it_sent(
     assert again["checkpoint"] == 2
 
 
-def test_an_event_is_not_repeated_when_the_home_was_away_after_it(
-    staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_event_is_not_repeated_after_the_home_was_unavailable(staged: StagedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     looks_at, failures = ListingLook.__call__, list[StorageError]()
     store = StateStore()
     trigger = a_trigger(store)
@@ -170,13 +168,13 @@ def test_an_event_is_not_repeated_when_the_home_was_away_after_it(
     assert [kept["checkpoint"] for kept in store.kept.values()] == [1]
 
 
-def test_an_event_that_may_not_have_been_handed_on_is_not_noted_yet(staged: StagedPipeline) -> None:
+def test_a_recent_event_that_airflow_may_not_have_received_is_not_stored_yet(staged: StagedPipeline) -> None:
     store = StateStore()
     events_of(a_trigger(store), lambda: make_public(staged), lambda: make_public(staged))
     assert store.kept == {}
 
 
-def test_events_that_never_cease_are_noted_as_each_of_them_gets_old_enough(
+def test_each_event_of_an_endless_series_is_stored_once_it_is_old_enough(
     staged: StagedPipeline,
 ) -> None:
     store, pause = StateStore(), threading.Event()
@@ -192,7 +190,7 @@ def test_events_that_never_cease_are_noted_as_each_of_them_gets_old_enough(
     assert 1 <= kept["checkpoint"] <= 5
 
 
-def test_a_trigger_that_two_assets_share_works_without_a_memory(
+def test_a_trigger_that_two_assets_share_works_without_stored_state(
     staged: StagedPipeline, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two = AssetStateStoreAccessors(inlets=[Asset("one"), Asset("another")])
@@ -202,7 +200,7 @@ def test_a_trigger_that_two_assets_share_works_without_a_memory(
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0])
-def test_a_trigger_that_would_never_rest_is_refused_when_its_dag_is_parsed(interval_s: float) -> None:
+def test_a_trigger_without_a_pause_between_looks_is_refused_when_its_dag_is_parsed(interval_s: float) -> None:
     with pytest.raises(ValueError, match="poll_interval_s"):
         PublicationTrigger(home="flights", poll_interval_s=interval_s)
 
@@ -248,7 +246,9 @@ def test_a_storage_that_does_not_answer_is_logged_and_read_again(
     assert "cannot be read: the storage does not answer" in capsys.readouterr().out
 
 
-def test_what_hinders_it_does_not_end_it(staged: StagedPipeline, homes: Homes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_table_log_does_not_end_the_trigger(
+    staged: StagedPipeline, homes: Homes, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_public(staged)
     log = homes.root / "tables" / HOURLY / "_delta_log"
     log.rename(log.with_name("away"))

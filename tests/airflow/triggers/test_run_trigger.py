@@ -44,7 +44,7 @@ def test_a_driver_that_failed_is_an_event_with_its_error(homes: Homes, hook: Str
     assert (error["error"], error["remedy"], error["evidence"]) == ("InterruptedRunError", "Free space.", {"stage": "hourly"})
 
 
-def test_a_deadline_says_what_is_still_running_and_leaves_it(homes: Homes, hook: StreamPipelineHook) -> None:
+def test_a_deadline_names_the_running_driver_and_does_not_end_it(homes: Homes, hook: StreamPipelineHook) -> None:
     started(hook)
     until(driver_has_started)
     error = event_of(trigger(homes, deadline_at=time.time() - 1.0, timeout_s=60.0))["error"]
@@ -54,7 +54,7 @@ def test_a_deadline_says_what_is_still_running_and_leaves_it(homes: Homes, hook:
     assert hook.is_at_work("flights")
 
 
-def test_a_trigger_that_is_started_again_waits_for_the_same(homes: Homes, hook: StreamPipelineHook) -> None:
+def test_a_restarted_trigger_waits_for_the_same_answer(homes: Homes, hook: StreamPipelineHook) -> None:
     started(hook)
     until(driver_has_started)
     again = restarted(trigger(homes))
@@ -63,7 +63,7 @@ def test_a_trigger_that_is_started_again_waits_for_the_same(homes: Homes, hook: 
     assert event_of(again, (homes.path() / ".go").touch) == answered(homes)
 
 
-def test_no_event_comes_before_the_task_has_settled(homes: Homes, hook: StreamPipelineHook) -> None:
+def test_no_event_is_sent_before_the_task_is_deferred(homes: Homes, hook: StreamPipelineHook) -> None:
     started(hook, "answers")
     until(lambda: Channel(hook.files("flights")).response(start_request_id(AttemptNumber(1))))
     began_s = time.monotonic()
@@ -71,7 +71,7 @@ def test_no_event_comes_before_the_task_has_settled(homes: Homes, hook: StreamPi
     assert time.monotonic() - began_s >= 1.0
 
 
-def test_the_task_that_is_killed_asks_the_driver_to_end(homes: Homes, hook: StreamPipelineHook) -> None:
+def test_a_killed_task_asks_the_driver_to_end(homes: Homes, hook: StreamPipelineHook) -> None:
     started(hook)
     asyncio.run(trigger(homes).on_kill())
     request = AttemptLease(hook.files("flights"), AttemptNumber(1)).cancelled()
@@ -79,13 +79,13 @@ def test_the_task_that_is_killed_asks_the_driver_to_end(homes: Homes, hook: Stre
     assert "cleared, or marked" in request.reason
 
 
-def test_a_task_that_does_not_cancel_asks_for_nothing(homes: Homes, hook: StreamPipelineHook) -> None:
+def test_a_task_that_does_not_cancel_makes_no_request(homes: Homes, hook: StreamPipelineHook) -> None:
     started(hook)
     asyncio.run(trigger(homes, cancel_on_kill=False).on_kill())
     assert AttemptLease(hook.files("flights"), AttemptNumber(1)).cancelled() is None
 
 
-def test_a_kill_that_comes_after_the_next_try_took_charge_ends_nothing(homes: Homes, hook: StreamPipelineHook) -> None:
+def test_a_kill_after_the_next_try_took_the_lease_ends_no_driver(homes: Homes, hook: StreamPipelineHook) -> None:
     started(hook)
     assert AttemptLease(hook.files("flights"), AttemptNumber(1)).take("the next try").owner == OwnerNumber(2)
     asyncio.run(trigger(homes).on_kill())
@@ -104,7 +104,7 @@ def test_a_kill_that_comes_after_the_next_try_took_charge_ends_nothing(homes: Ho
     ],
     ids=["waits", "marked", "gone", "waits, said late", "cleared, said late", "unknown"],
 )
-def test_only_a_task_that_is_known_to_wait_no_more_asks_the_driver_to_end(
+def test_only_a_task_that_certainly_no_longer_waits_asks_the_driver_to_end(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, said: list[Any], *, asks_to_end: bool
 ) -> None:
     answers = iter(said)
@@ -140,7 +140,7 @@ def test_progress_is_in_the_log(homes: Homes, hook: StreamPipelineHook, monkeypa
 
 
 @pytest.mark.parametrize("what", ["its file system", "its locks"])
-def test_a_home_that_is_away_for_a_while_ends_no_wait(
+def test_a_wait_tolerates_a_home_that_is_unavailable_for_a_while(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     waiting = trigger(homes)
@@ -165,7 +165,7 @@ def test_a_home_that_is_away_for_a_while_ends_no_wait(
     assert event_of(waiting, comes_back) == answered(homes)
 
 
-def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
+def test_a_driver_gets_the_full_time_to_be_seen_once_the_home_is_available_again(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = trigger(homes)
@@ -187,7 +187,7 @@ def test_a_driver_has_its_time_to_be_seen_once_the_home_is_back(
     assert event_of(waiting, comes_back) == answered(homes)
 
 
-def test_a_home_that_stays_away_ends_the_wait_without_another_try(homes: Homes, hook: StreamPipelineHook) -> None:
+def test_a_home_that_stays_unavailable_ends_the_wait_without_another_try(homes: Homes, hook: StreamPipelineHook) -> None:
     """A further try would take the empty directory for a new home."""
     waiting = trigger(homes)
     waiting.wait_limits = WaitLimits(storage_s=2.0)
@@ -210,7 +210,7 @@ def test_a_run_that_failed_because_of_its_storage_ends_the_wait_at_once(homes: H
 
 
 @pytest.mark.parametrize(("state", "cancelled"), [("deferred", False), ("success", True), (None, True)])
-def test_where_airflow_only_cancels_the_trigger_of_a_task_that_is_killed_its_driver_ends_too(
+def test_the_driver_of_a_killed_task_ends_although_airflow_only_cancels_the_trigger(
     homes: Homes, hook: StreamPipelineHook, monkeypatch: pytest.MonkeyPatch, state: str | None, cancelled: bool
 ) -> None:
     """Airflow below 3.3 cancels such a trigger again each second. It also cancels every trigger when the triggerer shuts down."""

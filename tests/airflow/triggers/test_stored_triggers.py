@@ -53,7 +53,7 @@ STORED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "stored"), STORED)
-def test_a_trigger_that_was_stored_by_an_earlier_version_waits_on(path: str, stored: dict[str, Any]) -> None:
+def test_a_trigger_that_was_stored_by_an_earlier_version_continues_its_wait(path: str, stored: dict[str, Any]) -> None:
     module, _, name = path.rpartition(".")
     trigger = getattr(import_module(module), name)(**stored)
     again, arguments = trigger.serialize()

@@ -60,9 +60,9 @@ def test_a_failure_restarts_the_settle_time() -> None:
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_a_driver_that_was_started_is_enough_for_who_waits_for_that(started: bool) -> None:
+def test_a_wait_for_submitted_ends_once_a_driver_was_started(started: bool) -> None:
     assert Goal(WaitFor.SUBMITTED).is_reached(None, 0.0, started=started) is started
 
 
-def test_nothing_but_an_answer_is_enough_for_who_waits_for_it() -> None:
+def test_a_wait_for_the_final_checkpoint_ends_only_with_an_answer() -> None:
     assert not Goal(WaitFor.FINAL_CHECKPOINT).is_reached(status(WORKED, checkpoint=9), 1e9, started=True)

@@ -37,6 +37,6 @@ def test_the_first_look_at_a_home_with_a_hostile_document_ends_with_an_answer_or
 
 
 @pytest.mark.nightly
-def test_no_home_of_two_thousand_hurts_the_first_look(tmp_path: Path) -> None:
+def test_two_thousand_hostile_homes_cause_no_untyped_error_in_the_first_look(tmp_path: Path) -> None:
     for seed in range(2_000):
         check_hostile_home(tmp_path / str(seed), 1_000 + seed)

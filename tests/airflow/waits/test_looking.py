@@ -73,7 +73,7 @@ def answer(files: Files, run: RunId, checkpoint: int, **changes: Any) -> None:
     channel.respond(failed.model_copy(update={"error": None, "checkpoint": CheckpointId(checkpoint)} | changes))
 
 
-def test_a_look_at_a_home_at_rest_lists_two_directories_and_reads_nothing(files: CountedFiles) -> None:
+def test_a_look_at_an_unchanged_home_lists_two_directories_and_reads_nothing(files: CountedFiles) -> None:
     complete(files, *range(1, 30))
     look = ListingLook(files, answers=True)
     look()
@@ -89,7 +89,7 @@ def test_a_look_sees_a_checkpoint_once_its_manifest_is_there(files: CountedFiles
     assert look().checkpoints == (1,)
 
 
-def test_a_look_sees_answers_and_checkpoints_that_went(files: CountedFiles) -> None:
+def test_a_look_notices_new_answers_and_deleted_checkpoints(files: CountedFiles) -> None:
     complete(files, 1, 2)
     look = ListingLook(files, answers=True)
     look()
@@ -137,7 +137,7 @@ def test_a_checkpoint_that_was_read_before_may_become_the_answer_of_a_run(files:
         (True, True, 1, False),
     ],
 )
-def test_of_a_run_whose_checkpoint_was_discarded_the_answer_is_found(
+def test_the_answer_of_a_run_is_found_although_its_checkpoint_was_discarded(
     files: CountedFiles, ends_round: bool, final: bool, newer_than: int, found: bool
 ) -> None:
     answer(files, RUN, checkpoint=1, ends_round=ends_round)
@@ -151,7 +151,7 @@ def test_of_a_run_whose_checkpoint_was_discarded_the_answer_is_found(
         assert (facts["checkpoint"], facts["run"], facts["round"], facts["sinks"]) == (1, RUN, None, {})
 
 
-def test_a_corrupt_checkpoint_is_none(files: CountedFiles) -> None:
+def test_a_corrupt_checkpoint_is_ignored(files: CountedFiles) -> None:
     complete(files, 1, 2)
     files.replace("manifests/2.json", b"torn")
     found = find_checkpoint(files, FINAL)
@@ -161,14 +161,14 @@ def test_a_corrupt_checkpoint_is_none(files: CountedFiles) -> None:
     assert find_checkpoint(files, FINAL) is None
 
 
-def test_a_checkpoint_that_is_deleted_between_the_look_and_the_search_is_none(files: CountedFiles) -> None:
+def test_a_checkpoint_that_is_deleted_between_the_look_and_the_search_is_ignored(files: CountedFiles) -> None:
     complete(files, 1)
     listing = ListingLook(files, answers=True)()
     files.delete("manifests/1.json")
     assert CheckpointSearch(files, FINAL).find(listing) is None
 
 
-def test_a_driver_that_has_noted_another_request_is_at_work_for_that_one_only(files: CountedFiles) -> None:
+def test_a_driver_counts_as_running_only_for_the_request_in_its_heartbeat(files: CountedFiles) -> None:
     first, second = (Channel(files).request_start(RunId(run), parameters={}).request for run in ("a", "b"))
     with holding(local_path(files, DRIVER_LOCK), first):
         ours, others = look_at_run(files, first), look_at_run(files, second)
@@ -176,7 +176,7 @@ def test_a_driver_that_has_noted_another_request_is_at_work_for_that_one_only(fi
     assert (others.at_work, others.taken_by) == (False, first)
 
 
-def test_a_driver_elsewhere_is_at_work_for_no_attempt_before_its_own(files: CountedFiles) -> None:
+def test_a_driver_on_another_host_counts_as_running_for_no_earlier_attempt(files: CountedFiles) -> None:
     first, second = (Channel(files).request_start(RunId(run), parameters={}) for run in ("a", "b"))
     Attempts(files).create(attempt(second.attempt, run=second.run))
     write_status(
@@ -205,7 +205,7 @@ class Clock:
         return self.now_s
 
 
-def test_in_a_store_a_driver_is_heard_now_and_then_and_its_answer_looked_for_at_each_look(tmp_path: Path) -> None:
+def test_in_a_store_each_look_reads_the_answer_and_only_some_read_the_heartbeat(tmp_path: Path) -> None:
     files = StoredFiles(tmp_path / "home")
     request = Channel(files).request_start(RUN, parameters={})
     clock = Clock()
@@ -228,7 +228,7 @@ def test_in_a_store_a_driver_is_heard_now_and_then_and_its_answer_looked_for_at_
     assert look().answer is not None
 
 
-def test_in_a_store_who_waits_until_a_pipeline_runs_follows_what_it_does(tmp_path: Path) -> None:
+def test_in_a_store_a_wait_for_running_reads_every_heartbeat(tmp_path: Path) -> None:
     files = StoredFiles(tmp_path / "home")
     request = Channel(files).request_start(RUN, parameters={})
     Attempts(files).create(attempt(request.attempt, run=RUN))
@@ -240,7 +240,7 @@ def test_in_a_store_who_waits_until_a_pipeline_runs_follows_what_it_does(tmp_pat
         assert found.status.state is state
 
 
-def test_progress_makes_no_look_more_frequent_but_what_a_task_may_end_with_does(files: CountedFiles) -> None:
+def test_a_changed_state_makes_looks_more_frequent_and_mere_progress_does_not(files: CountedFiles) -> None:
     request = Channel(files).request_start(RUN, parameters={})
     Attempts(files).create(attempt(request.attempt, run=RUN))
 
@@ -257,7 +257,7 @@ def test_progress_makes_no_look_more_frequent_but_what_a_task_may_end_with_does(
     assert not same_run(runs, seen(RunState.RUNNING, 1))
 
 
-def test_a_wait_fails_if_its_start_was_deleted(files: CountedFiles) -> None:
+def test_a_wait_fails_if_its_start_request_was_deleted(files: CountedFiles) -> None:
     """The run was answered again in the meantime, and only the newer answer is kept."""
     channel = Channel(files)
     request = channel.request_start(RUN, parameters={})

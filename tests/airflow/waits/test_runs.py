@@ -146,23 +146,25 @@ def test_an_answer_without_a_final_checkpoint_is_no_success() -> None:
 @pytest.mark.parametrize(
     ("exit_code", "kind"), [(2, RejectedError), (3, InterruptedRunError), (4, OutcomeUnknownError), (-9, InterruptedRunError)]
 )
-def test_our_driver_that_ended_without_an_answer_is_an_error_at_once(exit_code: int, kind: type[StreamPipelineError]) -> None:
+def test_a_driver_of_this_task_that_ended_without_an_answer_is_an_error_at_once(
+    exit_code: int, kind: type[StreamPipelineError]
+) -> None:
     with pytest.raises(kind, match=f"exit code {exit_code}"):
         wait().judge(look(exit_code=exit_code), 100.1)
 
 
-def test_our_driver_may_take_any_time_to_show_up_in_the_home() -> None:
+def test_a_driver_whose_process_runs_may_take_any_time_to_appear_in_the_home() -> None:
     assert wait().judge(look(ours_runs=True), 10_000.0) is None
 
 
-def test_a_second_driver_that_ended_well_leaves_us_with_the_first() -> None:
+def test_the_wait_follows_the_first_driver_after_the_second_ended_well() -> None:
     waiting = wait()
     assert waiting.judge(look(exit_code=0, at_work=True), 101.0) is None
     assert waiting.judge(look(exit_code=0, at_work=True), 900.0) is None
     assert waiting.judge(look(exit_code=0, seen=answer()), 901.0) is not None
 
 
-def test_a_second_driver_that_met_the_firsts_lock_leaves_us_with_the_first() -> None:
+def test_the_wait_follows_the_first_driver_after_the_second_found_its_lock() -> None:
     waiting = wait()
     assert waiting.judge(look(exit_code=3, at_work=True), 101.0) is None
     with pytest.raises(InterruptedRunError, match="exit code 3"):
@@ -174,7 +176,7 @@ def test_a_driver_that_found_the_home_locked_is_an_error_at_once() -> None:
         wait().judge(replace(look(exit_code=3), taken_by=RequestId("start-7")), 101.0)
 
 
-def test_a_driver_of_another_request_is_no_sign_of_ours() -> None:
+def test_a_driver_of_another_request_does_not_count_as_the_driver_of_this_request() -> None:
     waiting, others = wait(), replace(NOTHING, taken_by=RequestId("start-7"))
     assert waiting.judge(others, 101.0) is None
     with pytest.raises(InterruptedRunError, match="has not been seen for 15 s"):
@@ -186,7 +188,7 @@ def test_a_driver_that_was_killed_is_an_error_although_its_java_still_holds_the_
         wait().judge(look(exit_code=-9, at_work=True), 101.0)
 
 
-def test_a_silent_home_is_given_a_grace_and_then_is_an_error() -> None:
+def test_a_silent_home_is_an_error_after_a_grace_period() -> None:
     waiting = wait()
     assert waiting.judge(look(at_work=True), 200.0) is None
     assert waiting.judge(look(), 214.9) is None
@@ -210,7 +212,7 @@ def test_a_driver_that_waits_in_a_queue_is_not_missed_before_its_start_timeout()
 
 
 @pytest.mark.parametrize("sign", [look(at_work=True), look(ours_runs=True), look()], ids=["at work", "ours", "a heartbeat"])
-def test_a_driver_that_has_begun_is_missed_as_any_other(sign: RunLook) -> None:
+def test_a_queued_driver_that_has_begun_and_disappears_is_an_error_after_the_grace_period(sign: RunLook) -> None:
     waiting = wait(start=IN_A_QUEUE)
     assert waiting.judge(sign, 101.0) is None
     assert waiting.judge(NOTHING, 110.0) is None
@@ -218,7 +220,7 @@ def test_a_driver_that_has_begun_is_missed_as_any_other(sign: RunLook) -> None:
         waiting.judge(NOTHING, 120.0)
 
 
-def test_one_look_at_a_bad_moment_is_no_silence_however_rare_looks_are() -> None:
+def test_one_look_without_a_driver_does_not_count_as_silence_however_rare_looks_are() -> None:
     """In an object store, looks are half a minute apart, and a heartbeat may be late because its write was retried."""
     waiting = wait()
     for at_s, seen in ((100.0, look()), (130.0, NOTHING), (160.0, look(at_work=True)), (190.0, NOTHING)):
@@ -227,7 +229,7 @@ def test_one_look_at_a_bad_moment_is_no_silence_however_rare_looks_are() -> None
         waiting.judge(NOTHING, 220.0)
 
 
-def test_a_driver_whose_clock_is_wrong_is_seen_by_every_new_heartbeat_and_missed_once_there_is_none() -> None:
+def test_a_driver_whose_clock_is_wrong_counts_as_running_while_its_heartbeat_changes() -> None:
     waiting = wait()
     beats = [
         replace(NOTHING, status=status().model_copy(update={"updated_at": NOW + timedelta(seconds=10 * each)}))
@@ -239,20 +241,20 @@ def test_a_driver_whose_clock_is_wrong_is_seen_by_every_new_heartbeat_and_missed
         waiting.judge(beats[-1], 165.0)
 
 
-def test_a_driver_before_ours_that_is_still_on_its_way_out_is_not_ours() -> None:
+def test_an_earlier_driver_that_is_still_ending_does_not_count_as_the_driver_of_this_request() -> None:
     waiting = wait(start=IN_A_QUEUE)
     assert waiting.judge(replace(NOTHING, at_work=True), 101.0) is None
     assert waiting.judge(NOTHING, 699.0) is None
 
 
-def test_a_start_timeout_that_is_over_leaves_a_wait_its_grace() -> None:
+def test_the_grace_period_begins_after_the_start_timeout() -> None:
     waiting = wait(start=StartLimit(until_s=0.0, start_timeout_s=600.0))
     assert waiting.judge(NOTHING, 114.9) is None
     with pytest.raises(InterruptedRunError, match="has not begun within 600 s"):
         waiting.judge(NOTHING, 115.0)
 
 
-def test_time_without_looks_does_not_count_as_silence() -> None:
+def test_time_without_looks_at_the_home_does_not_count_as_silence() -> None:
     waiting = wait()
     waiting.home_is_back(400.0)
     assert waiting.judge(NOTHING, 414.9) is None
@@ -260,7 +262,7 @@ def test_time_without_looks_does_not_count_as_silence() -> None:
         waiting.judge(NOTHING, 415.0)
 
 
-def test_a_conflict_names_who_is_in_the_way() -> None:
+def test_a_conflict_names_the_run_that_holds_the_home() -> None:
     live = FirstLook(answer=None, live=attempt(OTHER), live_answered=False, at_work=True)
     assert "attempt 1 is at work, for the run other" in str(in_use("file:///h", live))
     queued = FirstLook(answer=None, live=attempt(OURS), live_answered=True, at_work=False, starting=asked(OTHER))

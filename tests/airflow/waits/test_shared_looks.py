@@ -45,7 +45,7 @@ def soon(work: Any) -> Any:
     return asyncio.run(run())
 
 
-def test_everybody_who_waits_for_the_same_sees_every_look() -> None:
+def test_all_waits_with_the_same_look_see_every_result() -> None:
     home = Home(*range(20))
 
     async def work() -> list[Any]:
@@ -55,7 +55,7 @@ def test_everybody_who_waits_for_the_same_sees_every_look() -> None:
     assert home.count == 20
 
 
-def test_other_things_are_looked_at_separately() -> None:
+def test_waits_with_different_looks_do_not_share_them() -> None:
     homes = [Home(number) for number in range(3)]
 
     async def work() -> list[Any]:
@@ -65,7 +65,7 @@ def test_other_things_are_looked_at_separately() -> None:
 
 
 @pytest.mark.parametrize("lasting", [True, False])
-def test_who_comes_later_begins_with_the_last_look_unless_what_it_shows_may_be_over(*, lasting: bool) -> None:
+def test_a_later_wait_begins_with_the_last_result_unless_it_may_be_outdated(*, lasting: bool) -> None:
     """A look that is under way does not count, because it may have begun before the second wait."""
     under_way, goes_on, count = threading.Event(), threading.Event(), 0
 
@@ -103,7 +103,7 @@ def test_who_comes_later_begins_with_the_last_look_unless_what_it_shows_may_be_o
     assert soon(work) == (1 if lasting else 3)
 
 
-def test_who_wants_to_look_more_often_is_not_held_up_by_who_came_first() -> None:
+def test_a_wait_with_a_shorter_pause_is_not_slowed_down_by_an_earlier_wait() -> None:
     home, slow = Home(*range(20)), Pace(60.0, 60.0)
 
     async def one(pace: Pace, wanted: int) -> int:
@@ -123,7 +123,7 @@ def test_who_wants_to_look_more_often_is_not_held_up_by_who_came_first() -> None
     assert soon(work) >= 10
 
 
-def test_those_that_began_at_other_times_look_together() -> None:
+def test_waits_that_began_at_different_times_look_together() -> None:
     """Separate looks would cost twice as much."""
     pace, at = Pace(0.8, 0.8), list[float]()
 
@@ -152,7 +152,7 @@ def test_those_that_began_at_other_times_look_together() -> None:
 
 
 @pytest.mark.parametrize("pause_s", [3.0, 30.0])
-def test_a_look_begins_a_beat_before_its_pause_is_over(pause_s: float) -> None:
+def test_a_look_begins_shortly_before_the_end_of_its_pause(pause_s: float) -> None:
     """The rest of the pause is for handing the result to the task."""
 
     async def begin() -> float:
@@ -173,7 +173,7 @@ def test_no_look_is_made_after_the_last_wait_has_ended() -> None:
     assert soon(work) == 0
 
 
-def test_an_error_reaches_everybody_and_the_next_iteration_looks_again() -> None:
+def test_an_error_reaches_every_wait_and_the_next_iteration_looks_again() -> None:
     home = Home(OSError("away"), 1)
 
     async def one() -> str:

@@ -54,7 +54,7 @@ def test_of_a_long_log_the_last_whole_lines_are_shown(home: DividedHome, store: 
     assert last == b"000099999"
 
 
-def test_no_secret_is_shown(home: DividedHome, store: MemoryFiles) -> None:
+def test_the_settings_of_a_store_show_no_secret(home: DividedHome, store: MemoryFiles) -> None:
     with shown(home, LOG, mask=lambda text: text.replace("hunter2", "***")):
         say(home, "the password is hunter2\n")
     assert store.contents == {LOG: b"the password is ***\n"}
