@@ -81,7 +81,7 @@ def test_no_row_is_late(views: SparkSession, site: Site, path: Path, sink: str, 
     assert_same(public(site.tables / sink), answer(views.sql(query)))
 
 
-def test_spark_counts_none_as_late(site: Site) -> None:
+def test_spark_counts_no_row_as_late(site: Site) -> None:
     assert [cut.late_rows for cut in site.manifest().stages.values()] == [0, 0, 0]
 
 

@@ -83,7 +83,7 @@ def test_late_rows_go_as_in_spark_itself(site: Site, bare: tuple[str, Bare]) -> 
     assert_same(public(site.tables / name), expected.rows)
 
 
-def test_their_number_is_in_the_manifest(site: Site, bare: tuple[str, Bare]) -> None:
+def test_the_number_of_late_rows_is_in_the_manifest(site: Site, bare: tuple[str, Bare]) -> None:
     name, expected = bare
     assert site.manifest().stages[StageName(name)].late_rows == expected.late_rows > 100
 

@@ -68,6 +68,6 @@ def test_when_checkpoints_are_taken_may_change_between_runs() -> None:
     assert often.fingerprint() == copying().graph().fingerprint()
 
 
-def test_a_rewired_copy_keeps_them() -> None:
+def test_a_rewired_copy_keeps_its_checkpoint_settings() -> None:
     pipeline = copying(checkpoint=CheckpointSettings(retained=7))
     assert pipeline.rewired({}, "/tables").graph().checkpointing.retained == 7

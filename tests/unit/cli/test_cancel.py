@@ -117,7 +117,7 @@ def test_a_restart_that_was_decided_on_before_the_cancel_is_cancelled_too(home: 
     assert not goes_on(home.files)
 
 
-def test_it_is_refused_where_nothing_runs(home: UsedHome, tmp_path: Path) -> None:
+def test_a_cancel_is_refused_if_nothing_runs(home: UsedHome, tmp_path: Path) -> None:
     with driver(home, first(home)):
         spark_jobs("cancel", "--home", home.url)
     for where in (home.url, str(tmp_path / "mistyped")):

@@ -38,7 +38,7 @@ def ask(home: UsedHome, *options: object, sleep: Callable[[float], object] = tim
     return spark_jobs("checkpoint", "--home", home.url, *options, sleep=sleep)
 
 
-def test_it_waits_for_the_checkpoint_and_tells_what_it_has_added(running: UsedHome) -> None:
+def test_the_command_waits_for_the_checkpoint_and_shows_its_rows(running: UsedHome) -> None:
     with Driver(running):
         shown = ask(running)
     assert shown.exit_code == 0

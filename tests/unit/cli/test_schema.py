@@ -11,7 +11,7 @@ def test_the_schema_names_the_parameters_and_no_secret(unused: UsedHome) -> None
     assert document(shown)["required"] == ["warehouse"]
 
 
-def test_it_can_be_written_to_a_file_that_a_dag_reads(unused: UsedHome, tmp_path: Path) -> None:
+def test_the_schema_can_be_written_to_a_file_that_a_dag_reads(unused: UsedHome, tmp_path: Path) -> None:
     target = tmp_path / "flights.schema.json"
     target.write_text("old")
     written = spark_jobs("schema", unused.entry, "--output-file", target)

@@ -81,7 +81,7 @@ def test_a_driver_is_on_the_request_that_it_has_noted(tmp_path: Path) -> None:
     assert not claimed_by_another(files, first)
 
 
-def test_asking_takes_no_lock(tmp_path: Path) -> None:
+def test_asking_whether_a_driver_runs_takes_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.touch()
     assert not locked(path)

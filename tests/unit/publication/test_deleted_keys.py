@@ -38,7 +38,7 @@ def test_two_hundred_rounds_leave_no_more_files_than_fifty(graves: Graves) -> No
 
 
 @pytest.mark.slow
-def test_without_folding_they_would_be_hundreds(graves: Graves) -> None:
+def test_without_folding_there_would_be_hundreds_of_files(graves: Graves) -> None:
     """Shows that the limits in the other tests mean something."""
     for _ in graves.rounds(100):
         pass

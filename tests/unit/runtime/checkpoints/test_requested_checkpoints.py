@@ -58,7 +58,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def test_it_looks_at_the_home_once_in_a_while(site: Site) -> None:
+def test_the_driver_looks_at_the_home_at_intervals(site: Site) -> None:
     assert list(site.driver.open()) == [FIRST, SECOND]
     site.now_s = 9.0
     assert list(site.driver.open()) == []

@@ -19,7 +19,7 @@ def lines(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_it_has_a_line_for_each_thing_that_is_said(tmp_path: Path) -> None:
+def test_the_driver_log_has_a_line_for_each_message(tmp_path: Path) -> None:
     with driver_log(tmp_path / "logs/1.log", unmasked):
         LOG.info("attempt %d begins", 1)
     (line,) = lines(tmp_path / "logs/1.log")
@@ -41,7 +41,7 @@ def test_what_ends_the_attempt_is_in_it_without_its_secrets(tmp_path: Path) -> N
     assert "ssw" not in (tmp_path / "1.log").read_text()
 
 
-def test_it_is_rotated_and_so_bounded(tmp_path: Path) -> None:
+def test_the_driver_log_is_rotated_and_bounded(tmp_path: Path) -> None:
     with driver_log(tmp_path / "1.log", unmasked, size_max_bytes=2_000):
         for number in range(1_000):
             LOG.info("batch %d", number)

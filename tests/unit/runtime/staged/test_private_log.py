@@ -172,7 +172,7 @@ def test_a_log_knows_what_the_table_was_for_each_batch(log: PrivateLog) -> None:
     assert found.shapes(BatchId(2), BatchId(2)) == ()
 
 
-def test_delta_reads_it_as_a_table_whose_files_lie_elsewhere(tmp_path: Path, log: PrivateLog) -> None:
+def test_delta_reads_a_private_log_as_a_table_whose_files_lie_elsewhere(tmp_path: Path, log: PrivateLog) -> None:
     log.append(staged(0, "a.parquet"))
     log.append(staged(1))
     table = DeltaTable(str(tmp_path / "log"))

@@ -286,7 +286,7 @@ def test_what_a_stage_tolerates_is_no_restart_and_it_passes_something_over_befor
 
 
 @pytest.mark.usefixtures("spark_runs")
-def test_what_it_does_not_tolerate_fails_it_as_usual() -> None:
+def test_a_failure_that_a_stage_does_not_tolerate_fails_it_as_usual() -> None:
     failing = Failing(attempts=0)
     failing.at_work.passing_over = cast(PassingOver, Tolerant())
     with pytest.raises(RejectedError):
