@@ -39,26 +39,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-SET_BY_DELTA = ("spark.sql.parquet.fieldId.", "spark.databricks.delta.lastCommitVersionInSession")
-"""Delta sets these itself in the active session."""
-
-
-def _settings(spark: SparkSession) -> dict[str, str]:
-    return {key: value for key, value in spark.conf.getAll.items() if not key.startswith(SET_BY_DELTA)}
-
-
-@pytest.fixture(autouse=True)
-def settings_stay(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test that leaves the session of all tests with other settings: a later test would fail in its place."""
-    if "spark" not in request.fixturenames and "site" not in request.fixturenames:
-        yield
-        return
-    spark: SparkSession = request.getfixturevalue("spark")
-    before = _settings(spark)
-    yield
-    assert _settings(spark) == before, "the test changed settings of the shared session"
-
-
 @pytest.fixture(scope="session")
 def store(spark: SparkSession) -> Iterator[str]:
     """A place in an S3 server. Spark finds it, too, although the session started before the server."""
