@@ -229,7 +229,7 @@ def copy(numbers, params):
 
 
 @pytest.mark.spark
-def test_no_form_of_a_secret_is_in_any_file_that_a_real_driver_leaves(
+def test_no_shape_of_a_secret_is_in_any_file_that_a_real_driver_leaves(
     homes: Homes,
     triggers: list[str],
     tmp_path: Path,

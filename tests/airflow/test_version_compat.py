@@ -12,7 +12,7 @@ from airflow_provider.version_compat import HAS_RETRY_POLICIES, emit_gauge, set_
 pytestmark = [pytest.mark.every_version, pytest.mark.airflow, pytest.mark.filterwarnings("ignore")]
 
 
-def test_a_gauge_is_emitted_by_the_installed_airflow() -> None:
+def test_the_installed_airflow_accepts_a_gauge() -> None:
     set_up_metrics()
     emit_gauge("stream_pipeline.records", 1.0, {})
 

@@ -326,7 +326,7 @@ def test_no_keytab_is_written_into_a_directory_that_others_can_enter(tmp_path: P
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_setting_with_a_secret_of_any_form_is_in_the_environment_of_the_driver_and_in_no_command(
+def test_a_setting_with_a_secret_of_any_shape_is_in_the_environment_of_the_driver_and_in_no_command(
     spark: Spark, shape: str
 ) -> None:
     login = {"spark.executorEnv.LOGIN": SHAPES[shape]}

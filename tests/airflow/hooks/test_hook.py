@@ -357,7 +357,7 @@ def test_a_home_inside_another_home_is_refused(homes: Homes) -> None:
     "name",
     ["spark.executorEnv.LOGIN", "spark.hadoop.shop.login", "spark.sql.catalog.shop.header", "spark.driver.extraJavaOptions"],
 )
-def test_no_form_of_a_secret_in_a_setting_is_on_a_command_line(homes: Homes, name: str) -> None:
+def test_no_shape_of_a_secret_in_a_setting_is_on_a_command_line(homes: Homes, name: str) -> None:
     settings = StreamPipelineHook().settings
     accepted: dict[str, str] = {}
     for index, secret in enumerate(SHAPES.values()):
