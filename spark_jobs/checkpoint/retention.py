@@ -35,8 +35,9 @@ def kept(
 ) -> list[Manifest]:
     """Returns the checkpoints that may still be continued, published or copied, ascending. Their files are kept.
 
-    Of the head's incarnation these are the newest ones, the head's parent, which replaces a corrupt head, and those that are not public in
-    some sink, unless the head carries their files for it. Of all incarnations these are the ones in ``needed``.
+    Of the head's incarnation these are the newest ones, the head's parent, which replaces a corrupt head, and those that some sink's table
+    has not reached, unless the head carries their files for it. One of these may have no rows of the sink, because a savepoint has brought
+    it: a publication reads the chain back to it. Of all incarnations these are the ones in ``needed``.
 
     Args:
         manifests: All valid manifests, ascending. The last one is the head.
@@ -62,7 +63,7 @@ def kept(
     stay |= {
         each.checkpoint
         for each in line
-        if any(not _is_public(each, sink, published) and not _is_carried(each, sink, head) for sink in each.sinks)
+        if any(not _is_public(each, sink, published) and not _is_carried(each, sink, head) for sink in head.sinks)
     }
     return [manifest for manifest in manifests if manifest.checkpoint in stay or manifest.checkpoint in needed]
 
@@ -172,7 +173,7 @@ def _is_carried(manifest: Manifest, sink: SinkName, head: Manifest) -> bool:
     """
     return (
         manifest.checkpoint < head.checkpoint
-        and manifest.is_published_by_round(sink)
+        and (manifest.is_published_by_round(sink) or sink not in manifest.sinks)
         and not manifest.ends_round
         and head.is_published_by_round(sink)
         and manifest.checkpoint > (head.sinks[sink].known_published or 0)

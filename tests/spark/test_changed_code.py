@@ -1,15 +1,17 @@
 """Changed code goes on from a savepoint: some stages continue, some are new, and some are dropped."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from spark_jobs import CheckpointSettings, DeltaSink, Pipeline
 from spark_jobs.checkpoint.store import CheckpointStore
-from spark_jobs.protocol.documents import RestoreFrom, StageState
+from spark_jobs.protocol.documents import Manifest, RestoreFrom, StageState
 from spark_jobs.protocol.errors import RejectedError
-from spark_jobs.protocol.ids import StageName
+from spark_jobs.protocol.ids import SinkName, StageName
 from spark_jobs.protocol.start_requests import StartOptions
+from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.spark.spark_log import NO_BATCH
 from spark_jobs.storage.open import open_files
 from tests.spark.conftest import Site
@@ -55,6 +57,32 @@ def test_a_new_stage_reads_what_is_staged_from_then_on_and_a_source_from_its_beg
     assert_same(public(site.tables / "minutes"), answer(closed_minutes(site, AFTER)))
     found = sorted((int(minute.timestamp()), count) for minute, count in public(site.tables / "odd_minutes").elements())
     assert found == [(120, 15)]
+
+
+def test_further_checkpoints_complete_before_the_first_one_after_a_savepoint_is_public(
+    site: Site, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(site, code(site, events, "copied", interval="1 hour"), events, tmp_path / "savepoint")
+    publish_sink = RoundRun.publish_sink
+
+    def publish_late(run: RoundRun, manifest: Manifest, sink: SinkName) -> None:
+        store = CheckpointStore(run.home)
+        while (head := store.head()) is None or head.checkpoint < manifest.checkpoint + 2:
+            run.site.cancellation.check()
+            time.sleep(0.1)
+        publish_sink(run, manifest, sink)
+
+    monkeypatch.setattr(RoundRun, "publish_sink", publish_late)
+
+    def all_are_public() -> bool:
+        events.add(1)
+        return len(ids(site, "copied")) >= AFTER
+
+    with Running(site.spark, code(site, events, "copied"), site.home, options=from_savepoint(tmp_path / "savepoint")) as running:
+        events.add(100)
+        running.until(all_are_public)
+    found = ids(site, "copied")
+    assert found == list(range(len(found)))
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,8 @@ class Running:
     def stopped(self) -> StartResponse:
         """Waits until the attempt ends with success. Returns its answer."""
         self._thread.join(_PATIENCE_S)
-        assert self.response is not None, f"the pipeline ended: {self.error!r}"
+        if self.response is None:
+            raise AssertionError(f"the pipeline ended: {self.error!r}") from self.error
         self._ended_as_expected = True
         return self.response
 
@@ -107,7 +108,8 @@ class Running:
         deadline_s = time.monotonic() + self._patience_s
         while not condition():
             assert time.monotonic() < deadline_s, "it did not happen"
-            assert self._thread.is_alive() or condition(), f"the pipeline ended: {self.error!r}"
+            if not self._thread.is_alive() and not condition():
+                raise AssertionError(f"the pipeline ended: {self.error!r}") from self.error
             self._ticks.wait(_LOOK_S)
 
     def checkpointed(self, more: int = 1) -> Manifest:

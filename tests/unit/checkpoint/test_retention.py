@@ -135,6 +135,17 @@ class TestWhatStays:
         public = {early: CheckpointId(2), late: None}
         assert [each.checkpoint for each in kept(manifests, retained=1, published=public)] == [3, 4, 5]
 
+    @pytest.mark.parametrize(
+        ("publish", "published", "gone"),
+        [("every_checkpoint", 0, []), ("every_checkpoint", 2, [1, 2]), ("external", 0, []), ("final", 0, [1, 2, 3])],
+    )
+    def test_what_a_savepoint_has_brought_until_a_later_one_is_public(
+        self, publish: str, published: int, gone: list[int]
+    ) -> None:
+        """It names no rows of the sink, but the chain of the first publication ends there. A head that carries all rows needs no chain."""
+        manifests = [periodic(1), *(with_sink(k, publish=publish) for k in range(2, 6))]
+        assert going(manifests, published=published) == gone
+
     def test_what_a_request_names(self) -> None:
         assert going([periodic(k) for k in range(1, 6)], needed={CheckpointId(2)}) == [1, 3]
 
