@@ -90,9 +90,11 @@ class ObjectStoreFiles:
                 self._put_first(key, data)
             except (BaseError, StorageError) as error:  # whatever the store has answered, the readable content decides
                 found = self._found(key)
-                if found is None:
+                if found is None and isinstance(error, TakenError):  # another process has deleted it since
+                    self.create(path, data)
+                elif found is None:
                     raise
-                if found != data:
+                elif found != data:
                     raise AlreadyExistsError(
                         f"{self._place(key)} exists with other contents.",
                         safe="The object was not changed.",

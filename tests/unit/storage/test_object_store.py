@@ -49,6 +49,8 @@ class _Store(ThreadingHTTPServer):
         self.takes_s = 0.0
         self.moved: list[int] = []
         self.has_bucket = True
+        self.forgets_after_heads = False
+        """Whether another process deletes an object when a request has found it."""
 
     def put(self, key: str, data: bytes, if_none: bool) -> int:
         if not self.has_bucket:
@@ -98,6 +100,8 @@ class _Requests(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         found = self.server.objects.get(self.path)
         self._answer(self.server.always or (200 if found is not None else 404), found or b"", etag=_etag(found or b""))
+        if self.server.forgets_after_heads:
+            self.server.objects.pop(self.path, None)
 
     def do_DELETE(self) -> None:
         self.server.objects.pop(self.path, None)
@@ -298,6 +302,13 @@ def test_of_two_creates_at_once_that_the_store_turns_down_one_tries_again(store:
     store.undecided = 2
     files.copy(source, "a", "b")
     assert store.objects == {"/bucket/savepoint/a": b"ours", "/bucket/savepoint/b": b"rows"}
+
+
+def test_an_object_that_is_deleted_while_another_one_is_created_in_its_place_makes_room(store: _Store, files: Files) -> None:
+    files.create("a", b"theirs")
+    store.forgets_after_heads = True
+    files.create("a", b"ours")
+    assert store.objects == {"/bucket/savepoint/a": b"ours"}
 
 
 def test_a_store_that_never_decides_is_an_error_that_may_be_repeated(store: _Store) -> None:
