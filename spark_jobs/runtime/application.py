@@ -37,7 +37,14 @@ from spark_jobs.protocol.documents import (
     SinkResult,
     StartResponse,
 )
-from spark_jobs.protocol.errors import CorruptDocumentError, FencedError, InterruptedRunError, NotFoundError, StreamPipelineError
+from spark_jobs.protocol.errors import (
+    ConflictError,
+    CorruptDocumentError,
+    FencedError,
+    InterruptedRunError,
+    NotFoundError,
+    StreamPipelineError,
+)
 from spark_jobs.protocol.ids import AttemptNumber, InputName, LossId, SinkName, StageName, app_id
 from spark_jobs.protocol.known_sources import KnownSource
 from spark_jobs.protocol.losses import Loss
@@ -606,12 +613,23 @@ class Application:
         start. It blocks the publication, which is tried again while the stages run.
 
         Raises:
+            ConflictError: The checkpoint was discarded, because another driver has completed later ones since the start was decided.
             StreamPipelineError: The checkpoint, and all later ones, can never become public.
         """
         head = run.attempt.restored_from
         if head is None:
             return
-        run.blocking.publish_or_block(CheckpointStore(self.home).manifest(head), run.publishers)
+        try:
+            manifest = CheckpointStore(self.home).manifest(head)
+        except NotFoundError as error:
+            raise ConflictError(
+                f"Attempt {run.attempt.attempt} cannot go on from checkpoint {head}: another driver has completed later checkpoints since.",
+                safe="The later checkpoints stay. This attempt has staged nothing.",
+                remedy="Start again: the next attempt goes on from the newest checkpoint.",
+                attempt=run.attempt.attempt,
+                checkpoint=head,
+            ) from error
+        run.blocking.publish_or_block(manifest, run.publishers)
 
     def _settle(
         self,

@@ -1,8 +1,6 @@
 """Rows that a stage cannot process. With any faults, the rows of an input are those that were processed and those in the ledger."""
 
-import sys
 from collections import Counter
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,9 +8,9 @@ import pytest
 from spark_jobs.protocol.losses import PassedOver
 from spark_jobs.runtime.round_run import RoundRun
 from spark_jobs.runtime.stages.passing_over import PassingOver
-from tests.simulation.schedules import Guard, Outcome, Plan, Schedule, poisoned, repeatable
+from tests.simulation.schedules import Guard, Outcome, Plan, Schedule, no_chaos, poisoned, repeatable
 from tests.simulation.stages import Site
-from tests.simulation.world import Chaos, DoesNotEndError, Host, Process, Violation
+from tests.simulation.world import Host, Process, Violation
 from tests.support.seeds import seed
 
 __all__ = ["seed"]
@@ -31,35 +29,18 @@ class Overtaken(Schedule):
     """
 
     def __init__(self, seed: int) -> None:
-        no_chance = Chaos(kills=0, freezes=0, stalls=0, faults=0, reboots=0)
-        super().__init__(seed, Plan(poison=frozenset({2, 4})), no_chance)
+        super().__init__(seed, Plan(poison=frozenset({2, 4})), no_chaos())
 
     def _act(self) -> None:
         self.world.spawn(Process("test", Host("elsewhere"), mortal=False), "input", self._deliver)
         older = self._start(self.hosts[0]).process
-        self._stop(older, "create manifests/1.json")
+        self.stop(older, before="create manifests/2.json", after="create manifests/1.json")
         newer = self._start(self.hosts[1]).process
-        self._stop(newer, "create losses/")
-        self._wake(older)
-        self._wake(newer)
+        self.stop(newer, before="create manifests/2.json", after="create losses/")
+        self.wake(older)
+        self.wake(newer)
         self._finish()
         self._check_end()
-
-    def _stop(self, process: Process, after: str) -> None:
-        """Stops a process when it is about to complete checkpoint 2, and has done an operation before."""
-
-        def is_there() -> bool:
-            done = any(line.startswith(process.name) and after in line for line in self.world.trace)
-            return done and any(a.process is process and a.pending == "create manifests/2.json" for a in self.world.actors)
-
-        with suppress(DoesNotEndError):  # in few schedules the batches have no such rows any more
-            self.world.run(is_there, 8_000)
-            process.frozen_until = sys.maxsize
-
-    def _wake(self, process: Process) -> None:
-        process.frozen_until = 0
-        with suppress(DoesNotEndError):
-            self.world.run(lambda: all(actor.process is not process for actor in self.world.actors), 2_000)
 
 
 def run_overtaken(guard: Guard | None = None) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.schedules import Outcome, Plan, Schedule, repeatable
-from tests.simulation.world import Chaos
+from tests.simulation.schedules import Outcome, Plan, Schedule, no_chaos, repeatable
+from tests.simulation.world import Host, Process
 from tests.support.seeds import seed
 
 __all__ = ["seed"]
@@ -48,10 +48,30 @@ def test_state_that_is_damaged_in_all_copies_is_computed_again_and_nothing_is_st
     plan = Plan(twice_damaged=True, rows=30, bounded=bounded, every_checkpoint=bounded)
     happened: Counter[str] = Counter()
     for number in range(DAMAGED_TWICE):
-        happened += repeatable(
-            Schedule(number, plan, Chaos(kills=0, freezes=0, stalls=0, faults=0, reboots=0)), str(number)
-        ).counts
+        happened += repeatable(Schedule(number, plan, no_chaos()), str(number)).counts
     assert happened["damaged"] >= DAMAGED_TWICE
+
+
+class Surpassed(Schedule):
+    """A start is decided on a checkpoint. Before it begins, the live attempt on another host completes two more, and discards that one."""
+
+    def _act(self) -> None:
+        self.world.spawn(Process("test", Host("elsewhere"), mortal=False), "input", self._deliver)
+        older = self._start(self.hosts[0]).process
+        self.world.run(lambda: 1 in self.promises.manifests, 8_000)
+        newer = self._start(self.hosts[1]).process
+        self.stop(newer, before="create attempts/2.json", after="read manifests/1.json")
+        self.world.run(lambda: f"{older.name}/main: delete manifests/1.json" in self.world.trace, 8_000)
+        self.wake(newer)
+        self._finish()
+        self._check_end()
+
+
+def test_a_start_whose_checkpoint_was_discarded_in_the_meantime_may_be_repeated() -> None:
+    outcome = Surpassed(0, Plan(rows=30), no_chaos()).run()
+    assert "ConflictError: Attempt 2 cannot go on from checkpoint 1: another driver has completed later checkpoints since." in (
+        outcome.trace
+    )
 
 
 @pytest.mark.nightly
