@@ -527,10 +527,11 @@ class BlockedPublication(Part):
     """A publication that failed and is tried again. Meanwhile the stages run on, and checkpoints are taken."""
 
     checkpoint: CheckpointId
-    """The first checkpoint that was not published."""
+    """The first checkpoint that was not published, also by an earlier attempt."""
     since: datetime
+    """The time at which that checkpoint was complete."""
     tries: int
-    """Number of failed tries since then."""
+    """Number of failed tries of this attempt."""
     waiting: tuple[SinkName, ...]
     """The sinks whose tables lack the newest checkpoint."""
     error: ErrorReport

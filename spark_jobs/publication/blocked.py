@@ -3,15 +3,18 @@
 ``VACUUM`` deletes files that a table does not name after the table's retention. Staged rows are such files.
 """
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from spark_jobs.checkpoint.savepoint_files import staged_in
+from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.protocol.documents import Manifest
 from spark_jobs.protocol.errors import StreamPipelineError, UnsupportedTableError
 from spark_jobs.protocol.ids import CheckpointId, SinkName
 from spark_jobs.publication.delta_rs import open_table
-from spark_jobs.publication.pending import is_due, ordered_sinks, pending_lines
+from spark_jobs.publication.pending import is_due, ordered_sinks, pending_lines, pending_manifests
 from spark_jobs.storage.files import Files
 
 _OLD_SHARE, _TOO_OLD_SHARE = 0.5, 0.9
@@ -22,6 +25,20 @@ def waiting_sinks(manifest: Manifest) -> list[SinkName]:
     """Returns the sinks that a checkpoint should be public in but is not. A table that cannot be read counts as waiting."""
     due = [sink for sink in ordered_sinks(manifest) if is_due(manifest, manifest.sinks[sink].publish)]
     return [sink for sink in due if not _has_reached(manifest, sink)]
+
+
+def first_waiting(files: Files, manifest: Manifest, waiting: Iterable[SinkName]) -> Manifest:
+    """Returns the oldest checkpoint up to ``manifest`` that these sinks should be public in but are not.
+
+    A table that cannot be read counts as one that lacks ``manifest`` alone.
+    """
+    store, found = CheckpointStore(files), [manifest]
+    for sink in waiting:
+        with suppress(StreamPipelineError):
+            cut = manifest.sinks[sink]
+            pending = pending_manifests(store, manifest, sink, open_table(cut.table).transaction_version(cut.app))
+            found += [each for each in pending if sink in each.sinks and is_due(each, each.sinks[sink].publish)]
+    return min(found, key=lambda each: each.checkpoint)
 
 
 def _has_reached(manifest: Manifest, sink: SinkName) -> bool:

@@ -12,7 +12,7 @@ from spark_jobs.protocol.errors import StreamPipelineError
 from spark_jobs.protocol.ids import SinkName
 from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
-from spark_jobs.publication.blocked import StagedRows, staged_rows, waiting_sinks
+from spark_jobs.publication.blocked import StagedRows, first_waiting, staged_rows, waiting_sinks
 from spark_jobs.publication.holds import hold_ends, may_heal
 from spark_jobs.publication.publisher import publish_due
 from spark_jobs.publication.transactions import Publishers
@@ -148,9 +148,14 @@ class Blocking:
         waiting = list(dict.fromkeys([*(waiting_sinks(ended) if ended else ()), *waiting_sinks(manifest)]))
         self._first = self._first or manifest
         oldest = min(self._staged(manifest, waiting), key=lambda rows: rows.kept_until, default=None)
+        if before is None:
+            first = first_waiting(self._home, manifest, waiting)
+            checkpoint, since = first.checkpoint, first.completed_at
+        else:
+            checkpoint, since = before.checkpoint, before.since
         told = BlockedPublication(
-            checkpoint=before.checkpoint if before else manifest.checkpoint,
-            since=before.since if before else now,
+            checkpoint=checkpoint,
+            since=since,
             tries=self._retries.tries,
             waiting=tuple(waiting),
             error=report_error(masked_error(error, self._mask)),

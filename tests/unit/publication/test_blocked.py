@@ -11,7 +11,7 @@ from spark_jobs.protocol.errors import (
     AccessDeniedError,
     UnsupportedTableError,
 )
-from spark_jobs.publication.blocked import StagedRows, staged_rows, waiting_sinks
+from spark_jobs.publication.blocked import StagedRows, first_waiting, staged_rows, waiting_sinks
 from spark_jobs.publication.delta_rs import open_table
 from spark_jobs.publication.publisher import publish
 from spark_jobs.publication.table_log import TableLog
@@ -31,6 +31,26 @@ def test_the_sinks_wait_that_a_checkpoint_is_due_in_and_whose_tables_lack_it(pip
         {HOURLY: [(3, "a")], DAILY: [(4, "b")]}, publish=Publish.FINAL, checkpoint_kind=CheckpointKind.PERIODIC
     )
     assert waiting_sinks(later) == []
+
+
+def test_the_first_waiting_checkpoint_is_the_oldest_that_a_waiting_table_lacks(pipeline: StagedPipeline) -> None:
+    pipeline.checkpoint({HOURLY: [(1, "a")], DAILY: [(2, "b")]}, **EVERY)
+    publish(pipeline.files)
+    pipeline.checkpoint({HOURLY: [(3, "a")], DAILY: [(4, "b")]}, **EVERY)
+    publish(pipeline.files, sinks=[HOURLY])
+    newest = pipeline.checkpoint({HOURLY: [(5, "a")], DAILY: [(6, "b")]}, **EVERY)
+    assert first_waiting(pipeline.files, newest, [HOURLY]).checkpoint == 3
+    assert first_waiting(pipeline.files, newest, [HOURLY, DAILY]).checkpoint == 2
+    log = path_of(pipeline.tables[DAILY]) / "_delta_log"
+    log.rename(log.with_name("away"))
+    assert first_waiting(pipeline.files, newest, [HOURLY, DAILY]).checkpoint == 3
+
+
+def test_a_checkpoint_that_is_not_due_in_a_sink_is_not_the_first_waiting_one(pipeline: StagedPipeline) -> None:
+    in_the_round: dict[str, Any] = {"publish": Publish.FINAL, "checkpoint_kind": CheckpointKind.PERIODIC}
+    pipeline.checkpoint({HOURLY: [(1, "a")]}, **in_the_round)
+    final = pipeline.checkpoint({HOURLY: [(2, "a")]}, publish=Publish.FINAL, checkpoint_kind=CheckpointKind.FINAL)
+    assert first_waiting(pipeline.files, final, [HOURLY]).checkpoint == 2
 
 
 def test_a_table_that_cannot_be_read_waits(pipeline: StagedPipeline) -> None:

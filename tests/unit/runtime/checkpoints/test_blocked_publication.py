@@ -72,7 +72,7 @@ REFUSED = UnsupportedTableError("Sink hourly: 7 rows break hunter2.", remedy="Dr
 
 
 def test_a_blocked_publication_is_reported_with_its_error_time_tables_and_remedy_without_secrets(blocked: Blocked) -> None:
-    blocked.blocking.failed(blocked.checkpoint(), REFUSED)
+    blocked.blocking.failed(blocked.checkpoint(completed_at=STAGED + timedelta(hours=1)), REFUSED)
     (told,) = blocked.told
     assert told is not None
     assert told.summary == (
@@ -91,6 +91,14 @@ def test_a_later_try_keeps_the_time_and_the_checkpoint_of_the_first_and_has_the_
     assert first is not None
     assert second is not None
     assert (second.since, second.checkpoint, second.tries, second.error.error) == (first.since, 1, 2, "StorageError")
+
+
+def test_a_later_attempt_names_the_checkpoint_and_the_time_of_the_first_publication_that_was_blocked(blocked: Blocked) -> None:
+    blocked.blocking.failed(blocked.checkpoint(completed_at=STAGED), REFUSED)
+    later = Blocking(blocked.pipeline.files, masking([]))
+    later.failed(blocked.checkpoint(), REFUSED)
+    assert later.told is not None
+    assert (later.told.checkpoint, later.told.since, later.told.tries) == (1, STAGED, 1)
 
 
 def test_the_end_of_a_blocked_publication_is_reported_once(blocked: Blocked) -> None:
