@@ -12,6 +12,7 @@ from collections.abc import Container
 from spark_jobs.home.layout import (
     ATTEMPTS,
     LOGS,
+    REQUESTS,
     WORK,
     AttemptNames,
     attempt_names,
@@ -33,16 +34,18 @@ LOGS_KEPT = 20
 def forget_old_logs(files: Files, live: AttemptNumber) -> None:
     """Deletes the logs and outputs of all drivers but those of the newest :data:`LOGS_KEPT` attempts. Idempotent.
 
-    Also deletes the outputs of publications by Spark, except those of the newest :data:`LOGS_KEPT` checkpoints.
+    Also deletes the outputs, locks and abandoned requests of publications by Spark, except those of the newest :data:`LOGS_KEPT`
+    checkpoints.
     """
     for name in files.names(LOGS):
         attempt = log_attempt(name)
         if attempt is not None and attempt <= live - LOGS_KEPT:
             files.delete(f"{LOGS}/{name}")
-    outputs = {name: number for name in files.names(WORK) if (number := publication_of(name)) is not None}
-    newest = sorted(set(outputs.values()))[-LOGS_KEPT:]
-    for name in (name for name, number in outputs.items() if number not in newest):
-        files.delete(f"{WORK}/{name}")
+    names = [(directory, name) for directory in (WORK, REQUESTS) for name in files.names(directory)]
+    of_publications = {f"{directory}/{name}": number for directory, name in names if (number := publication_of(name)) is not None}
+    newest = sorted(set(of_publications.values()))[-LOGS_KEPT:]
+    for path in (path for path, number in of_publications.items() if number not in newest):
+        files.delete(path)
 
 
 class Attempts:

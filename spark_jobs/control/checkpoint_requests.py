@@ -1,10 +1,10 @@
-"""Requests for a checkpoint of a running pipeline, for a savepoint or for its stop, and their answers.
+"""Requests for a checkpoint, a savepoint or a stop of a running pipeline, or for a publication, and their answers.
 
 Invariants:
 
 1. ``requests/<wanted>-<id>.json`` and ``answers/<wanted>-<id>.json`` are created if absent. An id has one request with one set of
    options, and one answer, however often it is repeated.
-2. The answer is that of a checkpoint that was triggered after the request existed, or the error of a failed try.
+2. The answer is that of a checkpoint that was triggered after the request existed, of a publication, or the error of a failed try.
 3. A request is deleted when its answer is durable and has an entry in ``answered/``. A leftover of a crash is deleted with the next answer.
    So ``requests/`` has only open requests, which a driver lists once a second, and an answer contains the options of its request.
 4. The newest answers are kept, see :meth:`CheckpointRequests.forget_old`.
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 _ASKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _WANTED = {wanted.value for wanted in Wanted}
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
-ANSWERS_KEPT = {Wanted.CHECKPOINT: 100, Wanted.SAVEPOINT: 400, Wanted.STOP: 400}
+ANSWERS_KEPT = {Wanted.CHECKPOINT: 100, Wanted.SAVEPOINT: 400, Wanted.STOP: 400, Wanted.PUBLISH: 100}
 """The minimum number of answers of each kind that are kept."""
 ANSWER_KEPT_FOR = timedelta(hours=1)
 """The time for which every answer is kept. Waiting processes look much more often."""
@@ -88,7 +88,7 @@ class CheckpointRequests:
             target: URL of the savepoint's directory; None: below the home.
 
         Raises:
-            RejectedError: No attempt is running that could take it. Nothing was written.
+            RejectedError: No attempt is running that could take it. Nothing was written. A publication needs no attempt.
             InvalidParameterError: The same id was used with other options. Nothing was written.
         """
         asked = CheckpointRequest(
@@ -102,7 +102,8 @@ class CheckpointRequests:
         if request in self._ids():
             self._refuse_other_words(asked)
             return None
-        self._refuse_unanswerable(request)
+        if asked.wanted is not Wanted.PUBLISH:
+            self._refuse_unanswerable(request)
         try:
             with step(Step.REQUEST_CREATE):
                 create_document(self._files, request_path(request), asked)
@@ -111,8 +112,9 @@ class CheckpointRequests:
         return None
 
     def open(self) -> tuple[CheckpointRequest, ...]:
-        """Returns the open requests, oldest first. Of a corrupt one only the parts in its id are known."""
-        found = [asked for request in self._ids() if self.answer_of(request) is None and (asked := self._read(request))]
+        """Returns the open requests that a driver answers, oldest first. Of a corrupt one only the parts in its id are known."""
+        ids = [request for request in self._ids() if _wanted(request) is not Wanted.PUBLISH]
+        found = [asked for request in ids if self.answer_of(request) is None and (asked := self._read(request))]
         return tuple(sorted(found, key=lambda each: (each.requested_at, each.request)))
 
     def answer(self, response: CheckpointResponse) -> CheckpointResponse:

@@ -18,7 +18,7 @@ from threading import Lock
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.home import DividedHome
 from spark_jobs.control.status import read_status
-from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK
+from spark_jobs.home.layout import DRIVER_LOCK, JVM_LOCK, publication_lock_path
 from spark_jobs.protocol.documents import AttemptDocument, RunState, Status
 from spark_jobs.protocol.ids import RequestId
 from spark_jobs.storage.files import Files
@@ -172,6 +172,12 @@ def driver_at_work(files: Files) -> bool:
 def is_locked(files: Files) -> bool:
     """Returns True if a process on this host holds this home: a driver or its JVM."""
     return any(lock and locked(lock) for lock in map(files.local, (DRIVER_LOCK, JVM_LOCK)))
+
+
+def publisher_at_work(files: Files, request: RequestId) -> bool:
+    """Returns True if a process on this host answers this request for a publication."""
+    lock = files.local(publication_lock_path(request))
+    return lock is not None and locked(lock)
 
 
 def works_elsewhere(files: Files, attempt: AttemptDocument) -> bool:

@@ -89,7 +89,7 @@ _OWN_TABLE = re.compile(
 )
 _TRY = re.compile(r"(\d+)-(\d+)\.json")
 _STATE_TRY = re.compile(r"(\d+)-(\d+)-(\d+)")
-_PUBLICATION_OUTPUT = re.compile(r"publish-(\d+)\.out(?:\.\d+)?")
+_PUBLICATION = re.compile(r"publish-(\d+)(?:\.out|-\d+\.(?:lock|json))", re.ASCII)
 _LOG = re.compile(r"(?:driver-)?(\d+)\.(?:log|out)(?:\.\d+)?")
 
 
@@ -159,12 +159,12 @@ def response_path(request: RequestId) -> str:
 
 
 def answer_path(request: RequestId) -> str:
-    """Returns the path of the answer to a request for a checkpoint, a savepoint or a stop."""
+    """Returns the path of the answer to a request for a checkpoint, a savepoint, a stop or a publication."""
     return f"{ANSWERS}/{request}.json"
 
 
 def answered_path(at_ms: int, request: RequestId) -> str:
-    """Returns the path of the entry that says when a request for a checkpoint, a savepoint or a stop was answered."""
+    """Returns the path of the entry that says when such a request was answered."""
     return f"{ANSWERED}/{at_ms}.{request}.json"
 
 
@@ -245,6 +245,11 @@ def output_path(attempt: AttemptNumber) -> str:
 def publication_output_path(checkpoint: CheckpointId) -> str:
     """Returns the path of what a process prints that publishes a checkpoint with Spark."""
     return f"{WORK}/publish-{checkpoint}.out"
+
+
+def publication_lock_path(request: RequestId) -> str:
+    """Returns the path of the lock that a process holds while it answers a request for a publication."""
+    return f"{WORK}/{request}.lock"
 
 
 class AttemptNames(NamedTuple):
@@ -407,8 +412,8 @@ def log_attempt(name: str) -> AttemptNumber | None:
 
 
 def publication_of(name: str) -> CheckpointId | None:
-    """Returns the checkpoint of whose publication a file in :data:`WORK` is the output."""
-    found = _PUBLICATION_OUTPUT.fullmatch(name)
+    """Returns the checkpoint of a publication by the name of its output or lock in :data:`WORK`, or of its request in :data:`REQUESTS`."""
+    found = _PUBLICATION.fullmatch(name)
     return found and CheckpointId(int(found[1]))
 
 

@@ -1,4 +1,4 @@
-"""Requests to a running pipeline for a checkpoint, a savepoint or a stop, and their answers."""
+"""Requests for a checkpoint, a savepoint or a stop of a running pipeline, or for a publication, and their answers."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -19,10 +19,12 @@ class Wanted(StrEnum):
     """An aligned checkpoint, and a copy of it that belongs to the user. The pipeline runs on."""
     STOP = "stop"
     """A savepoint, after which the pipeline ends."""
+    PUBLISH = "publish"
+    """A publication with Spark. A process of its own answers it, and not the driver."""
 
 
 class CheckpointRequest(Document):
-    """``requests/<wanted>-<id>.json``: a request for a checkpoint that is triggered after the request."""
+    """``requests/<wanted>-<id>.json``: a request for a checkpoint that is triggered after the request, or for a publication."""
 
     kind = "checkpoint_request"
     request: RequestId
@@ -48,7 +50,8 @@ class CheckpointResponse(Document):
 
     kind = "checkpoint_response"
     request: RequestId
-    attempt: AttemptNumber
+    attempt: AttemptNumber | None
+    """None for a publication."""
     checkpoint: CheckpointId | None
     """None if there is an error."""
     duration_s: float | None = None

@@ -79,6 +79,16 @@ def start_request_id(attempt: AttemptNumber) -> RequestId:
     return RequestId(f"start-{attempt}")
 
 
+def publication_request_id(checkpoint: CheckpointId, number: int) -> RequestId:
+    """Returns the id of the n-th request for a publication of a checkpoint with Spark."""
+    return RequestId(f"publish-{checkpoint}-{number}")
+
+
+def published_by(request: RequestId) -> CheckpointId:
+    """Returns the checkpoint of a request for a publication."""
+    return CheckpointId(int(request.split("-")[1]))
+
+
 def cancel_request_id(attempt: AttemptNumber, owner: OwnerNumber) -> RequestId:
     """Returns the id of the request with which an owner cancels an attempt."""
     return RequestId(f"cancel-{attempt}-{owner}")

@@ -10,6 +10,7 @@ from spark_jobs.checkpoint.store import CheckpointStore
 from spark_jobs.control.channel import Channel
 from spark_jobs.control.home import open_home
 from spark_jobs.control.losses import LossLedger
+from spark_jobs.protocol.checkpoint_requests import CheckpointedSink
 from spark_jobs.protocol.documents import Manifest, SinkCut
 from spark_jobs.protocol.errors import NotFoundError, RejectedError
 from spark_jobs.protocol.ids import AppId, CheckpointId, LossId, SinkName
@@ -28,6 +29,19 @@ def published_checkpoints(manifest: Manifest) -> dict[SinkName, CheckpointId | N
         StorageError: The storage fails.
     """
     return {sink: open_table(cut.table).transaction_version(cut.app) for sink, cut in manifest.sinks.items()}
+
+
+def checkpointed_sinks(manifest: Manifest) -> dict[SinkName, CheckpointedSink]:
+    """Returns the rows that a checkpoint has added to each sink, and the versions in which they are public."""
+    return {sink: _checkpointed(cut, manifest.checkpoint) for sink, cut in manifest.sinks.items()}
+
+
+def _checkpointed(cut: SinkCut, checkpoint: CheckpointId) -> CheckpointedSink:
+    try:
+        version = version_with(cut, checkpoint)
+    except NotFoundError:
+        version = None  # the table is gone; the checkpoint is not
+    return CheckpointedSink(table=cut.table, version=version, rows=cut.actions.rows, size_bytes=cut.actions.size_bytes)
 
 
 def version_with(cut: SinkCut, checkpoint: CheckpointId) -> int | None:

@@ -1,4 +1,4 @@
-"""The wait for the answer to a request for a checkpoint, a savepoint or a stop."""
+"""The wait for the answer to a request for a checkpoint, a savepoint, a stop or a publication."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from spark_jobs.checkpoint.unfinished_requests import UnfinishedRequest, incomplete, unfinished_request
 from spark_jobs.control.attempts import Attempts
 from spark_jobs.control.checkpoint_requests import CheckpointRequests
-from spark_jobs.control.liveness import driver_at_work
+from spark_jobs.control.liveness import driver_at_work, publisher_at_work
 from spark_jobs.control.status import read_status
 from spark_jobs.protocol.checkpoint_requests import CheckpointResponse, Wanted
 from spark_jobs.protocol.errors import DeadlineExceededError, InterruptedRunError, StreamPipelineError
@@ -43,11 +43,13 @@ class RequestLook(NamedTuple):
 class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
     """Waits until a request is answered, and after a stop until its driver has ended, so that the next start finds the home free.
 
+    A request for a publication is answered by a process that publishes, every other request by the driver of the pipeline.
+
     Only reads. The event has the ``"request"``; :func:`answer_to` reads its answer.
 
     Args:
         request: The request.
-        restart_timeout_s: How long no driver may be at work before the request is answered. After that the wait fails.
+        restart_timeout_s: How long no driver or publisher may be at work before the request is answered. After that the wait fails.
         end_timeout_s: How long a driver may take to end after it has answered a stop without an error.
     """
 
@@ -60,6 +62,7 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
 
     def __post_init__(self) -> None:
         self._request = RequestId(self.request)
+        self._is_publication = self.request.startswith(Wanted.PUBLISH.value)
         self._was_open = False
         self._gone_since_s: float | None = None
         self._answered_since_s: float | None = None
@@ -74,11 +77,14 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
         Raises:
             InterruptedRunError: The request and its answer were deleted.
         """
-        at_work = driver_at_work(self.files)  # before the answer, so that the last answer of a driver is seen
+        # before the answer, so that the last answer of a process is seen
+        at_work = publisher_at_work(self.files, self._request) if self._is_publication else driver_at_work(self.files)
         answer = self._answer()
         if answer is not None:
-            later = max(Attempts(self.files).numbers(), default=answer.attempt) > answer.attempt
+            later = answer.attempt is not None and max(Attempts(self.files).numbers(), default=answer.attempt) > answer.attempt
             return RequestLook(True, at_work, runs_on=answer.error is not None or later)
+        if self._is_publication:
+            return RequestLook(False, at_work)
         if not at_work:
             return RequestLook(False, False, unfinished=unfinished_request(self.files, self._request))
         status = read_status(self.files)
@@ -132,7 +138,7 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
             return None
         return DeadlineExceededError(
             f"{self._request} was not answered within {timeout_s or 0.0:g} s.",
-            exists="The request stays: the pipeline answers it as soon as it can.",
+            exists="The request stays, and is answered as soon as possible.",
             remedy="See spark-jobs status. A retry of this task waits for the same answer.",
             home=self.files.url,
             request=self._request,
@@ -151,6 +157,14 @@ class RequestWait(HomeWait[RequestLook, dict[str, Any]]):
         Args:
             found: The unfinished result of the request.
         """
+        if self._is_publication:
+            return InterruptedRunError(
+                f"The process that publishes for {self._request} in {self.files.url} has ended without an answer.",
+                safe="Each row is public once, or not yet.",
+                remedy="A retry publishes the rest.",
+                home=self.files.url,
+                request=self._request,
+            )
         failed = f"No driver has been at work in {self.files.url} for {self.restart_timeout_s:g} s, and {self._request} is not answered."
         if found is not None:
             return incomplete(

@@ -16,12 +16,12 @@ from spark_jobs.control.request_table import RequestAction, RequestEvent, action
 from spark_jobs.home.places import Thing
 from spark_jobs.home.savepoint_place import savepoint_place
 from spark_jobs.protocol.checkpoint_requests import CheckpointedSink, CheckpointRequest, CheckpointResponse, Wanted
-from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, Manifest, SinkCut
-from spark_jobs.protocol.errors import FencedError, NotFoundError, RejectedError, Retry, RunCancelledError, StreamPipelineError
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, RequestId, SinkName
+from spark_jobs.protocol.documents import BlockedPublication, CheckpointKind, Manifest
+from spark_jobs.protocol.errors import FencedError, RejectedError, Retry, RunCancelledError, StreamPipelineError
+from spark_jobs.protocol.ids import AttemptNumber, RequestId, SinkName
 from spark_jobs.protocol.masking import Mask, masked_error
 from spark_jobs.protocol.reports import report_error
-from spark_jobs.publication.evidence import version_with
+from spark_jobs.publication.evidence import checkpointed_sinks
 from spark_jobs.runtime.checkpoints.exports import Exports
 from spark_jobs.storage.files import Files
 
@@ -234,10 +234,10 @@ class RequestedCheckpoints:
 
         Deletes the files of a savepoint that cannot be made, so that a new request may name the same directory.
         """
-        sinks = _sinks(manifest)
+        sinks = checkpointed_sinks(manifest)
         for request in requests:
             begun = self._begun_with(request)
-            own, counted = (begun, _sinks(begun)) if begun else (manifest, sinks)
+            own, counted = (begun, checkpointed_sinks(begun)) if begun else (manifest, sinks)
             standing = self._requests.answer(self._saved(request, own, counted))
             if (
                 standing.error is not None
@@ -334,15 +334,3 @@ def _after_the_last(manifest: Manifest) -> RejectedError:
         winner=manifest.request,
         checkpoint=manifest.checkpoint,
     )
-
-
-def _sinks(manifest: Manifest) -> dict[SinkName, CheckpointedSink]:
-    return {name: _sink(cut, manifest.checkpoint) for name, cut in manifest.sinks.items()}
-
-
-def _sink(cut: SinkCut, checkpoint: CheckpointId) -> CheckpointedSink:
-    try:
-        version = version_with(cut, checkpoint)
-    except NotFoundError:
-        version = None  # the table is gone; the checkpoint is not
-    return CheckpointedSink(table=cut.table, version=version, rows=cut.actions.rows, size_bytes=cut.actions.size_bytes)

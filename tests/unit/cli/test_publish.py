@@ -1,5 +1,16 @@
+import json
 from pathlib import Path
 
+import pytest
+
+from spark_jobs.control.checkpoint_requests import CheckpointRequests
+from spark_jobs.control.liveness import holding
+from spark_jobs.home.layout import publication_lock_path
+from spark_jobs.protocol.errors import InterruptedRunError
+from spark_jobs.protocol.ids import CheckpointId, RequestId
+from spark_jobs.publication.requests import answering, ask_publication
+from spark_jobs.storage.files import local_path
+from spark_jobs.waits.requests import RequestWait, answer_to
 from tests.support.command_line import UsedHome, document, spark_jobs
 from tests.support.staged_pipeline import DAILY, HOURLY, path_of
 
@@ -57,4 +68,74 @@ def test_a_staged_file_that_is_gone_is_an_error_that_a_repetition_does_not_mend(
     failed = spark_jobs("publish", "--home", drained.url, "--output", "json")
     assert failed.exit_code == 3
     assert document(failed)["error"]["retry"] == "never"
+    assert drained.staged.rows(HOURLY) == []
+
+
+class Killed(BaseException):
+    """The process was killed."""
+
+
+def test_a_request_is_answered_with_what_is_public(drained: UsedHome) -> None:
+    request = ask_publication(drained.files, CheckpointId(1))
+    assert spark_jobs("publish", "--home", drained.url, "--request", request).exit_code == 0
+    answer = answer_to(drained.files, request)
+    assert (request, answer.checkpoint, answer.attempt) == ("publish-1-1", 1, None)
+    assert {name: (sink.version, sink.rows) for name, sink in answer.sinks.items()} == {"hourly": (1, 3), "daily": (1, 3)}
+    assert drained.files.names("requests") == ["start-1.json"]
+    assert ask_publication(drained.files, CheckpointId(1)) == "publish-1-2"
+
+
+def test_everybody_who_wants_the_same_publication_shares_its_request(drained: UsedHome) -> None:
+    assert {ask_publication(drained.files, CheckpointId(1)) for _ in range(3)} == {"publish-1-1"}
+
+
+def test_a_refusal_is_an_answer(drained: UsedHome) -> None:
+    for staged in path_of(drained.staged.tables[DAILY]).glob("*.parquet"):
+        Path(staged).unlink()
+    request = ask_publication(drained.files, CheckpointId(1))
+    shown = spark_jobs("publish", "--home", drained.url, "--request", request, "--output", "json")
+    assert shown.exit_code == 3
+    answer = CheckpointRequests(drained.files).answer_of(request)
+    assert answer is not None
+    assert answer.error is not None
+    assert answer.error.model_dump(mode="json") == json.loads(shown.stdout)["error"]
+    assert answer.checkpoint is None
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_request_stays_open_if_its_process_is_killed_and_the_next_one_publishes_nothing_twice(
+    drained: UsedHome, *, published: bool
+) -> None:
+    request = ask_publication(drained.files, CheckpointId(1))
+    if published:
+        spark_jobs("publish", "--home", drained.url)
+    with pytest.raises(Killed), answering(drained.files, request):
+        raise Killed
+    assert CheckpointRequests(drained.files).answer_of(request) is None
+    assert spark_jobs("publish", "--home", drained.url, "--request", request).exit_code == 0
+    assert answer_to(drained.files, request).sinks
+    assert drained.staged.commits(HOURLY) == [1]
+
+
+def test_of_two_processes_for_one_request_one_answers_it(drained: UsedHome) -> None:
+    request = ask_publication(drained.files, CheckpointId(1))
+    wait = RequestWait(drained.files, request, restart_timeout_s=0.0)
+    with holding(local_path(drained.files, publication_lock_path(request)), request):
+        second = spark_jobs("publish", "--home", drained.url, "--request", request, "--output", "json")
+        assert wait.judge(wait.look(), 0.0) is None
+    assert (second.exit_code, document(second)["error"]["error"]) == (3, "ConflictError")
+    assert drained.staged.rows(HOURLY) == []
+    with pytest.raises(InterruptedRunError, match="has ended without an answer"):
+        wait.judge(wait.look(), 0.0)
+    spark_jobs("publish", "--home", drained.url, "--request", request)
+    assert wait.judge(wait.look(), 0.0) == {}
+
+
+@pytest.mark.parametrize(
+    "words", [("--request", "publish-1-9"), ("--request", "stop-1"), ("--request", "publish-1-1", "--sink", "daily")]
+)
+def test_a_request_that_nobody_has_made_is_refused(drained: UsedHome, words: tuple[str, ...]) -> None:
+    ask_publication(drained.files, CheckpointId(1))
+    assert spark_jobs("publish", "--home", drained.url, *words).exit_code == 2
+    assert CheckpointRequests(drained.files).answer_of(RequestId("publish-1-1")) is None
     assert drained.staged.rows(HOURLY) == []

@@ -1,13 +1,14 @@
 """The attempt that a start continues, the attempt that must stop, and the documents that are kept of attempts."""
 
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from spark_jobs.control.attempts import LOGS_KEPT, Attempts, forget_old_logs
-from spark_jobs.home.layout import publication_output_path
+from spark_jobs.home.layout import publication_lock_path, publication_output_path, request_path
 from spark_jobs.protocol.errors import ConflictError, FencedError
-from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId
+from spark_jobs.protocol.ids import AttemptNumber, CheckpointId, IncarnationId, publication_request_id
 from spark_jobs.storage.local import LocalFiles
 from tests.support.attempts import attempt
 from tests.support.memory_files import MemoryFiles
@@ -28,14 +29,22 @@ def test_only_the_newest_attempts_keep_their_logs(tmp_path: Path) -> None:
     assert "1.owner-1.json" in files.names("attempts")
 
 
-def test_only_the_newest_publications_keep_their_output() -> None:
-    files, others = MemoryFiles(), ("work/publish-hourly.lock", "work/driver.lock", "work/spark.log")
+def test_only_the_newest_publications_keep_their_output_locks_and_open_requests() -> None:
+    files, others = MemoryFiles(), ("work/publish-hourly.lock", "work/driver.lock", "work/spark.log", "requests/stop-1.json")
     checkpoints = range(3, 3 * (LOGS_KEPT + 3), 3)
-    for path in (*others, *(publication_output_path(CheckpointId(number)) for number in checkpoints)):
+    of = {number: files_of(CheckpointId(number)) for number in checkpoints}
+    for path in (*others, *chain.from_iterable(of.values())):
         files.create(path, b"said")
     for _ in range(2):
         forget_old_logs(files, AttemptNumber(1))
-    assert set(files.paths("work")) == {*others, *map(publication_output_path, map(CheckpointId, checkpoints[-LOGS_KEPT:]))}
+    kept = [of[number] for number in checkpoints[-LOGS_KEPT:]]
+    assert {*files.paths("work"), *files.paths("requests")} == {*others, *chain.from_iterable(kept)}
+
+
+def files_of(checkpoint: CheckpointId) -> set[str]:
+    """The files of a publication, whose second request everybody has abandoned."""
+    request = publication_request_id(checkpoint, 2)
+    return {publication_output_path(checkpoint), publication_lock_path(request), request_path(request)}
 
 
 def claimed(*numbers: int) -> Attempts:

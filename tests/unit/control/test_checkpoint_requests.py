@@ -17,7 +17,7 @@ from spark_jobs.home.layout import ANSWERED, ANSWERS, DRIVER_LOCK, REQUESTS, ans
 from spark_jobs.protocol.checkpoint_requests import CheckpointRequest, Wanted
 from spark_jobs.protocol.documents import ErrorReport, OnEnd, RoundDocument, StartResponse
 from spark_jobs.protocol.errors import InvalidParameterError, RejectedError
-from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RequestId, RoundNumber, RunId
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, RequestId, RoundNumber, RunId, publication_request_id
 from spark_jobs.storage.files import Files, create_document
 from spark_jobs.storage.local import LocalFiles
 from tests.support.attempts import attempt
@@ -26,6 +26,7 @@ from tests.support.responses import NOW, response
 from tests.support.staged_pipeline import a_manifest
 
 PLAIN = ANSWERS_KEPT[Wanted.CHECKPOINT]
+OF_DRIVERS = [wanted for wanted in Wanted if wanted is not Wanted.PUBLISH]
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ FAILED = ErrorReport(error="InterruptedRunError", retry="with_backoff", failed="
     ],
     ids=["lost", "failed", "suspended", "drained", "unreadable"],
 )
-@pytest.mark.parametrize("wanted", Wanted)
+@pytest.mark.parametrize("wanted", OF_DRIVERS)
 def test_the_error_of_a_request_after_the_end_of_a_run_says_how_it_ended(
     files: LocalFiles, ending: dict[str, Any] | None, told: str, wanted: Wanted
 ) -> None:
@@ -180,7 +181,7 @@ def test_of_the_answers_the_newest_are_kept_and_no_open_request_goes(files: Loca
     assert requests.answer_of(request_id("r19", wanted)) is None
     assert requests.answer_of(request_id("r20", wanted)) is not None
     assert files.names(REQUESTS) == [f"{wanted.value}-r{kept + 20}.json"]
-    assert ids(requests) == [f"{wanted.value}-r{kept + 20}"]
+    assert ids(requests) == ([] if wanted is Wanted.PUBLISH else [f"{wanted.value}-r{kept + 20}"])
 
 
 def test_old_answers_of_one_kind_push_out_none_of_another(files: LocalFiles) -> None:
@@ -224,6 +225,12 @@ def test_a_request_is_open_until_it_has_an_answer_wherever_its_driver_dies(chang
     answer = requests.answer(response(asked, checkpoint=2))
     assert (answer.checkpoint, answer.target) == (1 if changes else 2, "/s")
     assert (files.names(REQUESTS), len(files.names(ANSWERED))) == ([], 1)
+
+
+def test_a_publication_can_be_requested_while_no_driver_is_at_work_and_no_driver_answers_it(files: LocalFiles) -> None:
+    requests = CheckpointRequests(files)
+    assert requests.ask(publication_request_id(CheckpointId(3), 1)) is None
+    assert (files.names(REQUESTS), requests.open()) == (["publish-3-1.json"], ())
 
 
 def test_an_answer_that_somebody_may_still_wait_for_is_kept(files: LocalFiles) -> None:

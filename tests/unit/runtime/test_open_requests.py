@@ -68,7 +68,7 @@ class Ended:
         return answer
 
 
-@pytest.mark.parametrize("wanted", list(Wanted))
+@pytest.mark.parametrize("wanted", [Wanted.CHECKPOINT, Wanted.SAVEPOINT, Wanted.STOP])
 def test_a_request_that_was_open_at_the_final_checkpoint_is_answered_with_it_and_its_savepoint(
     tmp_path: Path, wanted: Wanted
 ) -> None:
