@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import stat
 from collections.abc import Generator, Iterator
@@ -12,27 +11,17 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-from pydantic import BaseModel
-
 from spark_jobs.control.attempts import LOGS_KEPT
 from spark_jobs.home.layout import log_path, output_path
 from spark_jobs.protocol.codec import sha256
-from spark_jobs.protocol.documents import ErrorReport
 from spark_jobs.protocol.errors import AccessDeniedError, StreamPipelineError
 from spark_jobs.protocol.ids import AttemptNumber
-from spark_jobs.protocol.reports import reported_error
 from spark_jobs.protocol.visible import visible
 from spark_jobs.storage.files import Files, is_here
 from spark_jobs.storage.plain_files import open_plain
 
 _LINE_BYTES = 4096
 _SHOWN_MAX_BYTES = 4 << 20
-
-
-class _Failure(BaseModel):
-    """The answer of a ``spark-jobs`` command that has failed."""
-
-    error: ErrorReport
 
 
 @dataclass(frozen=True)
@@ -147,15 +136,6 @@ def log_last_lines(log: Any, *logs: LogFile) -> None:
         log.error("The last %d lines of %s:\n%s", len(lines), each, "\n".join(lines))
     if not found:
         log.error("The driver has written nothing that %s can read; its output would be in %s.", socket.gethostname(), logs[0])
-
-
-def answered_error(output: str) -> StreamPipelineError | None:
-    """Returns the error in the answer of a command; None if its output contains no such answer."""
-    for start in reversed([found.start() for found in re.finditer(r"^\{$", output, re.MULTILINE)]):
-        with suppress(ValueError):  # pydantic's ValidationError is one
-            answer, _ = json.JSONDecoder().raw_decode(output, start)
-            return reported_error(_Failure.model_validate(answer).error)
-    return None
 
 
 def _at_most(chunks: Generator[bytes, None, None], size_bytes: int) -> Iterator[bytes]:

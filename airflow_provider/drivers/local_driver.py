@@ -6,7 +6,6 @@
 """
 
 import errno
-import fcntl
 import os
 import signal
 import subprocess
@@ -106,7 +105,6 @@ def start_local_driver(
     environment: Mapping[str, str],
     store: ObjectStoreSettings | None = None,
     directory: Path | None = None,
-    alone: bool = False,
     submits: bool = False,
     popen: "Callable[..., subprocess.Popen[bytes]]" = subprocess.Popen,
 ) -> LocalDriver:
@@ -114,13 +112,11 @@ def start_local_driver(
 
     Args:
         command: The arguments, never a shell line. Every user of the host can see them, so they contain no secrets.
-        output: The file for the output, made with its directories and readable for this user only. Output is appended; with ``alone`` the
-            file is emptied first.
+        output: The file for the output, made with its directories and readable for this user only. Output is appended.
         environment: Variables that are added to this process's own, without those of Airflow.
         store: Settings of object stores, in place of those in this process's environment.
         directory: The working directory, in which Spark also starts its Python workers. It is made if needed. None: the directory of this
             process, into which others may be able to write.
-        alone: Allow only one process at a time with this output; see :func:`is_at_work`.
         submits: The process has a cluster start the driver, and ends.
         popen: Makes the process.
 
@@ -128,16 +124,12 @@ def start_local_driver(
         MissingRequirementError: The program does not exist, or cannot be run.
         InterruptedRunError: The host cannot make another process at the moment.
         StorageError: The output cannot be written.
-        BlockingIOError: With ``alone``, another process is at work.
     """
     with translated(str(output)):
         for made in (output.parent, *([directory] if directory else [])):
             made.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with open(descriptor, "ab") as stream:
-        if alone:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            stream.truncate(0)
         try:
             process = popen(
                 list(command),
@@ -175,26 +167,6 @@ def _not_started(program: str, error: OSError) -> StreamPipelineError:
     else:
         remedy = "Correct 'python' in the connection's extras: a Python with this package's 'spark' extra."
     return MissingRequirementError(f"{program} cannot be run: {error.strerror}.", safe=safe, remedy=remedy, program=program)
-
-
-def is_at_work(output: Path) -> bool:
-    """Returns True if a process that was started ``alone`` with this output still runs, or one of its children.
-
-    Those processes have inherited the open file, and the lock belongs to it: the lock ends with the last of them, however they end. Every
-    process of this host sees the lock. So do other hosts, if their file system shares such locks.
-
-    Raises:
-        StorageError: The file cannot be read.
-    """
-    with translated(str(output)):
-        try:
-            with output.open("rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-    return False
 
 
 def check_host_lasts() -> None:

@@ -6,13 +6,12 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowRuntimeError
 
-from airflow_provider.drivers.driver_log import LogFile, answered_error, last_lines, made_output_place
+from airflow_provider.drivers.driver_log import LogFile, made_output_place
 from airflow_provider.drivers.driver_probe import probe_driver
 from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver
 from airflow_provider.hidden_values import hide
@@ -39,7 +38,7 @@ from spark_jobs.protocol.errors import (
     StorageError,
     StreamPipelineError,
 )
-from spark_jobs.protocol.ids import CheckpointId, RunId
+from spark_jobs.protocol.ids import CheckpointId, RequestId, RunId, published_by
 from spark_jobs.protocol.spark_settings import conf_environment, shown_settings
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.storage.files import Files, is_here, local_path
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from airflow_provider.drivers.spark_submit import Submission
 
 _SECRET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_LAST_LINES = 500
-"""The number of last lines of an output that are searched for the answer of a command."""
 
 
 class StreamPipelineHook(BaseHook):
@@ -180,38 +177,21 @@ class StreamPipelineHook(BaseHook):
         self.settings.check_python()
         return settings
 
-    def start_publication(self, home: str, checkpoint: CheckpointId, conf: Mapping[str, str]) -> LocalDriver | None:
-        """Starts a process on this host that publishes with Spark; None if one is at work. Safe to repeat, also at the same time."""
-        files, settings = self.files(home), self.check_publishes(conf)
-        words = ("publish", "--home", files.url, "--checkpoint", str(checkpoint), "--output", "json")
-        command = self._command(*words, conf=settings)
-        output = self.publication_output(home, checkpoint)
-        try:
-            environment = conf_environment(settings)
-            return start_local_driver(
-                command, output=output, directory=output.parent, environment=environment, store=self._store, alone=True
-            )
-        except BlockingIOError:
-            return None
+    def start_publication(self, home: str, request: RequestId, conf: Mapping[str, str]) -> LocalDriver:
+        """Starts a process on this host that answers a request for a publication with Spark.
 
-    def publication_output(self, home: str, checkpoint: CheckpointId) -> Path:
-        """Returns the output file of a process of :meth:`start_publication` on this host."""
-        return local_path(self.files(home), publication_output_path(checkpoint))
+        Safe to repeat: of several processes for one request, all but one end by themselves.
+        """
+        files, settings = self.files(home), self.check_publishes(conf)
+        work_root = None if is_here(files) else self.settings.work_root
+        command = self._command("publish", *home_options(files.url, work_root), "--request", request, conf=settings)
+        output = local_path(files, publication_output_path(published_by(request)))
+        environment = conf_environment(settings)
+        return start_local_driver(command, output=output, directory=output.parent, environment=environment, store=self._store)
 
     def publication_log(self, home: str, checkpoint: CheckpointId) -> LogFile:
-        """Returns the same file for reading, if this host has it."""
+        """Returns the output file of the processes of :meth:`start_publication` for a checkpoint, if this host has it."""
         return LogFile(name := publication_output_path(checkpoint), self.files(home).local(name))
-
-    def publication_error(self, home: str, checkpoint: CheckpointId) -> StreamPipelineError:
-        """Returns the error of the last process of :meth:`start_publication`."""
-        output = self.publication_output(home, checkpoint)
-        return answered_error("\n".join(last_lines(output, _LAST_LINES))) or InterruptedRunError(
-            f"The process that published checkpoint {checkpoint} of {home} has ended without an answer.",
-            safe="Each row is public once, or not yet.",
-            remedy=f"Read {output}. A retry publishes the rest.",
-            home=home,
-            checkpoint=checkpoint,
-        )
 
     def answer(self, home: str, run: RunId) -> StartResponse | None:
         """Returns the newest answer to a run; None if there is none."""

@@ -1,14 +1,14 @@
 """The operator that publishes checkpoints of pipelines."""
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.assets import emit_tables
 from airflow_provider.drivers.driver_log import log_last_lines
-from airflow_provider.drivers.local_driver import LocalDriver, is_at_work
+from airflow_provider.drivers.local_driver import LocalDriver
 from airflow_provider.exceptions import raising_airflow_errors
 from airflow_provider.facts import HomeResult, publication_facts
 from airflow_provider.hidden_values import refuse_hidden_arguments
@@ -18,13 +18,15 @@ from airflow_provider.spark_conf import checked_conf, with_parent_run
 from airflow_provider.tasks.time_limits import time_limits
 from airflow_provider.triggers.home import failure_of
 from airflow_provider.version_compat import container_of_one_task
-from airflow_provider.waits.spark_publications import SparkPublicationWait
 from spark_jobs.checkpoint.store import CheckpointStore
+from spark_jobs.control.liveness import publisher_at_work
 from spark_jobs.protocol.errors import InterruptedRunError, InvalidParameterError, StreamPipelineError
-from spark_jobs.protocol.ids import CheckpointId
+from spark_jobs.protocol.ids import CheckpointId, RequestId, published_by
 from spark_jobs.publication.publisher import plan_publication
+from spark_jobs.publication.requests import ask_publication
 from spark_jobs.storage.files import Files, is_here
 from spark_jobs.waits.in_process import wait_here
+from spark_jobs.waits.requests import RequestWait, answer_to
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -40,8 +42,9 @@ class PublishCheckpointOperator(WaitingTask, PipelineOperator):
     Then it publishes one checkpoint after another, those that need Spark first. After a failure a retry publishes the rest, and each row
     becomes public once. Pending earlier checkpoints are published together with theirs.
 
-    It needs no JVM, and takes about a second. If a pipeline publishes with Spark, the connection's ``python`` has to exist on this host,
-    with Spark. That process outlives the task; a retry finds it again, and the triggerer waits for it.
+    It needs no JVM, and takes about a second. If a pipeline publishes with Spark, the task makes a request in the home, and starts a
+    process of the connection's ``python`` that answers it; that Python needs Spark. The triggerer waits for the answer. The request and
+    the process outlive the task: a retry waits for the same answer, and starts another process only if none is at work.
 
     Returns as XCom by home the value of :func:`airflow_provider.facts.publication_facts`.
 
@@ -95,24 +98,29 @@ class PublishCheckpointOperator(WaitingTask, PipelineOperator):
                 record_homes(context, self.conn_id, checkpoints)
             return self._publish(context, checkpoints)
 
-    def execute_complete(self, context: "Context", event: dict[str, Any], began_at: float | None = None) -> dict[str, Any]:
-        """Continues after Spark has published one checkpoint or has failed.
+    def execute_complete(
+        self,
+        context: "Context",
+        event: dict[str, Any],
+        began_at: float | None = None,
+        checkpoints: Mapping[str, CheckpointId] | None = None,
+    ) -> dict[str, Any]:
+        """Continues after a request for a publication was answered or has failed.
 
         Args:
             context: The task's context.
             event: The event of the trigger.
             began_at: The start of the try, in seconds since 1970. None in `airflow dags test`, which keeps only the event.
+            checkpoints: By home, the checkpoints that the task publishes, as its first look has chosen them. None as ``began_at``.
         """
         self._limits = time_limits(self, began_at=began_at)
         with raising_airflow_errors():
-            if (error := failure_of(event)) is not None:
-                with suppress(StreamPipelineError):  # the task fails with its own error
-                    log_last_lines(self.log, self.hook.publication_log(event["home"], event["checkpoints"][event["home"]]))
-                raise error
-            checkpoints = {home: CheckpointId(number) for home, number in event["checkpoints"].items()}
-            if event["started"]:
-                self._check_published(event["home"], checkpoints[event["home"]])
-            return self._publish(context, checkpoints)
+            home, request = event["home"], RequestId(event["request"])
+            with self._output_shown(home, published_by(request)):
+                if (error := failure_of(event)) is not None:
+                    raise error
+                answer_to(self.hook.files(home), request)
+            return self.execute(context) if checkpoints is None else self._publish(context, checkpoints)
 
     def on_kill(self) -> None:
         """Ends a Spark that publishes; a retry publishes the rest. Called from a signal handler."""
@@ -146,60 +154,56 @@ class PublishCheckpointOperator(WaitingTask, PipelineOperator):
         return facts
 
     def _publish_by_spark(self, context: "Context", home: str, checkpoints: Mapping[str, CheckpointId]) -> None:
-        """Publishes one checkpoint with Spark, or waits for a process that is already publishing it."""
-        checkpoint = checkpoints[home]
-        output = self.hook.publication_output(home, checkpoint)
-        conf = with_parent_run(checked_conf(self, self.written_conf, self.conf), context)
-        self._spark = self.hook.start_publication(home, checkpoint, conf)
-        self._check_not_killed(home, checkpoint)
-        started = self._spark is not None
-        self.log.info("%s Its output: %s", "It is started." if started else "It is already at work.", output)
-        ends_with_us = started and container_of_one_task() is not None
-        files = self.hook.files(home)
-        wait = SparkPublicationWait(files, checkpoints=dict(checkpoints), output=str(output), started=started)
-        if self.deferrable and not ends_with_us and is_here(files):  # elsewhere the triggerer may not see the output
+        """Requests the publication of one checkpoint with Spark, and waits for the answer."""
+        checkpoint, files = checkpoints[home], self.hook.files(home)
+        request = ask_publication(files, checkpoint)
+        check = partial(self._check_not_killed, home, checkpoint)
+        self._spark = None
+        if not publisher_at_work(files, request):
+            conf = with_parent_run(checked_conf(self, self.written_conf, self.conf), context)
+            self._spark = self.hook.start_publication(home, request, conf)
+            while self._spark.exit_code is None and not publisher_at_work(files, request):
+                check()
+                time.sleep(_SLICE_S)
+        self.log.info("%s %s.", request, "is being answered already" if self._spark is None else "has a process that answers it")
+        ends_with_us = self._spark is not None and container_of_one_task() is not None
+        wait = RequestWait(files, request, restart_timeout_s=0.0)
+        if self.deferrable and not ends_with_us and is_here(files):  # elsewhere the triggerer may not see the process
             if self._spark is not None:
                 self._spark.detach()
                 self._spark = None  # a signal after the deferral must not end it
-            self.defer_wait(wait, self._limits, began_at=self._limits.began_at)
-        wait_here(
-            wait,
-            end_s=None,
-            timeout_s=None,
-            log=self.log,
-            pause=lambda: time.sleep(_SLICE_S),
-            check=partial(self._check_not_killed, home, checkpoint),
-        )
-        if self._spark is not None:
-            self._spark.wait(_EXIT_WAIT_S)
-            self._check_published(home, checkpoint)
+            self.defer_wait(wait, self._limits, began_at=self._limits.began_at, checkpoints=dict(checkpoints))
+        with self._output_shown(home, checkpoint):
+            wait_here(wait, end_s=None, timeout_s=None, log=self.log, pause=lambda: time.sleep(_SLICE_S), check=check)
+            if self._spark is not None:
+                self._spark.wait(_EXIT_WAIT_S)
+            answer_to(files, request)
 
     def _check_not_killed(self, home: str, checkpoint: CheckpointId) -> None:
         if self._killed:
             self.on_kill()  # again, because the signal may have come before the process was known
-            raise _interrupted(home, checkpoint)
+            raise InterruptedRunError(
+                f"The publication of checkpoint {checkpoint} of {home} was killed.",
+                safe="Each row is public once, or not yet.",
+                remedy="A retry publishes the rest.",
+                home=home,
+                checkpoint=checkpoint,
+            )
 
-    def _check_published(self, home: str, checkpoint: CheckpointId) -> None:
-        """Raises the error of the process that this task has started, if the checkpoint is not published."""
-        output = self.hook.publication_output(home, checkpoint)
-        if not is_at_work(output) and plan_publication(self.hook.files(home), checkpoint).by_spark:
-            log_last_lines(self.log, self.hook.publication_log(home, checkpoint))
-            raise self.hook.publication_error(home, checkpoint)
+    @contextmanager
+    def _output_shown(self, home: str, checkpoint: CheckpointId) -> Iterator[None]:
+        """Shows the last lines of the process in the task's log if the block fails."""
+        try:
+            yield
+        except StreamPipelineError:
+            with suppress(StreamPipelineError):  # the task fails with its own error
+                log_last_lines(self.log, self.hook.publication_log(home, checkpoint))
+            raise
 
 
 def _newest_checkpoint(files: Files) -> CheckpointId | None:
     """Returns the number of the newest checkpoint, usable or not; None if there is none."""
     return max(CheckpointStore(files).taken(), default=None)
-
-
-def _interrupted(home: str, checkpoint: CheckpointId) -> InterruptedRunError:
-    return InterruptedRunError(
-        f"The publication of checkpoint {checkpoint} of {home} was killed.",
-        safe="Each row is public once, or not yet.",
-        remedy="A retry publishes the rest.",
-        home=home,
-        checkpoint=checkpoint,
-    )
 
 
 def _number(home: str, number: Any) -> CheckpointId | None:

@@ -18,7 +18,6 @@ from airflow_provider.waits.checkpoints import CheckpointWait
 from airflow_provider.waits.clocks import monotonic_at
 from airflow_provider.waits.pipeline_states import StateWait
 from airflow_provider.waits.shared_looks import Looking, looks, pace_at
-from airflow_provider.waits.spark_publications import SparkPublicationWait
 from spark_jobs.background import run_in_lane
 from spark_jobs.control.home import open_home
 from spark_jobs.protocol.documents import ErrorReport
@@ -47,9 +46,7 @@ most. Without settling, 1 of 30 tasks failed. This value is twice the maximum. I
 worker, and a retry finds the answer.
 """
 
-WAITS: dict[str, type[HomeWait[Any, Any]]] = {
-    kind.kind: kind for kind in (CheckpointWait, EndWait, RequestWait, SparkPublicationWait, StateWait)
-}
+WAITS: dict[str, type[HomeWait[Any, Any]]] = {kind.kind: kind for kind in (CheckpointWait, EndWait, RequestWait, StateWait)}
 """The waits of :class:`HomeTrigger`, by the names in Airflow's database."""
 
 

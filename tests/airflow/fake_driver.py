@@ -61,10 +61,10 @@ from spark_jobs.protocol.ids import (
     StageName,
     WorkDirectoryId,
 )
-from spark_jobs.protocol.reports import report_error
 from spark_jobs.protocol.restart_settings import FixedDelay, RestartSettings
 from spark_jobs.protocol.start_requests import StartRequest
 from spark_jobs.publication.publisher import publish as make_public
+from spark_jobs.publication.requests import answering
 from spark_jobs.publication.transactions import Publishers, Transaction
 from spark_jobs.runtime.driver.cancellation import Cancellation
 from spark_jobs.storage.files import Files, local_path
@@ -209,17 +209,18 @@ class WithoutJvm(Publishers):
 
 
 def publish(arguments: list[str]) -> int:
-    """Publishes like the command, with progress for people and a document for programs. A test must allow the publication."""
+    """Answers a request like the command, with progress for people. A test must allow the publication."""
     channel = Channel(open_home(arguments[arguments.index("--home") + 1]))
     print("publishing checkpoint 1", file=sys.stderr, flush=True)
-    if not beside(channel.files, "publishes").exists():
-        error = report_error(RejectedError("There is starting no Spark in these tests.", remedy="Use the real one."))
-        print(json.dumps({"error": error.model_dump(mode="json")}, indent=2), flush=True)
-        return 2
-    record_start(channel)
-    while not beside(channel.files, "go").exists():
-        time.sleep(0.02)
-    make_public(channel.files, CheckpointId(int(arguments[arguments.index("--checkpoint") + 1])), publishers=WithoutJvm())
+    with answering(channel.files, RequestId(arguments[arguments.index("--request") + 1])) as checkpoint:
+        if not beside(channel.files, "publishes").exists():
+            raise RejectedError("There is starting no Spark in these tests.", remedy="Use the real one.")
+        record_start(channel)
+        while not beside(channel.files, "go").exists():
+            time.sleep(0.02)
+        make_public(channel.files, checkpoint, publishers=WithoutJvm())
+        if beside(channel.files, "dies_unanswered").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
     return 0
 
 

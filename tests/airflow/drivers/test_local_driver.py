@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.drivers.driver_probe import probe_driver
-from airflow_provider.drivers.local_driver import LocalDriver, is_at_work, start_local_driver
+from airflow_provider.drivers.local_driver import LocalDriver, start_local_driver
 from spark_jobs.protocol.errors import MissingRequirementError, Retry, StreamPipelineError
 
 
@@ -21,7 +21,7 @@ def failing(program: str, number: int, output: Path) -> StreamPipelineError:
         raise OSError(number, os.strerror(number))
 
     with pytest.raises(StreamPipelineError) as caught:
-        start_local_driver([program, "--version"], output=output, environment={}, alone=True, popen=popen)
+        start_local_driver([program, "--version"], output=output, environment={}, popen=popen)
     return caught.value
 
 
@@ -30,7 +30,6 @@ def test_a_host_that_is_too_busy_for_a_process_is_tried_again_later(tmp_path: Pa
     error = failing("/usr/bin/python3", number, tmp_path / "output")
     assert error.retry is Retry.WITH_BACKOFF
     assert "python" not in error.remedy
-    assert not is_at_work(tmp_path / "output")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,6 @@ import pytest
 from airflow.sdk import AssetAlias, Context
 from deltalake import write_deltalake
 
-from airflow_provider.drivers.local_driver import is_at_work
 from airflow_provider.exceptions import PipelineRunError, PipelineRunRefusedError
 from airflow_provider.facts import publication_facts
 from airflow_provider.hooks.stream_pipeline import StreamPipelineHook
@@ -24,6 +24,7 @@ from airflow_provider.triggers.home import HomeTrigger
 from airflow_provider.version_compat import TaskDeferred
 from spark_jobs.checkpoint.retention import discard, kept
 from spark_jobs.control.channel import Channel
+from spark_jobs.control.liveness import publisher_at_work
 from spark_jobs.protocol.documents import Publish, Publisher
 from spark_jobs.protocol.errors import (
     AccessDeniedError,
@@ -33,9 +34,10 @@ from spark_jobs.protocol.errors import (
     StreamPipelineError,
     UnsupportedTableError,
 )
-from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineName, SinkName
+from spark_jobs.protocol.ids import CheckpointId, IncarnationId, PipelineName, RequestId, SinkName
 from spark_jobs.publication.evidence import published_checkpoints
 from spark_jobs.publication.publisher import Publication
+from spark_jobs.waits.requests import answer_to
 from tests.airflow.conftest import Homes, connection
 from tests.airflow.deferral import carry_out, first_event, restarted
 from tests.airflow.flights import TaskLog, context, until
@@ -208,6 +210,10 @@ def let_go(homes: Homes, name: str = "orders") -> None:
     (homes.path(name) / ".go").touch()
 
 
+def answers(pipeline: StagedPipeline) -> list[str]:
+    return sorted(pipeline.files.names("answers"))
+
+
 def task(**arguments: Any) -> PublishCheckpointOperator:
     return PublishCheckpointOperator(task_id="publish", pipelines=["customers", "orders"], **arguments)
 
@@ -261,7 +267,7 @@ def test_the_last_lines_of_spark_are_in_the_tasks_log(homes: Homes, monkeypatch:
     with pytest.raises(PipelineRunRefusedError):
         carry_out(PublishCheckpointOperator(task_id="publish", pipelines="orders", deferrable=False), context())
     assert f"lines of {homes.path('orders')}/work/publish-1.out" in log.text
-    assert '"remedy": "Use the real one."' in log.text
+    assert "Use the real one." in log.text
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
@@ -328,7 +334,7 @@ def test_a_kill_just_after_the_publishing_spark_started_ends_it_too(
     monkeypatch.setattr(StreamPipelineHook, "start_publication", killed_meanwhile)
     with pytest.raises(PipelineRunError, match="was killed"):
         killed.execute(context())
-    assert not is_at_work(homes.path("orders") / "work/publish-1.out")
+    assert not publisher_at_work(quick(homes.path("orders")), RequestId("publish-1-1"))
 
 
 def test_a_killed_spark_fails_the_task_and_the_next_try_publishes_the_rest(homes: Homes) -> None:
@@ -344,19 +350,72 @@ def test_a_killed_spark_fails_the_task_and_the_next_try_publishes_the_rest(homes
     assert pipelines[1].commits(HOURLY) == [1]
 
 
-def test_a_task_starts_its_own_spark_after_the_publishing_spark_of_another_task_died(homes: Homes) -> None:
+def test_another_process_that_is_killed_is_followed_by_ones_own_in_the_next_try(homes: Homes) -> None:
     pipeline = by_spark(homes)
     staged(homes, "customers")
     with pytest.raises(TaskDeferred):
         task().execute(context())
     until(lambda: homes.starts("orders"))
-    waiting = in_thread(lambda: carry_out(task(), context()))
-    until(lambda: not waiting.done())
+    with pytest.raises(TaskDeferred) as waiting:
+        task().execute(context())
     os.killpg(homes.starts("orders")[0]["pid"], signal.SIGKILL)
+    event = asyncio.run(first_event(restarted(waiting.value.trigger, settle_s=0.0)))
+    with pytest.raises(PipelineRunError, match="has ended without an answer"):
+        task().execute_complete(context(), event.payload, **(waiting.value.kwargs or {}))
+    again = in_thread(lambda: carry_out(task(), context()))
     until(lambda: len(homes.starts("orders")) == 2)
     let_go(homes)
-    waiting.result(SOON_S)
+    again.result(SOON_S)
     assert pipeline.commits(HOURLY) == [1]
+    assert answers(pipeline) == ["publish-1-1.json"]
+
+
+def test_a_process_that_is_killed_between_publication_and_answer_is_followed_by_one_that_only_answers(homes: Homes) -> None:
+    pipelines = [staged(homes, "customers"), by_spark(homes)]
+    (homes.path("orders") / ".dies_unanswered").touch()
+    let = in_thread(lambda: let_go(homes))
+    with pytest.raises(PipelineRunError, match="has ended without an answer"):
+        carry_out(task(deferrable=False), context())
+    let.result(SOON_S)
+    assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[], [1]]
+    (homes.path("orders") / ".dies_unanswered").unlink()
+    carry_out(task(), context())
+    assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], [1]]
+
+
+def test_two_tasks_at_once_share_one_request_and_publish_once(homes: Homes) -> None:
+    pipelines = [staged(homes, "customers"), by_spark(homes)]
+    both = [in_thread(partial(carry_out, task(deferrable=deferrable), context())) for deferrable in (True, False)]
+    let_go(homes)
+    first, second = (each.result(SOON_S) for each in both)
+    assert first == second
+    assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], [1]]
+    assert answers(pipelines[1])[:1] == ["publish-1-1.json"]
+
+
+def test_a_refusal_is_an_answer_and_the_next_try_asks_again(homes: Homes) -> None:
+    pipeline = staged(homes, "orders", publisher=Publisher.SPARK)
+    publishing = PublishCheckpointOperator(task_id="publish", pipelines="orders")
+    with pytest.raises(PipelineRunRefusedError, match="starting no Spark in these tests"):
+        carry_out(publishing, context())
+    assert answers(pipeline) == ["publish-1-1.json"]
+    with pytest.raises(RejectedError, match="There is starting no Spark"):
+        answer_to(pipeline.files, RequestId("publish-1-1"))
+    (homes.path("orders") / ".publishes").touch()
+    (homes.path("orders") / ".go").touch()
+    carry_out(publishing, context())
+    assert answers(pipeline) == ["publish-1-1.json", "publish-1-2.json"]
+    assert pipeline.commits(HOURLY) == [1]
+
+
+def test_airflow_dags_test_which_keeps_only_the_event_publishes_too(homes: Homes) -> None:
+    pipelines = [staged(homes, "customers"), by_spark(homes)]
+    with pytest.raises(TaskDeferred) as deferred:
+        task().execute(context())
+    let_go(homes)
+    event = asyncio.run(first_event(restarted(deferred.value.trigger, settle_s=0.0)))
+    task().execute_complete(context(), event.payload)
+    assert [pipeline.commits(HOURLY) for pipeline in pipelines] == [[1], [1]]
 
 
 def test_a_kill_while_the_worker_waits_ends_the_publishing_spark(homes: Homes) -> None:
@@ -368,7 +427,7 @@ def test_a_kill_while_the_worker_waits_ends_the_publishing_spark(homes: Homes) -
     killed.on_kill()
     with pytest.raises(PipelineRunError, match="was killed"):
         waiting.result(SOON_S)
-    assert not is_at_work(homes.path("orders") / "work/publish-1.out")
+    assert not publisher_at_work(quick(homes.path("orders")), RequestId("publish-1-1"))
     assert pipeline.rows(HOURLY) == []
 
 
@@ -392,7 +451,7 @@ def test_the_tasks_own_timeout_ends_the_wait_but_not_the_publication_and_logs_it
     pipeline, log = by_spark(homes), TaskLog()
     monkeypatch.setattr(PublishCheckpointOperator, "log", log)
     staged(homes, "customers")
-    with pytest.raises(PipelineRunError, match="has not ended within 2 s"):
+    with pytest.raises(PipelineRunError, match="was not answered within 2 s"):
         carry_out(task(execution_timeout=timedelta(seconds=2)), context())
     assert "publishing checkpoint 1" in log.text
     let_go(homes)

@@ -31,18 +31,6 @@ STORED: list[tuple[str, dict[str, Any]]] = [
     ),
     (
         WAIT,
-        HOME
-        | {
-            "kind": "spark_publication",
-            "arguments": {
-                "checkpoints": {"file:///homes/flights": 3},
-                "output": "/homes/flights/work/publish-3.out",
-                "started": True,
-            },
-        },
-    ),
-    (
-        WAIT,
         HOME | {"kind": "request", "arguments": {"request": "stop-airflow-1", "restart_timeout_s": 300.0, "end_timeout_s": 60.0}},
     ),
     (WAIT, HOME | {"kind": "end", "arguments": {"attempt": 3, "owner": 2}}),
