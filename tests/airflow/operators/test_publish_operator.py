@@ -350,7 +350,7 @@ def test_a_killed_spark_fails_the_task_and_the_next_try_publishes_the_rest(homes
     assert pipelines[1].commits(HOURLY) == [1]
 
 
-def test_another_process_that_is_killed_is_followed_by_ones_own_in_the_next_try(homes: Homes) -> None:
+def test_a_task_starts_its_own_spark_in_the_next_try_after_the_publishing_spark_of_another_task_died(homes: Homes) -> None:
     pipeline = by_spark(homes)
     staged(homes, "customers")
     with pytest.raises(TaskDeferred):
@@ -370,7 +370,7 @@ def test_another_process_that_is_killed_is_followed_by_ones_own_in_the_next_try(
     assert answers(pipeline) == ["publish-1-1.json"]
 
 
-def test_a_process_that_is_killed_between_publication_and_answer_is_followed_by_one_that_only_answers(homes: Homes) -> None:
+def test_after_a_kill_between_publication_and_answer_the_next_process_only_answers(homes: Homes) -> None:
     pipelines = [staged(homes, "customers"), by_spark(homes)]
     (homes.path("orders") / ".dies_unanswered").touch()
     let = in_thread(lambda: let_go(homes))
