@@ -38,8 +38,15 @@ def _killed_at(*at: str) -> Callable[[], Chaos]:
     return lambda: replace(_NONE, kills=3, at=at, odds=0.5)
 
 
-def _frozen_at(*at: str) -> Callable[[], Chaos]:
-    return lambda: replace(_NONE, freezes=4, at=at, odds=0.4, frozen_steps=(500, 4_000))
+def _killed_late() -> Chaos:
+    """Returns chaos in which a checkpoint comes before the batch that moves the watermark to the end, and a kill after the checkpoint."""
+    batches = ("create stages/again/checkpoint/offsets/", "create stages/copied/checkpoint/offsets/")
+    return replace(_NONE, stalls=20, kills=2, reboots=2, at=(*batches, "create history/"))
+
+
+def _stopped_and_killed_in_an_export() -> Chaos:
+    at = ("create savepoint.json", "delete ")
+    return replace(_NONE, freezes=3, kills=2, at=at, frozen_steps=(500, 4_000))
 
 
 def _no_mark(site: Site, patch: pytest.MonkeyPatch) -> None:
@@ -117,7 +124,7 @@ _IN_A_DRAIN = "create stages/again/checkpoint/offsets/"
 _GIVING_UP = replace(_NONE, freezes=3, faults=12, at=("create history/", "create answers/stop"), frozen_steps=(500, 4_000))
 _ROUNDS = Plan(bounded=True, rows=ROWS, windows=True, stops=(Ask(Wanted.SAVEPOINT),))
 STOP_GUARDS = [
-    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, chaos_of_stops, hint=482),
+    Guard("a round lets go what an attempt before had no time for", _nothing_is_let_go, _ROUNDS, _killed_late, hint=167),
     Guard("a work directory says that its stages are being drained", _no_mark, _LONG_DRAINS, _killed_at(_IN_A_DRAIN), hint=30),
     Guard(
         "a stop that did not finish is rolled forward",
@@ -153,8 +160,8 @@ STOP_GUARDS = [
         "whoever makes a savepoint leaves what is right",
         _an_export_begins_anew,
         _SAVING,
-        _frozen_at("create savepoint.json"),
-        hint=531,
+        _stopped_and_killed_in_an_export,
+        hint=381,
     ),
     Guard("a stop is public before it is answered", _answered_before_it_is_public, _STOPS, lambda: replace(_NONE)),
     Guard(
