@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
+from weakref import ref
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -93,7 +94,7 @@ class StageQuery:
             stage=name,
         ):
             query = stream.foreachBatch(self._writer).outputMode(stage.stage.output_mode.value).trigger(**trigger).start()
-        self._writer.query.set_result(query)
+        self._writer.query.set_result(ref(query))
         return query
 
     def _changed(self) -> SourceChangedError:

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
+from weakref import ref
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -76,10 +77,20 @@ class StageWriter:
 
     run: BuiltStage
     failure: BaseException | None = None
-    query: Future[StreamingQuery] = field(default_factory=Future)
-    """The query of these batches. The first batch can run before Spark's start call has returned."""
+    query: "Future[ref[StreamingQuery]]" = field(default_factory=Future)
+    """The query of these batches. The first batch can run before Spark's start call has returned.
+
+    Java keeps the writer as long as the query. If the writer kept the query, too, neither of them would ever be freed.
+    """
     _told: bool = False
     """True if the query's streams have our ends."""
+
+    @property
+    def _query(self) -> StreamingQuery:
+        found = self.query.result()()
+        if found is None:
+            raise RuntimeError(f"the query of stage {self._name} has ended")
+        return found
 
     @property
     def _name(self) -> StageName:
@@ -204,7 +215,7 @@ class StageWriter:
             expected = bound.files_between(previous, line)
             if not expected:
                 continue
-            found = listed_files(self.query.result()) if found is None else found
+            found = listed_files(self._query) if found is None else found
             listed = next((files for files in found if files.first in expected), None)
             if changed := _changed_files(session, expected, listed):
                 in_store = any(file.is_in_store for file in expected.values())
@@ -224,14 +235,14 @@ class StageWriter:
         for number, (stream, (_, before, line)) in enumerate(zip(self.run.sources, ends, strict=True)):
             if stream is not None:
                 read = replace(stream.read, line=before or NO_OFFSET)
-                stream.kind.check_batch(read, line, stream.losses, self.query.result(), number)
+                stream.kind.check_batch(read, line, stream.losses, self._query, number)
 
     def _check_data_files(self, session: SparkSession, batch: BatchId) -> None:
         """Compares missing data files of Delta tables with the accepted losses, because Spark leaves out all of them."""
         lost = self.run.lost_files
         if lost is None:
             return
-        found = file_statuses(session, data_files(session, self.query.result()))
+        found = file_statuses(session, data_files(session, self._query))
         gone = sorted(path for path, status in found.items() if status is None and path not in lost)
         if gone:
             raise InterruptedRunError(
@@ -287,8 +298,8 @@ class StageWriter:
         names = set(self.run.arguments)
         only_streams = not any(isinstance(node, Static) for node in self.run.stage.inputs.values())
         if len(names) == 1 and only_streams:
-            return {names.pop(): rows_read(self.query.result())}
-        by_stream = rows_read_by_stream(session, self.query.result()) if names else None
+            return {names.pop(): rows_read(self._query)}
+        by_stream = rows_read_by_stream(session, self._query) if names else None
         found: dict[str, int] = {}
         for number, rows in (by_stream or {}).items():
             if number < len(self.run.arguments):
@@ -319,10 +330,10 @@ class StageWriter:
         if not self._told:
             self._told, available = True, [bound.available(line) for bound, _, line in ends]
             if any(available):
-                limit_kafka_streams(self.query.result(), available)
+                limit_kafka_streams(self._query, available)
 
     def _facts(self, batch: BatchId) -> BatchFacts:
-        facts = batch_facts(self.query.result())
+        facts = batch_facts(self._query)
         if self.run.held and self.run.spark_log.offsets(batch).watermark_ms == 0:
             # a query whose first batch has no event times loses a watermark before 1970, and would close windows too early
             forgotten = batch > 0 and self.run.spark_log.offsets(BatchId(batch - 1)).watermark_ms < 0
