@@ -47,7 +47,7 @@ def test_the_command_waits_for_the_checkpoint_and_shows_its_rows(running: UsedHo
     assert "checkpoint of flights" in shown.stderr
 
 
-def test_the_same_id_gets_the_same_answer_also_once_the_driver_has_ended(running: UsedHome, tmp_path: Path) -> None:
+def test_the_same_request_id_gets_the_same_answer_also_after_the_driver_has_ended(running: UsedHome, tmp_path: Path) -> None:
     with Driver(running):
         first = document(ask(running, "--request", "nightly", "--output", "json"))
         other = document(ask(running, "--output", "json"))
