@@ -164,7 +164,7 @@ def test_the_last_records_are_read_although_they_are_fewer_than_the_minimum_of_a
     assert Copy(Site(spark, tmp_path), kafka_options(kafka, "little", **limits)).run("only") == _numbers(range(25))
 
 
-def test_a_source_that_begins_at_the_newest_records_reads_what_comes_later(
+def test_a_source_that_begins_at_the_newest_records_reads_later_records(
     kafka: KafkaBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
     kafka.create_topic("newest", 2)

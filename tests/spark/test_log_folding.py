@@ -139,7 +139,7 @@ def test_a_stream_that_begins_after_a_fold_fails_instead_of_missing_rows(spark: 
         pytest.param(0, id="past its last committed batch", marks=pytest.mark.nightly),
     ],
 )
-def test_without_the_guard_a_consumer_that_starts_again_would_fail(spark: SparkSession, tmp_path: Path, behind: int) -> None:
+def test_a_consumer_that_starts_again_would_fail_without_the_guard(spark: SparkSession, tmp_path: Path, behind: int) -> None:
     site = Staged(spark, tmp_path)
     site.stage(2)
     site.consume()

@@ -389,7 +389,7 @@ def test_a_type_that_does_not_fit_old_rows_is_refused_unless_the_source_is_taken
     assert sorted(row.id for row in ids.collect()) == [1, 1, 2, 2, 3, 4], "the table as it is, after what was read before"
 
 
-def test_a_table_that_changes_while_the_stages_are_built_is_looked_at_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_changes_while_the_stages_are_built_is_read_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     people, fix, seen = People(site), DeltaSource.prepare, count()
     people.add()
 

@@ -108,7 +108,7 @@ def test_no_file_is_in_the_tables_directory_before_the_publication(site: Site) -
 
 
 @pytest.mark.nightly
-def test_without_sequence_by_the_later_batch_wins(site: Site) -> None:
+def test_the_later_batch_wins_without_sequence_by(site: Site) -> None:
     days = [
         pd.DataFrame({"id": [1, 2, 3], "region": "n", "seq": 0, "op": "insert", "value": [day, day * 2, day * 3]})
         for day in (3, 2, 1)
@@ -119,7 +119,7 @@ def test_without_sequence_by_the_later_batch_wins(site: Site) -> None:
     assert public(site.tables / "customers", ["id", "value"]) == {(1, 1): 1, (2, 2): 1, (3, 3): 1}
 
 
-def test_without_sequence_by_two_rows_of_a_key_in_a_batch_are_refused(site: Site) -> None:
+def test_two_rows_of_a_key_in_a_batch_are_refused_without_sequence_by(site: Site) -> None:
     twice = pd.DataFrame({"id": [1, 1], "region": "n", "seq": [1, 2], "op": "insert", "value": [1, 2]})
     inputs.append(site.home.parent / "changes", twice)
     with pytest.raises(InvalidPipelineError, match="has 1 keys"):

@@ -57,7 +57,7 @@ def test_a_function_that_cannot_be_called_by_argument_names_is_refused(function:
         arguments(PLACE, function)
 
 
-def test_a_call_passes_only_what_the_function_names() -> None:
+def test_a_call_passes_only_the_arguments_that_the_function_names() -> None:
     def daily(hourly: str, params: str) -> tuple[str, str]:
         return hourly, params
 

@@ -206,7 +206,7 @@ def test_suspending_needs_a_delay_on_each_source_with_event_time() -> None:
     assert pipeline.graph(on_end="drain").on_end is OnEnd.DRAIN
 
 
-def test_suspending_needs_a_delay_where_a_stage_begins_an_event_time() -> None:
+def test_suspending_needs_a_delay_if_a_stage_begins_an_event_time() -> None:
     pipeline = Pipeline("flights", on_end="suspend")
     pipeline.source(bounded=True, name="departures")(function_of("spark"))
     add(pipeline, "hourly", "departures", event_time="hour_end")
@@ -324,7 +324,7 @@ def test_tables_follow_the_order_of_the_stages() -> None:
     assert [(name, str(table)) for name, table in tables.items()] == [("hourly", "/data/hourly"), ("daily", "/daily")]
 
 
-def test_the_description_holds_what_a_restart_depends_on() -> None:
+def test_the_description_has_everything_on_which_a_restart_depends() -> None:
     assert whole().graph().describe() == {
         "sources": {"departures": {"bounded": True, "event_time": "departure", "delay_ms": 3_600_000, "held": False}},
         "statics": {"airlines": {"refresh": "round"}},

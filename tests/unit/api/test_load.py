@@ -53,7 +53,7 @@ def test_a_file_is_found_from_the_current_folder(file: Path, monkeypatch: pytest
     assert load_pipeline("flights.py").name == "flights"
 
 
-def test_one_of_several_pipelines_is_named(file: Path) -> None:
+def test_one_of_several_pipelines_is_selected_by_its_name(file: Path) -> None:
     place = write(file, ONE + "other = Pipeline('other')\n")
     assert load_pipeline(f"{place}:other").name == "other"
     error = refused(place, "it has 2 pipelines: pipeline, other")

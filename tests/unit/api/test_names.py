@@ -55,10 +55,10 @@ def test_a_refusal_names_pipeline_part_and_remedy_as_text_and_as_evidence() -> N
     assert error.evidence == {"pipeline": "flights", "part": "stage hourly", "volume": 3}
 
 
-def test_the_nearest_name_is_suggested_whatever_its_case() -> None:
+def test_the_nearest_name_is_suggested_in_any_case() -> None:
     assert suggestion("hourli", ["Hourly", "daily"]) == "Did you mean 'Hourly'?"
 
 
-def test_without_a_near_name_all_are_listed() -> None:
+def test_all_names_are_listed_if_none_is_similar() -> None:
     assert suggestion("zzz", ["hourly", "daily"]) == "Known are: hourly, daily."
     assert suggestion("zzz", []) == "There are none."

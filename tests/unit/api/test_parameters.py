@@ -78,7 +78,7 @@ def test_a_strict_model_reads_texts_too() -> None:
     assert values(Strict, {"limit": "3"}).limit == 3
 
 
-def test_a_parameter_is_called_by_its_fields_name_whatever_its_alias() -> None:
+def test_a_parameter_has_the_name_of_its_field_and_not_of_the_alias() -> None:
     class Aliased(BaseModel):
         flights: str = Field(alias="in")
 
@@ -352,7 +352,7 @@ def test_a_pipeline_without_secrets_hides_nothing() -> None:
     assert bind(None, {}).secrets == ()
 
 
-def test_the_schema_has_types_and_what_is_required_but_no_secrets() -> None:
+def test_the_schema_has_types_and_required_parameters_but_no_secrets() -> None:
     class Form(BaseModel):
         flights: str
         limit: int = 10

@@ -34,7 +34,7 @@ def test_the_argument_params_is_no_input() -> None:
     assert list(declared(limited).inputs) == ["events"]
 
 
-def test_an_argument_with_a_default_is_an_input_only_where_it_is_mapped() -> None:
+def test_an_argument_with_a_default_is_an_input_only_if_it_is_mapped() -> None:
     def limited(events: Any, limit: int = 3, airlines: Any = None) -> Any: ...
 
     assert declared(limited, inputs={"airlines": "carriers"}).inputs == {"events": "events", "airlines": "carriers"}

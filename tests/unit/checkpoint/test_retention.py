@@ -230,7 +230,7 @@ OLD, SHARED, NEW = "state/hourly/1-1-1/old", "state/hourly/1-1-1/state/0/shared"
 class TestDiscarding:
     """Only files that no manifest names are deleted."""
 
-    def test_a_file_goes_with_the_last_manifest_that_names_it(self, home: Home) -> None:
+    def test_a_file_is_deleted_with_the_last_manifest_that_names_it(self, home: Home) -> None:
         home.complete(1, OLD, SHARED)
         home.complete(2, SHARED, NEW)
         assert home.discard(1) == [OLD]
@@ -238,7 +238,7 @@ class TestDiscarding:
         assert home.store.taken() == [2]
         assert [name.split(".")[0] for name in home.files.names("checkpoints")] == ["2"]
 
-    def test_files_that_a_failed_try_has_written_go_once_its_number_is_settled(self, home: Home) -> None:
+    def test_files_that_a_failed_try_has_written_are_deleted_once_its_number_is_settled(self, home: Home) -> None:
         home.complete(1, OLD)
         for number in (1, 2, 3):
             home.store.write_actions(CheckpointId(number), SINK, [])
@@ -254,7 +254,7 @@ class TestDiscarding:
         left = [name.partition(".")[0] + name[-8:] for name in home.files.names("checkpoints")]
         assert left == ["1.channel", "2.actions", "3.channel"], "what a corrupt manifest may name stays"
 
-    def test_a_directory_without_a_named_file_goes_at_once(self, home: Home) -> None:
+    def test_a_directory_without_a_named_file_is_deleted_at_once(self, home: Home) -> None:
         home.complete(1, OLD, SHARED)
         home.complete(2, NEW)
         assert home.discard(1) == ["state/hourly/1-1-1"]

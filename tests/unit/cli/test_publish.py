@@ -12,7 +12,7 @@ def test_staged_rows_become_public(drained: UsedHome) -> None:
     assert len(drained.staged.rows(HOURLY)) == len(drained.staged.rows(DAILY)) == 3
 
 
-def test_publishing_again_changes_nothing_and_says_so(drained: UsedHome) -> None:
+def test_a_repeated_publication_changes_nothing_and_says_so(drained: UsedHome) -> None:
     first = document(spark_jobs("publish", "--home", drained.url, "--output", "json"))
     again = document(spark_jobs("publish", "--home", drained.url, "--output", "json"))
     assert first["newly_published"] == ["hourly", "daily"]

@@ -554,7 +554,7 @@ def test_main_py_runs_the_package_that_its_python_has_installed(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_copy_of_main_py_finds_the_modules_beside_it(tmp_path: Path) -> None:
+def test_a_copy_of_main_py_finds_the_modules_next_to_it(tmp_path: Path) -> None:
     """YARN runs such a copy, with the other files of the application."""
     shutil.copy(small_pipeline.__file__, tmp_path / "sent_along.py")
     main = Path(shutil.copy(MAIN, tmp_path))

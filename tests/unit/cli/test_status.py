@@ -197,7 +197,7 @@ def test_a_stage_that_has_failed_shows_why_and_what_to_do(interrupted: UsedHome)
     assert "hourly. The other stages run on. Remove the cause, then stop the pipeline and start it again." in shown
 
 
-def test_the_newest_checkpoint_shows_its_age_its_duration_and_what_has_failed_since(drained: UsedHome) -> None:
+def test_the_newest_checkpoint_shows_its_age_its_duration_and_later_failures(drained: UsedHome) -> None:
     for error, failed in (
         ("StorageFullError", "The disk is full."),
         (

@@ -132,7 +132,7 @@ def test_an_old_request_that_is_kept_for_its_incarnation_stays_although_its_answ
 
 
 @pytest.mark.parametrize("changes", range(12))
-def test_a_crash_at_any_step_loses_no_answer_and_the_next_call_ends_it(files: MemoryFiles, changes: int) -> None:
+def test_a_crash_at_any_step_loses_no_answer_and_the_next_call_completes_the_work(files: MemoryFiles, changes: int) -> None:
     run_round(files, OLD)
     run_round(files, "newer")
     newest, given = live(files, begun_by=start_request_id(AttemptNumber(2))), Channel(files).answer(OLD)

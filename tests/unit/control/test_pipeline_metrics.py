@@ -137,7 +137,7 @@ def budgets(facts: PipelineFacts) -> dict[str, float]:
     return {tags[0]: value for (name, *tags), value in values(facts).items() if name == "budget_left"}
 
 
-def test_the_budget_of_a_tolerant_stage_is_used_up_by_what_it_passes_over_and_comes_back_with_time(tmp_path: Path) -> None:
+def test_passed_over_rows_use_up_the_budget_of_a_tolerant_stage_until_time_has_passed(tmp_path: Path) -> None:
     home = home_with_a_checkpoint(tmp_path)
     ledger, now = LossLedger(home.files), datetime.now(UTC)
     reader = MetricsReader(home.files)

@@ -104,6 +104,6 @@ def test_a_read_that_no_flow_supports_is_refused_with_its_line(parser: SqlParser
     assert caught.value.line == line
 
 
-def test_settings_are_substituted_where_they_are_known() -> None:
+def test_settings_are_substituted_if_they_are_known() -> None:
     settings = {"shop.in": "/data", "spark.x": "1"}
     assert substituted("${shop.in} ${spark:spark.x} ${nope} $x {y}", settings) == "/data 1 ${nope} $x {y}"

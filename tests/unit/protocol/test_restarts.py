@@ -234,7 +234,7 @@ def test_exponential_delay_stays_in_its_bounds(settings: ExponentialDelay, gaps:
 
 
 @given(exponentials, st.integers(2, 12))
-def test_without_jitter_no_delay_in_a_row_is_shorter_than_the_one_before(settings: ExponentialDelay, count: int) -> None:
+def test_delays_in_a_row_without_jitter_never_become_shorter(settings: ExponentialDelay, count: int) -> None:
     steady = settings.model_copy(update={"jitter_factor": 0.0, "reset_backoff_threshold_ms": HOUR_MS})
     found = [delay for delay in each_after_its_restart(steady, count) if delay is not None]
     assert found == sorted(found)

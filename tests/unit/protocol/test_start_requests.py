@@ -19,7 +19,7 @@ def read(**written: Any) -> StartOptions:
     return StartOptions(**read_start_arguments(written, lambda place: open_place(place).url))
 
 
-def test_without_arguments_the_options_have_their_defaults() -> None:
+def test_the_options_have_their_defaults_without_arguments() -> None:
     assert read() == StartOptions()
     assert read(**dict.fromkeys(START_ARGUMENTS)) == StartOptions()
     assert read(**dict.fromkeys(START_ARGUMENTS, " ")) == StartOptions()

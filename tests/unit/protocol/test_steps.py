@@ -50,7 +50,7 @@ def test_an_exception_of_the_observer_after_a_step_goes_through() -> None:
     assert recorder.told == ["before publish.sink", "work", "after publish.sink"]
 
 
-def test_without_an_observer_a_step_only_does_its_work() -> None:
+def test_a_step_without_an_observer_only_does_its_work() -> None:
     with step(Step.ATTEMPT_CREATE):
         done = True
     assert done

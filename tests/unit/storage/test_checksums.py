@@ -120,7 +120,7 @@ def test_a_checksum_that_exists_is_not_replaced(tmp_path: Path) -> None:
     assert fits_checksum(LocalFiles(tmp_path), "0") is False
 
 
-def test_the_files_of_a_directory_without_checksums_get_them(tmp_path: Path) -> None:
+def test_files_without_checksums_in_a_directory_get_checksums(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     for path in ("log/0.json", "log/_newest", "log/inside/1.json"):
         files.create(path, b"x")

@@ -19,7 +19,7 @@ from tests.support.staged_pipeline import DAILY, HOURLY, StagedPipeline
 STAGED = datetime.fromtimestamp(1_700_000_000, UTC)
 
 
-def test_a_blocked_publication_is_retried_after_five_seconds_and_then_after_doubled_delays_up_to_a_minute() -> None:
+def test_a_blocked_publication_is_retried_after_five_seconds_and_then_with_growing_delays_up_to_a_minute() -> None:
     retries, now_s, delays = Retries(), 100.0, list[float]()
     assert not retries.is_due(10**9), "nothing has failed"
     for _ in range(2_000):

@@ -178,7 +178,7 @@ def test_a_round_whose_consumer_waits_keeps_few_checkpoints_and_loses_no_file(
     assert len(copied.spans()) <= 4, "what is forgotten is named no more"
 
 
-def test_a_late_checkpoint_of_such_a_round_reads_no_more_documents_than_an_early_one(
+def test_a_late_checkpoint_of_a_long_round_reads_no_more_documents_than_an_early_one(
     copied: Copied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CARRIED_MAX", 5)

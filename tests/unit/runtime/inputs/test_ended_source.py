@@ -50,7 +50,7 @@ def test_each_start_emits_one_row_and_no_further_ones() -> None:
             assert again == offset
 
 
-def test_without_an_event_time_there_is_no_row_and_one_offset() -> None:
+def test_an_ended_source_without_an_event_time_has_no_row_and_one_offset() -> None:
     offset: dict[str, Any] = DELTA
     for _ in range(3):
         rows, offset = EndedReader(COLUMNS, None).read(offset)

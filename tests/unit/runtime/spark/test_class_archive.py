@@ -43,7 +43,7 @@ def test_a_jvm_gets_an_existing_archive(archive: Path, monkeypatch: pytest.Monke
     assert OPTIONS not in os.environ
 
 
-def test_without_an_archive_the_options_of_a_jvm_stay_as_they_are(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_options_of_a_jvm_stay_as_they_are_without_an_archive(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(OPTIONS, "-Duser=own")
     with using(archive):
         assert os.environ[OPTIONS] == "-Duser=own"

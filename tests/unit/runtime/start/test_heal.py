@@ -188,7 +188,7 @@ def test_a_missing_file_that_the_planned_batch_will_read_is_noticed(site: Site) 
     assert "sources/0/4 is missing" in why
 
 
-def test_offsets_without_a_checksum_are_compared_with_what_was_staged(site: Site) -> None:
+def test_offsets_without_a_checksum_are_compared_with_the_staged_batches(site: Site) -> None:
     manifest = site.complete(3)
     site.batches(1)
     entry = site.checkpoint.root / "offsets/4"
