@@ -236,7 +236,9 @@ def _plain_condition(marked: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize("stage", [_windows, _matches])
-@pytest.mark.parametrize(("drop", "moved"), [(without_end_row, False), (_plain_condition, True)], ids=["ours", "a plain one"])
+@pytest.mark.parametrize(
+    ("drop", "moved"), [(without_end_row, False), (_plain_condition, True)], ids=["our filter", "a plain filter"]
+)
 def test_spark_does_not_move_the_filter_of_end_rows_below_the_watermark(
     spark: SparkSession,
     tmp_path: Path,

@@ -67,7 +67,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Event:
 
 def places(at_night: bool) -> list[Any]:
     """Returns the parameters with and without the work directory. One of them is for the night."""
-    names = {False: "in place", True: "with home and tables alone"}
+    names = {False: "in place", True: "with only home and tables"}
     return [pytest.param(lost, id=name, marks=pytest.mark.nightly if lost is at_night else ()) for lost, name in names.items()]
 
 
@@ -146,7 +146,7 @@ def test_a_stage_can_begin_after_the_checkpoint_that_the_attempt_restored_was_de
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("work_is_lost", [False, True], ids=["in place", "with home and tables alone"])
+@pytest.mark.parametrize("work_is_lost", [False, True], ids=["in place", "with only home and tables"])
 def test_a_round_whose_checkpoints_are_public_keeps_few_of_them_while_a_stage_waits_and_loses_no_file(
     site: Site, changes: Changes, work_is_lost: bool
 ) -> None:

@@ -135,8 +135,8 @@ def test_a_stream_that_begins_after_a_fold_fails_instead_of_missing_rows(spark: 
 @pytest.mark.parametrize(
     "behind",
     [
-        pytest.param(1, id="past what it has not read"),
-        pytest.param(0, id="past its last committed batch", marks=pytest.mark.nightly),
+        pytest.param(1, id="folded past an unread batch"),
+        pytest.param(0, id="folded past its last committed batch", marks=pytest.mark.nightly),
     ],
 )
 def test_a_consumer_that_starts_again_would_fail_without_the_guard(spark: SparkSession, tmp_path: Path, behind: int) -> None:

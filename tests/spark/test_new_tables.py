@@ -86,7 +86,7 @@ def test_table_properties_that_the_session_sets_for_new_tables_apply(spark: Spar
     assert found["metaData"]["configuration"] == {"delta.enableDeletionVectors": "true"}
 
 
-@pytest.mark.parametrize("properties", [{}, {"team": "us"}], ids=["by us", "by Delta"])
+@pytest.mark.parametrize("properties", [{}, {"team": "us"}], ids=["without Spark", "by Delta"])
 def test_spark_runs_no_job_to_read_a_new_table(session: SparkSession, tmp_path: Path, properties: dict[str, str]) -> None:
     for name in ("whole", "without its checksum"):
         create_table(session, TablePlace((tmp_path / name).as_uri()), _schema(PLAIN), _design(properties=properties), "sink")

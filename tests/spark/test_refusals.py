@@ -103,7 +103,18 @@ def _timers_by_the_clock(rows: DataFrame) -> DataFrame:
         (lambda rows: rows.sparkSession.range(3), "'changed' does not return a streaming frame"),
         (lambda rows: None, "'changed' does not return a streaming frame but NoneType"),
     ],
-    ids=["watermark", "two", "other", "undeclared", "timeout", "timers", "append", "column", "batch", "none"],
+    ids=[
+        "a watermark on a derived frame",
+        "two watermarks on one input",
+        "another watermark in each call",
+        "an undeclared stream",
+        "a processing-time timeout",
+        "processing-time timers",
+        "an aggregation without a watermark",
+        "an unknown column",
+        "a batch frame",
+        "no frame",
+    ],
 )
 def test_a_stage_that_cannot_keep_the_guarantees_is_refused(site: Site, events: Path, change: Change, message: str) -> None:
     with pytest.raises(InvalidPipelineError, match=message) as refused:
@@ -128,7 +139,7 @@ def test_a_stage_that_cannot_keep_the_guarantees_is_refused(site: Site, events: 
             "'rows' reads .*/nowhere, which does not exist",
         ),
     ],
-    ids=["rate", "batch", "watermark", "column", "path"],
+    ids=["an unsupported format", "a batch frame", "a watermark", "a missing event time", "a missing path"],
 )
 def test_a_source_that_cannot_keep_the_guarantees_is_refused(site: Site, events: Path, read: Any, message: str) -> None:
     with pytest.raises(InvalidPipelineError, match=message) as refused:
@@ -163,7 +174,15 @@ def test_functions_that_return_frames_of_the_callers_session_are_refused_and_its
         ("id BIGINT, value INT", ["id"], "is partitioned by"),
         ("id BIGINT, value INT, serial BIGINT GENERATED ALWAYS AS IDENTITY", [], "identityColumns"),
     ],
-    ids=["extra", "missing", "text", "narrower", "other type", "partitioning", "identity"],
+    ids=[
+        "a column too many",
+        "a column too few",
+        "a text column",
+        "a narrower column",
+        "another type",
+        "another partitioning",
+        "an identity column",
+    ],
 )
 def test_a_table_whose_columns_do_not_fit_the_stage_is_refused_before_anything_is_staged(
     site: Site, events: Path, columns: str, partition_by: list[str], message: str | None

@@ -26,7 +26,7 @@ def _files_of(log: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("properties", "part_size", "files"),
     [({}, None, 1), ({}, "1", 2), ({"delta.checkpointPolicy": "v2"}, None, 1)],
-    ids=["whole", "in parts", "of version 2"],
+    ids=["one file", "several parts", "version 2"],
 )
 def test_a_log_checkpoint_that_spark_writes_while_the_stages_run_is_read(
     site: Site, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], part_size: str | None, files: int

@@ -115,14 +115,14 @@ def _existing(site: Site, clauses: str) -> Path:
     ],
     ids=[
         "not partitioned",
-        "partitioned otherwise",
+        "other partition columns",
         "not clustered",
-        "clustered otherwise",
+        "other clustering columns",
         "clustered in another order",
-        "property missing",
-        "property is another",
-        "own property is another",
-        "feature missing",
+        "missing property",
+        "another value of a property",
+        "another value of an own property",
+        "missing feature",
     ],
 )
 def test_a_table_that_differs_from_its_declaration_is_refused_before_anything_is_written(

@@ -17,7 +17,7 @@ def test_that_starts_a_process():
 """
 
 
-@pytest.fixture(params=[[], ["-n", "2"]], ids=["alone", "side by side"])
+@pytest.fixture(params=[[], ["-n", "2"]], ids=["one process", "two processes"])
 def processes(request: pytest.FixtureRequest) -> list[str]:
     """The ways in which tests are run: in one process or in several."""
     return list(request.param)

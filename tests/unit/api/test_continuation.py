@@ -67,13 +67,13 @@ def fate_of(stage: str, **changes: Any) -> StageFate:
     ],
     ids=[
         "nothing",
-        "how late rows may be",
-        "how late its own rows may be",
-        "when a static input is read",
-        "where a table is",
-        "what it is called",
-        "how it is partitioned",
-        "who reads it",
+        "the delay of the source",
+        "the delay of the stage",
+        "the refresh of a static input",
+        "the path of a table",
+        "the name of a table",
+        "the partitioning of a table",
+        "another reader",
     ],
 )
 def test_a_stage_continues_after_changes_on_which_its_state_does_not_depend(changes: dict[str, Any]) -> None:
@@ -89,7 +89,7 @@ def test_a_stage_continues_after_changes_on_which_its_state_does_not_depend(chan
         ({"hourly": {"sink": None}}, "and is None"),
         ({"hourly": {"sink": DeltaSink("/tables/hourly", mode="upsert", keys=["a"], sequence_by="b")}}, "sink was"),
     ],
-    ids=["event time of its input", "the end of its input", "its event time", "no sink", "another mode"],
+    ids=["event time of the input", "end of the input", "event time of the stage", "no sink", "another mode"],
 )
 def test_a_stage_whose_state_does_not_fit_cannot_continue(changes: dict[str, Any], why: str) -> None:
     found = fate_of("hourly", **changes)

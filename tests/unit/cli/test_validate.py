@@ -112,9 +112,9 @@ def unbounded(home: UsedHome) -> UsedHome:
         ("another", True, [], "its host was rebooted, or it belongs to another host"),
         (boot_id(), True, ["--state-partitions", "8"], "its state gets 8 partitions"),
     ],
-    ids=["in place", "gone", "host went down", "other partitions"],
+    ids=["in place", "work directory gone", "host went down", "other partitions"],
 )
-@pytest.mark.parametrize("taken", [True, False], ids=["a checkpoint", "none yet"])
+@pytest.mark.parametrize("taken", [True, False], ids=["with a checkpoint", "without a checkpoint"])
 def test_the_outlook_says_whether_a_start_would_continue_in_place_or_from_which_checkpoint(
     unused: UsedHome, boot: str | None, present: bool, options: list[str], why: str | None, taken: bool
 ) -> None:
@@ -281,7 +281,7 @@ def test_the_refusal_of_changed_stages_names_their_fates_after_a_savepoint(inter
     assert "weekly starts empty; daily is dropped" in " ".join(refused.stderr.split())
 
 
-@pytest.mark.parametrize("file", ["warehouse/hourly", "elsewhere"], ids=["in the table's place", "above it"])
+@pytest.mark.parametrize("file", ["warehouse/hourly", "elsewhere"], ids=["at the place of the table", "above the table"])
 @pytest.mark.parametrize("command", [["validate", "--no-spark"], ["run", "--home", "{home}"]], ids=["validate", "run"])
 def test_a_file_at_the_place_of_a_table_is_refused_before_anything_is_written(
     unused: UsedHome, command: list[str], file: str

@@ -51,7 +51,7 @@ def audited(pipeline: StagedPipeline, request: pytest.FixtureRequest, monkeypatc
     return pipeline
 
 
-MERGED_OR_NOT = pytest.mark.parametrize("audited", [2, 64], indirect=True, ids=["merged", "as they are"])
+MERGED_OR_NOT = pytest.mark.parametrize("audited", [2, 64], indirect=True, ids=["merged files", "separate files"])
 
 
 @MERGED_OR_NOT

@@ -276,7 +276,7 @@ V2 = UUID(int=7)
         [f"{4:020}.checkpoint.{V2}.parquet"],
         [f"{4:020}.checkpoint.{V2}.json"],
     ],
-    ids=["whole", "in parts", "of version 2", "of version 2, JSON"],
+    ids=["one file", "several parts", "version 2", "version 2 in JSON"],
 )
 def test_every_kind_of_checkpoint_is_read(table: Table, names: list[str]) -> None:
     table.append(ONE, 1)

@@ -347,7 +347,7 @@ def test_a_second_driver_does_not_answer_for_a_driver_on_another_host(home: Home
 @pytest.mark.parametrize(
     ("host", "age"),
     [("another-host", timedelta(hours=1)), (socket.gethostname(), timedelta())],
-    ids=["not heard of", "this host"],
+    ids=["an old heartbeat on another host", "this host"],
 )
 def test_an_attempt_whose_driver_is_gone_is_answered_and_not_started_again(home: Home, host: str, age: timedelta) -> None:
     home.begun(host, datetime.now(UTC) - age)

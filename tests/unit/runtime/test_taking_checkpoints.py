@@ -269,7 +269,7 @@ def test_a_request_during_a_checkpoint_waits_for_its_end_and_gets_its_own_checkp
     assert askers.completed_with == [([A], 1), ([B], 2)]
 
 
-@pytest.mark.parametrize("held", [answers, publishing], ids=["a savepoint is copied", "one is published"])
+@pytest.mark.parametrize("held", [answers, publishing], ids=["a savepoint is copied", "a checkpoint is published"])
 def test_further_checkpoints_are_taken_while_one_is_copied_or_published_and_do_not_take_its_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: ModuleType
 ) -> None:

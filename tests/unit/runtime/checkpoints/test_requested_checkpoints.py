@@ -248,7 +248,7 @@ def test_a_directory_in_which_another_savepoint_was_begun_is_refused_before_its_
         site.driver.check(mine)
 
 
-@pytest.mark.parametrize("target", ["mine", None], ids=["named", "in the home"])
+@pytest.mark.parametrize("target", ["mine", None], ids=["a named directory", "a directory in the home"])
 def test_another_request_may_use_the_directory_of_a_failed_export(site: Site, tmp_path: Path, target: str | None) -> None:
     manifest = site.staged.checkpoint({HOURLY: [(1, "a")]})
     first = asks(site, Wanted.SAVEPOINT, str(tmp_path / target) if target else "")
@@ -381,7 +381,7 @@ def test_requests_before_a_stop_get_its_checkpoint_and_later_requests_are_reject
     assert not (tmp_path / "after").exists()
 
 
-@pytest.mark.parametrize("in_flight", [["x.parquet"], []], ids=["rows in flight", "none"])
+@pytest.mark.parametrize("in_flight", [["x.parquet"], []], ids=["rows in flight", "no rows in flight"])
 def test_a_savepoint_that_was_begun_before_a_fresh_start_is_completed_with_its_own_checkpoint(
     tmp_path: Path, in_flight: list[str]
 ) -> None:

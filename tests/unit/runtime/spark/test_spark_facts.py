@@ -49,7 +49,7 @@ def test_only_a_spark_that_can_repartition_state_does_so() -> None:
 @pytest.mark.parametrize(
     "start",
     [lambda: start_session("a", {}), lambda: submitted_session("a", {}, "/w"), lambda: session_for_run(SimpleNamespace())],  # type: ignore[arg-type]
-    ids=["a driver of ours", "spark-submit", "a session of the user's"],
+    ids=["a driver", "spark-submit", "a session of the user"],
 )
 def test_no_session_begins_on_a_spark_for_which_delta_has_no_jars(monkeypatch: pytest.MonkeyPatch, start: Any) -> None:
     monkeypatch.setattr(spark_facts, "SPARK_VERSION", "4.3.0")

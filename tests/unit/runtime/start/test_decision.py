@@ -368,7 +368,7 @@ def test_an_empty_home_and_a_fresh_start_adopt_offsets() -> None:
     assert fresh == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OLD)
 
 
-@pytest.mark.parametrize("again", [OLD, {}], ids=["in the same words", "without them"])
+@pytest.mark.parametrize("again", [OLD, {}], ids=["the same offsets", "no offsets"])
 @pytest.mark.parametrize("staging", [True, False])
 def test_an_interrupted_round_that_adopted_goes_on_as_it_was_begun(again: dict[InputName, str], staging: bool) -> None:
     latest = round_document(1, "a", adopted=ADOPTED)
@@ -388,7 +388,7 @@ def test_a_first_round_that_is_replaced_because_of_a_new_source_adopts_the_offse
     assert found == BeginIncarnation(RoundNumber(2), IncarnationId("one"), OnRewind.REFUSE, OLD, latest)
 
 
-@pytest.mark.parametrize("again", [OLD, {}], ids=["in the same words", "without them"])
+@pytest.mark.parametrize("again", [OLD, {}], ids=["the same offsets", "no offsets"])
 def test_a_named_incarnation_that_has_not_begun_adopts_the_offsets_of_its_own_request(again: dict[InputName, str]) -> None:
     home = facts([attempt(1, "a", 1)], None, begun_by=request("a", 1, adopt_offsets=OLD))
     assert decide(request("b", adopt_offsets=again), home, PARAMETERS, GRAPH) == Begin(RoundNumber(1), None, OLD)

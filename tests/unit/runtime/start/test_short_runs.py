@@ -48,9 +48,9 @@ def test_a_short_run_is_expected_after_a_short_run_over_few_rows() -> None:
 @pytest.mark.parametrize(
     "last",
     [
-        pytest.param({"took": SHORT + timedelta(seconds=1)}, id="that was long"),
-        pytest.param({"rows": FEW_ROWS + 1}, id="over many rows"),
-        pytest.param({"kind": CheckpointKind.STOP}, id="that was stopped"),
+        pytest.param({"took": SHORT + timedelta(seconds=1)}, id="a long run"),
+        pytest.param({"rows": FEW_ROWS + 1}, id="a run over many rows"),
+        pytest.param({"kind": CheckpointKind.STOP}, id="a stopped run"),
     ],
 )
 def test_no_short_run_is_expected_after_any_other_run(last: dict[str, Any]) -> None:

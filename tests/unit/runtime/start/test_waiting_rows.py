@@ -114,7 +114,7 @@ def test_a_column_that_the_source_table_has_gained_may_be_null_in_waiting_rows()
     check_waiting({CLEAN: StructType([*BEFORE.fields]).add("more", LongType())}, WAITING, gained)
 
 
-@pytest.mark.parametrize("before", [("id", "less"), ("id", "more")], ids=["may be renamed", "was there"])
+@pytest.mark.parametrize("before", [("id", "less"), ("id", "more")], ids=["a column that may be renamed", "an existing column"])
 def test_a_column_that_the_source_table_already_had_may_not_be_null_in_waiting_rows(before: tuple[str, ...]) -> None:
     assert not gained_columns(table(*before), table("id", "more"))
     assert not gained_columns({}, table("id", "more"))

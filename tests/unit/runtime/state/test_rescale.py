@@ -18,7 +18,7 @@ FAILED = "Job aborted due to stage failure: the disk is full"
 
 
 @pytest.mark.parametrize(
-    ("message", "kind"), [(REFUSED, RejectedError), (FAILED, InterruptedRunError)], ids=["it cannot", "it has failed"]
+    ("message", "kind"), [(REFUSED, RejectedError), (FAILED, InterruptedRunError)], ids=["not supported", "failed"]
 )
 def test_a_rescale_that_spark_does_not_support_is_refused_and_a_failed_one_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, kind: type[Exception]
