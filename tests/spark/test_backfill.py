@@ -79,7 +79,7 @@ def direct_of(site: Site, root: Path) -> Pipeline:
     return direct(site, FilesAndVersions(site, root).read, scoring(NONE))
 
 
-def test_kafka_records_are_backfilled_unless_they_are_gone(kafka: KafkaBroker, site: Site, tmp_path: Path) -> None:
+def test_records_of_kafka_are_backfilled_one_loss_after_the_other(kafka: KafkaBroker, site: Site, tmp_path: Path) -> None:
     kafka.create_topic("backfilled", 2)
     kafka.send("backfilled", [str(number).encode() for number in range(30)], 0)
     kafka.send("backfilled", [str(number).encode() for number in range(100, 130)], 1)
